@@ -1,0 +1,35 @@
+"""JSON files that are either whole or not there, each with a schema version."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write beside the target and rename: a reader, or a killed run, never sees half a file."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def write_json(path: str | Path, payload: dict[str, Any], *, schema_version: int = 1) -> Path:
+    return write_text(path, json.dumps({"schema_version": schema_version, **payload}, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: str | Path, *, what: str, remedy: str, schema_version: int = 1) -> dict[str, Any]:
+    """Read what `write_json` wrote; `what` and `remedy` make the error say what the file is and what to do."""
+    path = Path(path)
+    try:
+        payload = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{what} {path} does not exist. {remedy}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{what} {path} is not whole JSON ({error}): it was cut short or edited. {remedy}") from None
+    found = payload.pop("schema_version", None) if isinstance(payload, dict) else None
+    if found != schema_version:
+        raise ValueError(f"{what} {path} has schema_version {found!r}; this release reads {schema_version}. {remedy}")
+    return payload

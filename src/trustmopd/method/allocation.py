@@ -1,0 +1,92 @@
+"""w: how supervision is shared among the teachers, one rule a function. Weights are non-negative, sum to one over the
+leading axis, and carry no gradient."""
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Generator, Tensor
+
+
+def check_gamma(gamma: float) -> None:
+    if not 0.0 < gamma < float("inf"):
+        raise ValueError(
+            f"gamma = {gamma} is not a positive number: it is the exponent that sharpens calibrated scores into weights. "
+            "The paper uses 7; values from 3 to 9 were tried. For equal weights use allocation='uniform'."
+        )
+
+
+def degenerate_tokens(scores: Float[Tensor, "K *N"]) -> Shaped[Tensor, "*N"]:
+    """True where every teacher scores 0, so that there is nothing to prefer one by."""
+    return (scores == 0).all(dim=0)
+
+
+@torch.no_grad()
+def trust_weights(
+    scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"] | None, gamma: float
+) -> Float[Tensor, "K *N"]:
+    """w_k ∝ (rho_k / mu_k)^gamma (Eq. 4), in log space: 7th powers of small scores would underflow. `mu=None` leaves the
+    scores uncalibrated. A teacher at 0 gets nothing; where all are at 0 the weights are uniform."""
+    check_gamma(gamma)
+    log_score = scores.log()
+    if mu is not None:
+        if not bool(((mu > 0) & mu.isfinite()).all()):
+            raise ValueError(
+                f"mu = {mu.tolist()} must be positive and finite: scores are divided by it. A teacher with mu = 0 equals "
+                "the reference; drop it from the pool."
+            )
+        log_score = log_score - mu.to(scores).log().view(-1, *[1] * (scores.ndim - 1))
+    weights = torch.softmax(gamma * log_score, dim=0)
+    return torch.where(degenerate_tokens(scores), 1.0 / scores.shape[0], weights)
+
+
+def uniform_weights(
+    num_teachers: int, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> Float[Tensor, "K *N"]:
+    """w_k = 1/K."""
+    return torch.full((num_teachers, *shape), 1.0 / num_teachers, dtype=dtype, device=device)
+
+
+def random_weights(
+    num_teachers: int, shape: tuple[int, ...], generator: Generator, *, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "K *N"]:
+    """w ~ Dirichlet(1, …, 1), independently at each token, on the generator's device. Drawn token by token: the
+    weights of the first tokens do not depend on how many follow."""
+    uniform = torch.rand((*shape, num_teachers), generator=generator, dtype=torch.float64, device=generator.device)
+    exponential = -torch.log1p(-uniform)
+    return (exponential / exponential.sum(dim=-1, keepdim=True)).movedim(-1, 0).to(dtype)
+
+
+def single_weights(
+    num_teachers: int,
+    shape: tuple[int, ...],
+    index: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Float[Tensor, "K *N"]:
+    """All weight on one teacher."""
+    if not 0 <= index < num_teachers:
+        raise ValueError(f"teacher index {index} is outside a pool of {num_teachers}. Choose from 0 to {num_teachers - 1}.")
+    weights = torch.zeros((num_teachers, *shape), dtype=dtype, device=device)
+    weights[index] = 1.0
+    return weights
+
+
+def routed_weights(
+    num_teachers: int, labels: Int[Tensor, " B"], num_tokens: int, *, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "K B T"]:
+    """w_k = 1 where k is the label of the response's prompt (Eq. 1, MOPD)."""
+    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < num_teachers:
+        raise ValueError(f"labels {labels.tolist()} must name one of {num_teachers} teachers, from 0 to {num_teachers - 1}.")
+    chosen = torch.nn.functional.one_hot(labels.long(), num_teachers).to(dtype)
+    return chosen.T.unsqueeze(-1).expand(-1, -1, num_tokens).contiguous()
+
+
+@torch.no_grad()
+def response_level(weights: Float[Tensor, "K B T"], mask: Shaped[Tensor, "B T"]) -> Float[Tensor, "K B T"]:
+    """Each response's mean weight at every one of its tokens (Eq. 35): a teacher keeps its total, loses its timing. An
+    empty response gets uniform weights, which nothing uses."""
+    valid = mask != 0
+    count = valid.sum(dim=-1)
+    total = torch.where(valid, weights, 0.0).sum(dim=-1)
+    mean = torch.where(count > 0, total / count.clamp_min(1), 1.0 / weights.shape[0])
+    return mean.unsqueeze(-1).expand_as(weights).contiguous()

@@ -1,0 +1,102 @@
+"""mu: each teacher's habit, the mean of its scores over the initial student's tokens (Eq. 3, Algorithm 1)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from trustmopd.files import read_json, write_json
+
+_REMEDY = "Delete the file and calibrate again (`trustmopd calibrate RECIPE`, or `trainer.calibrate()`)."
+
+
+def calibrated_scores(scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"]) -> Float[Tensor, "K *N"]:
+    """r = rho / mu (Eq. 3). mu stays what it was at the start, so a batch's mean r shows how far a teacher's habit has
+    drifted since (Eq. 24)."""
+    return scores / mu.to(scores).view(-1, *[1] * (scores.ndim - 1))
+
+
+class ScoreTotals:
+    """S_k and N of Algorithm 1, with squares for the spread, in float64. `totals` can be summed across processes."""
+
+    def __init__(self, num_teachers: int, device: torch.device | str = "cpu"):
+        self.totals = torch.zeros(2 * num_teachers + 1, dtype=torch.float64, device=device)
+
+    def add(self, scores: Float[Tensor, "K *N"], mask: Shaped[Tensor, "*N"]) -> None:
+        valid = scores[:, mask != 0].double()
+        count = valid.new_tensor([valid.shape[-1]])
+        self.totals += torch.cat([valid.sum(dim=-1), valid.square().sum(dim=-1), count])
+
+    @property
+    def tokens(self) -> int:
+        return int(self.totals[-1])
+
+    @property
+    def mean(self) -> Float[Tensor, " K"]:
+        return self.totals[:-1].chunk(2)[0] / self.totals[-1]
+
+    @property
+    def spread(self) -> Float[Tensor, " K"]:
+        """Standard deviation over tokens."""
+        return (self.totals[:-1].chunk(2)[1] / self.totals[-1] - self.mean.square()).clamp_min(0).sqrt()
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """mu by teacher, what it depends on, and how it was made. Frozen: it is measured once and never updated."""
+
+    mu: dict[str, float]
+    depends_on: dict[str, Any]
+    spread: dict[str, float]
+    tokens: int
+    batches: int
+    global_batch_size: int
+
+    def __post_init__(self) -> None:
+        for teacher, mu in self.mu.items():
+            if mu == 0:
+                raise ValueError(
+                    f"teacher '{teacher}' has mu = 0: it equals the reference on all {self.tokens} calibration tokens, "
+                    "so it cannot be calibrated. Check its checkpoint path, or drop it from the pool."
+                )
+            if not 0 < mu < float("inf"):
+                raise ValueError(
+                    f"teacher '{teacher}' has mu = {mu}, which is not a positive number, so its scores cannot be calibrated. "
+                    f"{_REMEDY}"
+                )
+
+    def mu_of(self, teachers: Sequence[str]) -> Float[Tensor, " K"]:
+        return torch.tensor([self.mu[teacher] for teacher in teachers], dtype=torch.float32)
+
+    def check(self, depends_on: Mapping[str, Any]) -> None:
+        """Refuse a run that this calibration was not made for, naming the first field that differs."""
+        made_for, run = _flat(self.depends_on), _flat(depends_on)
+        for field in {**run, **made_for}:
+            if made_for.get(field) != run.get(field):
+                raise ValueError(
+                    f"the calibration was made with {field} = {made_for.get(field)!r}, this run has {run.get(field)!r}: "
+                    "its mu does not describe these scores. Calibrate again for this run (leave calibration_path unset), "
+                    f"or restore {field}."
+                )
+
+    def save(self, path: str | Path) -> Path:
+        return write_json(path, asdict(self))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Calibration":
+        payload = read_json(path, what="calibration", remedy=_REMEDY)
+        if missing := {field.name for field in fields(cls)} - payload.keys():
+            raise ValueError(f"calibration {path} lacks {', '.join(sorted(missing))}. {_REMEDY}")
+        return cls(**{field.name: payload[field.name] for field in fields(cls)})
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{'teachers': {'math': 'ab12'}} → {'teachers.math': 'ab12'}"""
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
+    return flat

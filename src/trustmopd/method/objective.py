@@ -1,0 +1,65 @@
+"""The paper's Algorithm 2 at the positions of one batch: scores → calibrated scores → weights → mixed target → loss.
+
+Read this file first. Rollouts and model forwards come before it (`training/`), averaging over responses after (`loss.py`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from trustmopd.method.allocation import check_gamma, degenerate_tokens, response_level, trust_weights
+from trustmopd.method.axes import CandidateState
+from trustmopd.method.calibration import calibrated_scores
+from trustmopd.method.loss import reverse_kl
+from trustmopd.method.scores import displacement, negative_entropy, teacher_likelihood, teacher_student_kl
+from trustmopd.method.target import mixed_target
+
+ScoreRule = Callable[[CandidateState], Tensor]
+AllocationRule = Callable[[CandidateState, Tensor | None], Tensor]
+
+SCORES: dict[str, ScoreRule] = {
+    "displacement": lambda at: displacement(at.teacher_logp, at.reference_logp),
+    "likelihood": lambda at: teacher_likelihood(at.teacher_logp, at.candidate_ids, at.sampled_ids),
+    "negative_entropy": lambda at: negative_entropy(at.teacher_logp),
+    "teacher_student_kl": lambda at: teacher_student_kl(at.teacher_logp, at.student_logp),
+}
+
+
+def trust(gamma: float) -> AllocationRule:
+    """The paper's rule over calibrated scores (Eq. 4)."""
+    check_gamma(gamma)
+    return lambda at, calibrated: trust_weights(calibrated, None, gamma)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """`scores` are raw (rho), so that they can be calibrated and studied later; None if the rule needs none."""
+
+    token_loss: Float[Tensor, "B T"]
+    weights: Float[Tensor, "K B T"]
+    scores: Float[Tensor, "K B T"] | None
+    target_logp: Float[Tensor, "B T C"]
+    degenerate: Bool[Tensor, "B T"]
+
+
+def objective(
+    at: CandidateState,
+    allocate: AllocationRule,
+    score: ScoreRule | None = None,
+    mu: Float[Tensor, " K"] | None = None,
+    granularity: str = "token",
+) -> Objective:
+    """The token losses of one batch. Gradients reach the student through `student_logp` alone (stop-gradient, line 10)."""
+    scores = None if score is None else score(at).detach()
+    calibrated = scores if scores is None or mu is None else calibrated_scores(scores, mu)
+    weights = allocate(at, calibrated).detach()
+    if granularity == "response":
+        weights = response_level(weights, at.mask)
+    target_logp = mixed_target(at.teacher_logp, weights).detach()
+    token_loss = reverse_kl(at.student_logp, target_logp)
+    valid = at.mask != 0
+    degenerate = torch.zeros_like(valid) if scores is None else valid & degenerate_tokens(scores)
+    return Objective(token_loss, weights, scores, target_logp, degenerate)
