@@ -1,0 +1,27 @@
+"""trustmopd: distil several RL specialists of one base model into one student, trusting each where it has something to say."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trustmopd.method import Calibration as Calibration
+    from trustmopd.teachers import Teacher as Teacher
+    from trustmopd.training import TrustMOPDConfig as TrustMOPDConfig
+    from trustmopd.training import TrustMOPDTrainer as TrustMOPDTrainer
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Calibration": "trustmopd.method",
+    "Teacher": "trustmopd.teachers",
+    "TrustMOPDConfig": "trustmopd.training",
+    "TrustMOPDTrainer": "trustmopd.training",
+}
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: `trustmopd --help` and reading a recipe need no torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'trustmopd' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

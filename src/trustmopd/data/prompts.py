@@ -1,0 +1,89 @@
+"""Prompt sets as the trainer reads them: a `prompt` column, text or conversational, and what rides along (`id`, `domain`, …)."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
+
+_READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
+
+
+def load_prompts(path: str | Path, split: str = "train") -> Dataset:
+    """A Hub id, a file (Parquet, JSON, JSON Lines, CSV), a folder of such files, or what `Dataset.save_to_disk` wrote."""
+    local = Path(path)
+    try:
+        if local.is_file():
+            if local.suffix not in _READERS:
+                raise ValueError(f"prompt file {path} ends in {local.suffix!r}; it must be one of {', '.join(_READERS)}.")
+            return load_dataset(_READERS[local.suffix], data_files=str(local), split="train")
+        if local.is_dir():
+            if (local / "dataset_info.json").is_file() or (local / "dataset_dict.json").is_file():
+                stored = load_from_disk(str(local))
+                return stored[split] if isinstance(stored, DatasetDict) else stored
+            files = sorted(str(file) for file in local.iterdir() if file.suffix in (".parquet", ".jsonl"))
+            if not files:
+                raise ValueError(f"prompt folder {path} holds no .parquet or .jsonl file. Point to a prompt set or its file.")
+            return load_dataset(_READERS[Path(files[0]).suffix], data_files=files, split="train")
+        return load_dataset(str(path), split=split)
+    except ValueError:
+        raise
+    except Exception as error:  # datasets raises a different class for each of its readers and for the Hub
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"cannot read prompts from {str(path)!r}: {reason}. It must be a prompt file or folder here, or a Hub dataset id."
+        ) from error
+
+
+def check_prompts(dataset: Dataset) -> None:
+    """Every row has a prompt that a chat template can render."""
+    if len(dataset) == 0:
+        raise ValueError("the prompt set is empty: there is nothing to roll out. Check its path and filters.")
+    if "prompt" not in dataset.column_names:
+        raise ValueError(
+            f"the prompt set has no column 'prompt', only {', '.join(dataset.column_names)}. Rename the column that holds the prompts: "
+            "text, or a list of {'role', 'content'} messages."
+        )
+    for row, prompt in enumerate(dataset["prompt"]):
+        if reason := _malformed(prompt):
+            raise ValueError(
+                f"row {row} of the prompt set has a malformed prompt, {str(prompt)[:80]!r}: {reason}. A prompt is non-empty text, or a "
+                "list of messages such as [{'role': 'user', 'content': '…'}]."
+            )
+
+
+def _malformed(prompt: Any) -> str | None:
+    if isinstance(prompt, str):
+        return None if prompt.strip() else "it is blank"
+    if not isinstance(prompt, list) or not prompt:
+        return "it is neither text nor a list of messages"
+    for message in prompt:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or not message.get("content"):
+            return "a message lacks 'role' or 'content'"
+    return None
+
+
+def check_labels(dataset: Dataset, column: str | None, teachers: Sequence[str]) -> None:
+    """Every row's label names a teacher: what `allocation='routed'` routes by."""
+    if column is None or column not in dataset.column_names:
+        raise ValueError(
+            f"allocation = 'routed' needs a label on every prompt, but the prompt set has no column {column!r} (it has "
+            f"{', '.join(dataset.column_names)}). Set domain_column, or use allocation = 'trust', which needs no labels."
+        )
+    strangers = [(row, label) for row, label in enumerate(dataset[column]) if label not in teachers]
+    if strangers:
+        row, label = strangers[0]
+        raise ValueError(
+            f"{len(strangers)} of {len(dataset)} prompts have a label that names no teacher, the first {label!r} in row {row}; the "
+            f"teachers are {', '.join(teachers)}. Relabel or drop these rows, or use allocation = 'trust', which needs no labels."
+        )
+
+
+def prompt_hash(dataset: Dataset) -> str:
+    """Of the prompts alone, in order: other columns may change freely."""
+    digest = hashlib.sha256()
+    for prompt in dataset["prompt"]:
+        digest.update(json.dumps(prompt, ensure_ascii=False, sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()[:16]

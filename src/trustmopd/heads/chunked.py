@@ -1,0 +1,183 @@
+"""Candidate logits in bounded memory, in plain torch, on any device.
+
+Tokens are taken in chunks. Scoring candidates gathers C rows of the weight per token; only the search for the student's
+top-C projects onto the whole vocabulary, a block of tokens at a time. Backward gathers the same rows again.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from trustmopd.heads.transform import logits_dtype, transform, transform_gradient
+
+MIB = 2**20
+# Logits of one block of tokens over the whole vocabulary.
+BLOCK_BYTES = 64 * MIB
+# Gathered rows [n, C, H] of one chunk: on a CPU they should stay in the cache, a GPU wants enough work per launch.
+ROWS_BYTES = {"cpu": 4 * MIB, "cuda": 128 * MIB}
+# Half-precision weights are raised to float32 this much at a time: a full copy would cost what the chunks save.
+TILE_BYTES = 16 * MIB
+# Each block of the dense weight gradient reads and writes all of [V, H], so blocks are larger there.
+GRADIENT_BLOCK_BYTES = 256 * MIB
+
+
+def candidate_logits(
+    hidden: Float[Tensor, "N H"],
+    weight: Float[Tensor, "V H"],
+    ids: Int[Tensor, "N C"],
+    bias: Float[Tensor, " V"] | None = None,
+    *,
+    logit_scale: float = 1.0,
+    softcap: float | None = None,
+) -> Float[Tensor, "N C"]:
+    """Logits of the candidates alone. Where the head is frozen, its gradient is never formed."""
+    return _CandidateLogits.apply(hidden, weight, ids, bias, logit_scale, softcap)
+
+
+class _CandidateLogits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, ids, bias, logit_scale, softcap):
+        dtype = logits_dtype(hidden, weight)
+        logits = torch.empty(ids.shape, dtype=dtype, device=hidden.device)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for chunk in _row_chunks(weight, ids, dtype):
+                rows = F.embedding(ids[chunk], weight).transpose(1, 2)
+                logits[chunk] = _bmm(hidden[chunk].unsqueeze(1), rows, dtype).squeeze(1)
+        if bias is not None:
+            logits += bias[ids]
+        logits = transform(logits, logit_scale, softcap, out=logits)
+        ctx.save_for_backward(hidden, weight, ids, bias, None if softcap is None else logits)
+        ctx.logit_scale, ctx.softcap = logit_scale, softcap
+        return logits
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        hidden, weight, ids, bias, logits = ctx.saved_tensors
+        for_hidden, for_weight, _, for_bias, *_ = ctx.needs_input_grad
+        grad = transform_gradient(grad, logits, ctx.logit_scale, ctx.softcap)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return (
+                _hidden_gradient(grad, weight, ids).to(hidden.dtype) if for_hidden else None,
+                _weight_gradient(grad, hidden, ids, weight.shape[0]).to(weight.dtype) if for_weight else None,
+                None,
+                _bias_gradient(grad, ids, bias.shape[0]).to(bias.dtype) if for_bias else None,
+                None,
+                None,
+            )
+
+
+def _hidden_gradient(
+    grad: Float[Tensor, "N C"], weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"]
+) -> Float[Tensor, "N H"]:
+    result = torch.empty((ids.shape[0], weight.shape[1]), dtype=grad.dtype, device=grad.device)
+    for chunk in _row_chunks(weight, ids, grad.dtype):
+        result[chunk] = _bmm(grad[chunk].unsqueeze(1), F.embedding(ids[chunk], weight), grad.dtype).squeeze(1)
+    return result
+
+
+def _weight_gradient(
+    grad: Float[Tensor, "N C"], hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"], vocab_size: int
+) -> Float[Tensor, "V H"]:
+    """The tensor cores of a GPU make the wasteful dense product the faster one; a CPU gains by adding up only what is
+    there."""
+    by = _weight_gradient_by_blocks if grad.is_cuda else _weight_gradient_by_rows
+    return by(grad, hidden, ids, vocab_size)
+
+
+def _weight_gradient_by_rows(
+    grad: Float[Tensor, "N C"], hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"], vocab_size: int
+) -> Float[Tensor, "V H"]:
+    """Each row's gradient is a weighted sum of the hidden states that chose it: with the choices sorted by row, a bag
+    of embeddings. Writes each row once, where `index_add_` of outer products writes it once per choice."""
+    if ids.numel() == 0:
+        return grad.new_zeros((vocab_size, hidden.shape[1]))
+    row, choice = ids.reshape(-1).sort(stable=True)
+    start = torch.searchsorted(row, torch.arange(vocab_size, dtype=row.dtype, device=row.device))
+    share = grad.reshape(-1)[choice]
+    return F.embedding_bag(choice // ids.shape[1], hidden.to(grad.dtype), start, per_sample_weights=share, mode="sum")
+
+
+def _weight_gradient_by_blocks(
+    grad: Float[Tensor, "N C"], hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"], vocab_size: int
+) -> Float[Tensor, "V H"]:
+    """Scatters the gradients of a block of tokens into zeros over the vocabulary, and multiplies."""
+    result = grad.new_zeros((vocab_size, hidden.shape[1]))
+    for chunk in _chunks(ids.shape[0], vocab_size * hidden.element_size(), GRADIENT_BLOCK_BYTES):
+        block = hidden.new_zeros((ids[chunk].shape[0], vocab_size))
+        block.scatter_add_(1, ids[chunk].long(), grad[chunk].to(hidden.dtype))
+        _addmm(result, block.T, hidden[chunk], beta=1)
+    return result
+
+
+def _bias_gradient(grad: Float[Tensor, "N C"], ids: Int[Tensor, "N C"], vocab_size: int) -> Float[Tensor, " V"]:
+    return grad.new_zeros(vocab_size).index_add_(0, ids.reshape(-1), grad.reshape(-1))
+
+
+@torch.no_grad()
+def top_candidates_of(
+    hidden: Float[Tensor, "N H"],
+    weight: Float[Tensor, "V H"],
+    num_candidates: int,
+    bias: Float[Tensor, " V"] | None = None,
+    *,
+    logit_scale: float = 1.0,
+    softcap: float | None = None,
+    vocab_size: int | None = None,
+) -> tuple[Int[Tensor, "N C"], Float[Tensor, " N"]]:
+    """The C likeliest tokens and the log-partition over the whole vocabulary. Multiplies in the precision of the hidden
+    states, as the model's own head would under autocast: the weight is rounded to it."""
+    num_tokens, device, dtype = hidden.shape[0], hidden.device, logits_dtype(hidden, weight)
+    weight = weight[:vocab_size]
+    if hidden.is_cuda:
+        weight = weight.to(hidden.dtype)
+    ids = torch.empty((num_tokens, num_candidates), dtype=torch.long, device=device)
+    logsumexp = torch.empty(num_tokens, dtype=dtype, device=device)
+    chunks = _chunks(num_tokens, weight.shape[0] * dtype.itemsize, BLOCK_BYTES)
+    # One buffer for all chunks: fresh pages for each cost more on a CPU than the top-C itself.
+    buffer = torch.empty((chunks[0].stop if chunks else 0, weight.shape[0]), dtype=dtype, device=device)
+    with torch.autocast(device.type, enabled=False):
+        for chunk in chunks:
+            logits = buffer[: hidden[chunk].shape[0]]
+            _addmm(logits, hidden[chunk], weight.T, beta=0)
+            if bias is not None:
+                logits += bias[:vocab_size]
+            transform(logits, logit_scale, softcap, out=logits)
+            largest, ids[chunk] = logits.topk(num_candidates, dim=-1)
+            # Clamped, so that a row of −inf gives −inf rather than NaN.
+            peak = largest[:, :1].clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
+            logsumexp[chunk] = logits.sub_(peak).exp_().sum(dim=-1).log_().add_(peak.squeeze(1))
+    return ids, logsumexp
+
+
+def _bmm(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """left @ right, exact products summed and returned in `dtype`."""
+    if left.is_cuda and left.dtype == right.dtype != dtype:
+        return torch.bmm(left, right, out_dtype=dtype)
+    return torch.bmm(left.to(dtype), right.to(dtype))
+
+
+def _addmm(total: Tensor, left: Tensor, right: Tensor, *, beta: int) -> None:
+    """total ← beta · total + left @ right, in the precision of `total`; `right` is rounded to that of `left`."""
+    if left.dtype == right.dtype == total.dtype:
+        torch.addmm(total, left, right, beta=beta, out=total)
+    elif left.is_cuda and left.dtype == right.dtype:
+        torch.addmm(total, left, right, beta=beta, out_dtype=total.dtype, out=total)
+    else:
+        raised = left.to(total.dtype)
+        for tile in _chunks(right.shape[1], right.shape[0] * total.element_size(), TILE_BYTES):
+            columns = right[:, tile].to(left.dtype).to(total.dtype)
+            torch.addmm(total[:, tile], raised, columns, beta=beta, out=total[:, tile])
+
+
+def _row_chunks(weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"], dtype: torch.dtype) -> list[slice]:
+    budget = ROWS_BYTES.get(weight.device.type, ROWS_BYTES["cuda"])
+    return _chunks(ids.shape[0], ids.shape[1] * weight.shape[1] * dtype.itemsize, budget)
+
+
+def _chunks(count: int, bytes_each: int, budget: int) -> list[slice]:
+    """Slices that cover `count` items, at most `budget` bytes or one item each."""
+    size = max(1, min(count, budget // max(1, bytes_each)))
+    return [slice(first, first + size) for first in range(0, count, size)]

@@ -1,0 +1,86 @@
+"""Head: the output layer of one model, read off any transformers causal language model."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from trustmopd.heads.dispatch import candidate_logits, top_candidates_of
+
+# Families scale and cap their logits under names of their own. Scaling the hidden states before a head without bias
+# (MiniCPM3, Inkling) comes to the same.
+MULTIPLIERS = ("logit_scale", "output_multiplier", "lm_head_multiplier")  # Cohere, Muse, Falcon-H1
+DIVISORS = ("logits_scaling", "logits_mup_width_multiplier")  # Granite and MiniCPM3, Inkling
+SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # Gemma, RecurrentGemma, xLSTM
+# HyperCLOVA X multiplies by what Granite divides by; MPT's config has a scale that its model never applies.
+MULTIPLIES_INSTEAD = {("hyperclovax", "logits_scaling")}
+NOT_APPLIED = {("mpt", "logit_scale")}
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """Everything between a model's last hidden states and its logits. Hidden states are those after the final norm."""
+
+    weight: Float[Tensor, "V H"]
+    bias: Float[Tensor, " V"] | None = None
+    logit_scale: float = 1.0
+    softcap: float | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Head":
+        """The head of a transformers model, parameters shared. Sharded parameters (FSDP2) are gathered here, once: such
+        a head is a snapshot, to be read anew at every step."""
+        layer = model.get_output_embeddings()
+        _check_plain_linear(layer, type(model).__name__)
+        config = model.config.get_text_config()
+        return cls(_whole(layer.weight), _whole(layer.bias), _logit_scale(config), _first_of(config, SOFTCAPS))
+
+    def logits_of(self, hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
+        return candidate_logits(hidden, self.weight, ids, self.bias, logit_scale=self.logit_scale, softcap=self.softcap)
+
+    def top(
+        self, hidden: Float[Tensor, "N H"], num_candidates: int, vocab_size: int | None = None
+    ) -> tuple[Int[Tensor, "N C"], Float[Tensor, " N"]]:
+        return top_candidates_of(
+            hidden,
+            self.weight,
+            num_candidates,
+            self.bias,
+            logit_scale=self.logit_scale,
+            softcap=self.softcap,
+            vocab_size=vocab_size,
+        )
+
+
+def _check_plain_linear(layer: nn.Module | None, model_name: str) -> None:
+    # PEFT's wrappers offer a `.weight` too, the base layer's: taking it would silently leave the adapter out.
+    if not isinstance(layer, nn.Linear):
+        raise ValueError(
+            f"the head of {model_name} is a {type(layer).__module__}.{type(layer).__name__}, not a torch.nn.Linear: "
+            "candidate logits are products with the rows of one weight matrix. Merge an adapter on lm_head into a full "
+            "checkpoint first (PEFT: model.merge_and_unload()), or leave lm_head out of the adapter."
+        )
+    if layer.weight.ndim != 2 or not layer.weight.is_floating_point():
+        raise ValueError(
+            f"the head of {model_name} keeps its weight as {layer.weight.dtype} of shape {tuple(layer.weight.shape)}: its "
+            "rows cannot be multiplied with hidden states. Load the model with lm_head unquantized, in torch.bfloat16 "
+            "for example."
+        )
+
+
+def _whole(parameter: Tensor | None) -> Tensor | None:
+    return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+
+
+def _logit_scale(config: object) -> float:
+    scale = 1.0
+    for name in MULTIPLIERS + DIVISORS:
+        value, key = getattr(config, name, None), (config.model_type, name)
+        if value is None or key in NOT_APPLIED:
+            continue
+        scale = scale * value if name in MULTIPLIERS or key in MULTIPLIES_INSTEAD else scale / value
+    return scale
+
+
+def _first_of(config: object, names: tuple[str, ...]) -> float | None:
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), None)

@@ -1,0 +1,300 @@
+"""One YAML file describes one experiment. Read and checked without torch: a slip costs a second, not a GPU hour."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used: the file, the field, its value, why, and what to write instead."""
+
+
+def _teacher_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == "reference":
+        raise ValueError(
+            "it names metrics (weight/<name>), and 'reference' is taken. Use letters, digits, '_' and '-'."
+        )
+    return name
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    if len(set(values)) < len(values):
+        raise ValueError("one appears twice, and would do the same work again. Name each one once.")
+    return values
+
+
+TeacherName = Annotated[str, AfterValidator(_teacher_name)]
+Text = Annotated[str, Field(min_length=1)]
+Location = Annotated[Path, Field(strict=False), PlainSerializer(str)]
+Benchmark = Literal["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench", "gsm8k", "svamp", "mbpp", "humaneval"]
+Score = Literal["displacement", "likelihood", "negative_entropy", "teacher_student_kl"]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class _Section(BaseModel):
+    # Strict: `gamma: true` is a slip and not the number 1. A field's description is the remedy that its errors give.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class TeacherSource(_Section):
+    """Where one specialist's weights are: a checkpoint, a LoRA adapter, or an adapter on a checkpoint of its own."""
+
+    model: Annotated[Text | None, Field(description="Give a Hub id or a path.")] = None
+    adapter: Annotated[Text | None, Field(description="Give the Hub id or the path of a LoRA adapter.")] = None
+    revision: Annotated[Text | None, Field(description="Give a branch, a tag or a commit.")] = None
+    dtype: Annotated[Text | None, Field(description="Give the name of a torch dtype, such as bfloat16.")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"model": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _can_be_loaded(self) -> "TeacherSource":
+        if self.model is None and self.adapter is None:
+            raise ValueError("there is nothing to load. Give `model` (a Hub id or a path), `adapter`, or both.")
+        return self
+
+
+class Prompts(_Section):
+    path: Annotated[Text, Field(description="Give a Hub id, a folder or a file.")]
+    domain_column: Annotated[Text | None, Field(description="Give the column of each prompt's domain.")] = "domain"
+    split: Annotated[Text, Field(description="Give the name of a split.")] = "train"
+
+
+class Trust(_Section):
+    """Weights from the teachers' scores: the paper's method, and its ablations."""
+
+    rule: Literal["trust"] = "trust"
+    gamma: Annotated[float, Field(gt=0, description="The paper uses 7; for equal weights write rule: uniform.")] = 7.0
+    score: Annotated[Score, Field(description="The paper's own is displacement.")] = "displacement"
+    granularity: Annotated[Literal["token", "response"], Field(description="The paper's own is token.")] = "token"
+    calibrated: Annotated[bool, Field(description="Write true, or false for raw scores.")] = True
+
+
+class Single(_Section):
+    rule: Literal["single"] = "single"
+    teacher: Annotated[Text, Field(description="Give the name of one of the teachers.")]
+
+
+class Unscored(_Section):
+    rule: Literal["uniform", "random", "routed"]  # nothing more to set
+
+
+#: `training` takes any field of TrustMOPDConfig but these, which a recipe says elsewhere.
+OWNED_ELSEWHERE = {
+    **{field: f"allocation.{field}" for field in ("gamma", "score", "granularity", "calibrated")},
+    "allocation": "allocation.rule",
+    "single_teacher": "allocation.teacher",
+    "domain_column": "prompts.domain_column",
+    "calibration_path": "calibration",
+    "seed": "seeds",
+    **dict.fromkeys(("output_dir", "run_dir"), "output"),
+}
+RULES: dict[str, type[_Section]] = {"trust": Trust, "single": Single}
+RULES |= dict.fromkeys(("uniform", "random", "routed"), Unscored)
+Allocation = Annotated[Trust | Single | Unscored, Field(discriminator="rule", description="Write {rule: trust}.")]
+
+
+class Evaluation(_Section):
+    benchmarks: Annotated[list[Benchmark], AfterValidator(_distinct), Field(description="Give a list of these.")] = []
+    samples: Annotated[int | None, Field(gt=0, description="Responses per problem; null: each benchmark's own.")] = None
+    temperature: Annotated[float, Field(ge=0, description="The paper samples at 0.6; 0 is greedy.")] = 0.6
+    max_new_tokens: Annotated[int, Field(gt=0, description="Give the longest response, in tokens.")] = 30000
+
+
+class Recipe(_Section):
+    """One experiment. Its paths start from the current directory, as Hub tools do."""
+
+    name: Annotated[Text, Field(description="Give the experiment a name.")]
+    student: Annotated[Text, Field(description="Give the Hub id or the path of the model to train.")]
+    reference: Annotated[Text | None, Field(description="Give a Hub id or a path; null is the initial student.")] = None
+    teachers: Annotated[dict[TeacherName, TeacherSource], Field(min_length=1, description="Write {math: path-or-id}.")]
+    prompts: Annotated[Prompts, Field(description="Write prompts: {path: ...}.")]
+    allocation: Allocation = Trust()
+    training: Annotated[dict[str, Any], Field(description="Give fields of TrustMOPDConfig: {max_steps: 116}.")] = {}
+    peft: Annotated[dict[str, Any] | None, Field(description="Give peft.LoraConfig's arguments, or null.")] = None
+    calibration: Annotated[Location | None, Field(description="Give the path of a calibration.json, or null.")] = None
+    evaluation: Annotated[Evaluation, Field(description="Write evaluation: {benchmarks: [...]}.")] = Evaluation()
+    seeds: Annotated[list[Seed], AfterValidator(_distinct), Field(min_length=1, description="Write [0, 1, 2].")] = [0]
+    output: Annotated[Location, Field(description="Give a folder, or leave it out: runs/<name>.")] = Path("runs")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _output_follows_name(cls, data: Any) -> Any:
+        named = isinstance(data, Mapping) and isinstance(data.get("name"), str)
+        return {"output": f"runs/{data['name']}", **data} if named else data
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> "Recipe":
+        for field, value in self.training.items():
+            if owner := OWNED_ELSEWHERE.get(field):
+                raise ValueError(f"training.{field} = {value!r:.80}: `{owner}` says this. Move it there.")
+        if isinstance(self.allocation, Single) and self.allocation.teacher not in self.teachers:
+            given, names = self.allocation.teacher, ", ".join(self.teachers)
+            raise ValueError(f"allocation.teacher = {given!r}: no teacher has this name. Choose from {names}.")
+        if self.allocation.rule == "routed" and self.prompts.domain_column is None:
+            raise ValueError("prompts.domain_column = None: routing goes by it. Give the column of teachers' names.")
+        return self
+
+    def config_fields(self) -> dict[str, Any]:
+        """The fields of TrustMOPDConfig that this recipe sets, but for the seed and the folder, which differ by run."""
+        fields = {"allocation": self.allocation.rule, "domain_column": self.prompts.domain_column}
+        if isinstance(self.allocation, Single):
+            fields["single_teacher"] = self.allocation.teacher
+        elif isinstance(self.allocation, Trust):
+            fields |= self.allocation.model_dump(exclude={"rule"})
+            if self.allocation.calibrated and self.calibration is not None:
+                fields["calibration_path"] = str(self.calibration)
+        return fields | self.training
+
+    def run_directory(self, seed: int) -> Path:
+        if seed not in self.seeds:
+            raise RecipeError(f"recipe {self.name}: seed {seed} is not one of seeds = {self.seeds}. Add it there.")
+        return self.output if len(self.seeds) == 1 else self.output / f"seed-{seed}"
+
+    def to_yaml(self) -> str:
+        """Every field, inherited and default ones too. `load_recipe` reads it back as an equal recipe."""
+        return yaml.dump(self.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe and what it extends, then apply overrides such as "training.max_steps=10"."""
+    try:
+        return Recipe.model_validate(_inherit(_read(Path(path)), _parse_overrides(overrides)))
+    except ValidationError as error:
+        raise RecipeError("\n".join(f"{path}: {_explain(each)}" for each in error.errors(include_url=False))) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key given twice, of which the standard loader silently keeps the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for i, key in enumerate(keys):
+            if key.value in [earlier.value for earlier in keys[:i]]:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} appears twice", problem_mark=key.start_mark)
+        return node
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that `_Loader` would take for a float."""
+
+
+# YAML 1.1 reads 1e-6 as text. An exponent of more than three digits stays text: it may be a short commit hash.
+_FLOAT = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]{1,3}$")
+for _either in (_Loader, _Dumper):
+    _either.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+
+
+def _parse(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2026-02-30 looks like a date
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
+        where = f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source
+        raise RecipeError(f"{where}: not valid YAML: {problem}. Check indentation, colons and quotes there.") from None
+
+
+def _read(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A file's fields on top of those that it extends."""
+    chain = " extends ".join(map(str, (*children, path)))
+    if path.resolve() in [child.resolve() for child in children]:
+        raise RecipeError(f"{chain}: this is a circle. Remove one `extends`.")
+    try:
+        fields = _parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        raise RecipeError(f"{chain}: {path} {reason}. Give a YAML file; `extends` starts from its own file.") from None
+    if not isinstance(fields, dict):
+        found = "is empty" if fields is None else f"holds {fields!r:.80}"
+        raise RecipeError(f"{chain}: {path} {found}, and no fields. Start with `name:`, or `extends:` another recipe.")
+    base = fields.pop("extends", None)
+    if base is None:
+        return fields
+    if not isinstance(base, str):
+        raise RecipeError(f"{path}: extends = {base!r:.80}: it should be text. Give one path, relative to this file.")
+    return _inherit(_read(path.parent / base, (*children, path)), fields)
+
+
+def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for override in overrides:
+        dotted, equals, text = override.partition("=")
+        keys = dotted.strip().split(".")
+        if not equals or not all(keys) or keys[0] == "extends":
+            raise RecipeError(f"override {override!r}: not a field and its value. Write it as training.max_steps=10.")
+        value = _parse(text, f"override {override!r}")
+        for key in reversed(keys):
+            value = {key: value}
+        fields = _merge(fields, value)
+    return fields
+
+
+def _inherit(base: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
+    """Deep merge, the child wins. Another rule, or another checkpoint of a teacher, inherits nothing: `single` has no
+    gamma, and a revision belongs to one checkpoint."""
+    kept = dict(base)
+    old, new = base.get("allocation"), child.get("allocation")
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and new.get("rule", old.get("rule")) != old.get("rule"):
+        del kept["allocation"]
+    old, new = base.get("teachers"), child.get("teachers")
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        kept["teachers"] = {name: {"model": was} if isinstance(was, str) else was for name, was in old.items()}
+        for name, source in new.items():
+            if isinstance(source, Mapping) and {"model", "adapter"} & {*source}:
+                kept["teachers"][name] = {}
+    return _merge(kept, child)
+
+
+def _merge(base: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in child.items():
+        both = isinstance(merged.get(key), Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+_INNER: dict[str, type[_Section]] = {"teachers": TeacherSource, "prompts": Prompts, "evaluation": Evaluation}
+_REASONS = {
+    "extra_forbidden": "there is no such field",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "it should be a mapping of fields"),
+    **dict.fromkeys(("too_short", "string_too_short"), "it is empty"),
+    "path_type": "it should be a path",
+    "string_type": "it should be text, and YAML takes a bare number, date, yes or no for more than that: use quotes",
+}
+
+
+def _explain(problem: ErrorDetails) -> str:
+    """A field and its value, the reason, the remedy, from pydantic's record of one error."""
+    kind, value, place = problem["type"], problem["input"], [str(part) for part in problem["loc"] if part != "[key]"]
+    if not place:  # _sections_agree names the fields itself
+        return str(problem["ctx"]["error"])
+    section: type[_Section] = Recipe
+    if len(place) > 1 and place[0] == "allocation":
+        section = RULES[place.pop(1)]  # pydantic puts the rule before the field
+    elif len(place) > 1:
+        section = _INNER.get(place[0], Recipe)
+    field = ".".join(place)
+    info = section.model_fields.get(place[-1]) or Recipe.model_fields.get(place[0])
+    remedy = info.description if info else "Remove it."
+    if kind == "missing":
+        return f"{field} is missing. {remedy}"
+    if kind == "value_error":
+        return f"{field} = {value!r:.80}: {problem['ctx']['error']}"
+    if kind.startswith("union_tag"):
+        found = f" = {value['rule']!r}: there is no such rule" if "rule" in value else " is missing"
+        return f"{field}.rule{found}. Choose from {', '.join(RULES)}."
+    if kind == "extra_forbidden":
+        known = [*section.model_fields, *(["extends"] if section is Recipe else [])]
+        close = difflib.get_close_matches(place[-1], known, n=1)
+        remedy = f"Did you mean `{close[0]}`?" if close else f"The fields here are {', '.join(known)}."
+    reason = _REASONS.get(kind) or problem["msg"].replace("Input", "it")
+    return f"{field} = {value!r:.80}: {reason}. {remedy}"

@@ -1,0 +1,19 @@
+"""The frozen policies of a run: who is asked, whether they fit, where they live."""
+
+from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tokenizer
+from trustmopd.teachers.load import build_pool
+from trustmopd.teachers.pool import Member, TeacherPool
+from trustmopd.teachers.preflight import preflight
+from trustmopd.teachers.spec import REFERENCE, Teacher, as_teachers
+
+__all__ = [
+    "REFERENCE",
+    "Member",
+    "Teacher",
+    "TeacherPool",
+    "as_teachers",
+    "build_pool",
+    "fingerprint",
+    "fingerprint_tokenizer",
+    "preflight",
+]

@@ -1,0 +1,140 @@
+"""From `Teacher` records to a `TeacherPool`: load what the run uses, share what can be shared."""
+
+import copy
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from peft import PeftConfig, PeftModel, get_peft_model_state_dict
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from trustmopd.heads import Head
+from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tensors
+from trustmopd.teachers.pool import Host, Member, TeacherPool
+from trustmopd.teachers.spec import REFERENCE, Teacher, model_id
+
+StudentModel = PreTrainedModel | PeftModel
+
+
+def build_pool(
+    teachers: Mapping[str, Teacher],
+    reference: Teacher | None,
+    student: StudentModel,
+    *,
+    with_reference: bool,
+    device: torch.device,
+    dtype: torch.dtype,
+    offload: bool = False,
+    share: bool = True,
+    autocast_dtype: torch.dtype | None = None,
+    trust_remote_code: bool = False,
+) -> TeacherPool:
+    """`teachers` are those the allocation rule uses. `reference=None` is the initial student, as it is now; with `share`, a LoRA
+    student lends it, and all adapters, its frozen weights."""
+    loader = _Loader(student, dtype, trust_remote_code)
+    members: dict[str, Member] = {}
+    adapters = {name: teacher for name, teacher in teachers.items() if teacher.model is None}
+    base: StudentModel | None = None
+    host: Host | None = None
+    if with_reference or adapters:
+        base, shared, own_adapter = loader.reference(reference, share)
+        base_fingerprint = fingerprint(base)
+        source = reference.source if reference is not None else f"{model_id(student)} (initial student)"
+        for name, teacher in adapters.items():
+            base = loader.add_adapter(base, f"teacher-{name}", teacher)
+        host = Host(base.eval(), device, offload=offload, shared=shared)
+    for name, teacher in teachers.items():
+        if teacher.model is None:
+            assert host is not None and isinstance(base, PeftModel)
+            adapter = f"teacher-{name}"
+            adapter_fingerprint = fingerprint_tensors(get_peft_model_state_dict(base, adapter_name=adapter).items())
+            members[name] = Member(
+                name, host, Head.of(base), teacher.source, f"{base_fingerprint}+{adapter_fingerprint}", adapter
+            )
+        else:
+            model = loader.full(f"teacher '{name}'", teacher)
+            own_host = Host(model.eval(), device, offload=offload)
+            members[name] = Member(name, own_host, Head.of(model), teacher.source, fingerprint(model))
+    if with_reference:
+        assert host is not None and base is not None
+        members[REFERENCE] = Member(REFERENCE, host, Head.of(base), source, base_fingerprint, own_adapter)
+    return TeacherPool(members, autocast_dtype=autocast_dtype)
+
+
+def frozen_twin(student: StudentModel, dtype: torch.dtype | None = None) -> StudentModel:
+    """A second module tree over the student's weights: frozen tensors are the same objects, trainable ones are copied (to `dtype`)
+    as they are now. Adapters can be added to it, switched and removed without the student's own modules noticing."""
+    tensors = {
+        id(tensor): nn.Parameter(tensor.detach().to(dtype or tensor.dtype, copy=True), requires_grad=False)
+        if tensor.requires_grad
+        else tensor
+        for tensor in (*student.parameters(), *student.buffers())
+    }
+    return copy.deepcopy(student, tensors)
+
+
+class _Loader:
+    def __init__(self, student: StudentModel, dtype: torch.dtype, trust_remote_code: bool):
+        self.student = student
+        self.dtype = dtype
+        self.trust_remote_code = trust_remote_code
+
+    def reference(self, given: Teacher | None, share: bool) -> tuple[StudentModel, bool, str | None]:
+        """The reference model, whether it shares the student's tensors, and the adapter that makes it the reference."""
+        if given is not None:
+            return self.full("the reference", given), False, None
+        if not isinstance(self.student, PeftModel):
+            all_copied = all(parameter.requires_grad for parameter in self.student.parameters())
+            return frozen_twin(self.student, self.dtype if all_copied else None), not all_copied, None
+        twin = frozen_twin(self.student)
+        # A fresh adapter adds nothing: the bare base is the initial student. A trained one is part of it.
+        fresh = fingerprint(twin) == fingerprint(bare := frozen_twin(twin).unload())
+        twin = bare if fresh else twin
+        own_adapter = None if fresh else twin.active_adapter
+        return (twin, True, own_adapter) if share else (copy.deepcopy(twin), False, own_adapter)
+
+    def full(self, role: str, teacher: Teacher) -> StudentModel:
+        """A model of its own, with its adapter, if any, merged in."""
+        model = teacher.model
+        if model is self.student:
+            return frozen_twin(self.student)
+        if isinstance(model, (str, Path)):
+            try:
+                model = AutoModelForCausalLM.from_pretrained(
+                    model,
+                    revision=teacher.revision,
+                    dtype=teacher.dtype or self.dtype,
+                    trust_remote_code=self.trust_remote_code,
+                )
+            except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+                raise ValueError(
+                    f"{role}: cannot load {teacher.source!r} ({error}). Check the path or Hub id, and that its files are whole."
+                ) from error
+        assert model is not None
+        if teacher.adapter is not None:
+            model = self.add_adapter(model, "teacher", teacher).merge_and_unload()
+        return model
+
+    def add_adapter(self, base: StudentModel, name: str, teacher: Teacher) -> PeftModel:
+        path = str(teacher.adapter)
+        try:
+            trained_on = PeftConfig.from_pretrained(path, revision=teacher.revision).base_model_name_or_path
+            if isinstance(base, PeftModel):
+                base.load_adapter(path, adapter_name=name, revision=teacher.revision)
+            else:
+                base = PeftModel.from_pretrained(base, path, adapter_name=name, revision=teacher.revision)
+        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+            raise ValueError(
+                f"teacher '{teacher.name}': cannot load the adapter {path!r} over {model_id(base)} ({error}). Check the path, and "
+                "that it was trained on this base."
+            ) from error
+        if trained_on and model_id(base) and Path(trained_on).name != Path(model_id(base)).name:
+            warnings.warn(
+                f"the adapter of teacher '{teacher.name}' says it was trained on {trained_on!r}; here it is put on "
+                f"{model_id(base)!r}. Harmless if these are the same weights.",
+                stacklevel=2,
+            )
+        return base

@@ -1,0 +1,146 @@
+"""Where the frozen models live and how they are asked.
+
+A `Host` is one set of weights; a `Member` is one policy on it: the model itself, one of its adapters, or its bare base. Each
+member reads the rollouts once and returns hidden states at the response tokens; its output head is applied later, to the
+candidates alone.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int, Shaped
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from trustmopd.heads import Head
+from trustmopd.teachers.spec import REFERENCE
+
+Timer = Callable[[str], AbstractContextManager[None]]
+
+
+class Host:
+    """One frozen model on `device`. Offloaded, its weights stay in host memory, are copied in for a pass and dropped after it:
+    nothing is ever written back, so nothing can be lost on the way. The output head, needed later, always stays."""
+
+    def __init__(self, model: PreTrainedModel | PeftModel, device: torch.device, *, offload: bool = False, shared: bool = False):
+        self.model = model
+        self.device = device
+        self._in_host_memory: list[nn.Parameter | Tensor] = []
+        model.requires_grad_(False)
+        if shared or not offload:  # tensors that the student uses as well are never moved away
+            model.to(device)
+            return
+        model.to("cpu")
+        head = model.get_output_embeddings()
+        head.to(device)
+        on_device = {id(tensor) for tensor in head.parameters()}
+        for tensor in (*model.parameters(), *model.buffers()):
+            if id(tensor) not in on_device:
+                tensor.data = tensor.data.pin_memory() if device.type == "cuda" else tensor.data
+                self._in_host_memory.append(tensor)
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        kept = [tensor.data for tensor in self._in_host_memory]
+        for tensor in self._in_host_memory:
+            tensor.data = tensor.data.to(self.device, non_blocking=True, copy=True)
+        try:
+            yield
+        finally:
+            for tensor, data in zip(self._in_host_memory, kept, strict=True):
+                tensor.data = data
+
+
+@dataclass(frozen=True)
+class Member:
+    """One policy. `adapter` is the adapter to activate, None for the host without any."""
+
+    name: str
+    host: Host
+    head: Head
+    source: str
+    fingerprint: str
+    adapter: str | None = None
+
+    @contextmanager
+    def active(self) -> Iterator[nn.Module]:
+        """The backbone that computes this policy's last hidden state."""
+        model = self.host.model
+        if not isinstance(model, PeftModel):
+            yield model.base_model
+            return
+        backbone = model.base_model.model.base_model
+        if self.adapter is None:
+            with model.disable_adapter():
+                yield backbone
+        else:
+            model.set_adapter(self.adapter, inference_mode=True)
+            yield backbone
+
+
+class TeacherPool:
+    """The frozen policies of a run: the teachers in use, in order, and the reference where a score needs it."""
+
+    def __init__(self, members: Mapping[str, Member], *, autocast_dtype: torch.dtype | None = None):
+        self.members = dict(members)
+        self.autocast_dtype = autocast_dtype
+
+    @property
+    def teachers(self) -> list[str]:
+        return [name for name in self.members if name != REFERENCE]
+
+    @torch.no_grad()
+    def ask(
+        self,
+        input_ids: Int[Tensor, "B L"],
+        attention_mask: Shaped[Tensor, "B L"],
+        response_mask: Shaped[Tensor, "B T"],
+        *,
+        micro_batch: int,
+        rows: Mapping[str, list[int]] | None = None,
+        timer: Timer = lambda phase: nullcontext(),
+    ) -> list[dict[str, Tensor]]:
+        """Hidden states ``[tokens, H]`` of each response's tokens, by member. `rows` limits a member to some responses."""
+        answers: list[dict[str, Tensor]] = [{} for _ in range(len(input_ids))]
+        for host in dict.fromkeys(member.host for member in self.members.values()):
+            members = [member for member in self.members.values() if member.host is host]
+            with timer("teachers"), host.on_device() if any(self._asked(m, rows) for m in members) else nullcontext():
+                for member in members:
+                    asked = list(range(len(input_ids))) if rows is None else rows.get(member.name, [])
+                    with timer("reference") if member.name == REFERENCE else nullcontext():
+                        for start in range(0, len(asked), micro_batch):
+                            chosen = asked[start : start + micro_batch]
+                            states = self._hidden_states(
+                                member, input_ids[chosen], attention_mask[chosen], response_mask[chosen]
+                            )
+                            for row, state in zip(chosen, states, strict=True):
+                                answers[row][member.name] = state
+        return answers
+
+    def _asked(self, member: Member, rows: Mapping[str, list[int]] | None) -> bool:
+        return rows is None or bool(rows.get(member.name))
+
+    def _hidden_states(
+        self, member: Member, input_ids: Tensor, attention_mask: Tensor, response_mask: Tensor
+    ) -> list[Tensor]:
+        """One forward, over the columns in which some response of the micro-batch has a token."""
+        used = attention_mask.bool().any(dim=0).nonzero()
+        first, last = (int(used[0]), int(used[-1])) if len(used) else (0, input_ids.shape[1] - 1)
+        prompt_width = input_ids.shape[1] - response_mask.shape[1]
+        autocast = (
+            torch.autocast(input_ids.device.type, self.autocast_dtype) if self.autocast_dtype is not None else nullcontext()
+        )
+        with member.active() as backbone, autocast:
+            hidden = backbone(
+                input_ids=input_ids[:, first : last + 1],
+                attention_mask=attention_mask[:, first : last + 1],
+                use_cache=False,
+            ).last_hidden_state
+        # The state before a token predicts it: shift by one, and leave the prompt behind.
+        start = prompt_width - 1 - first
+        width = last + 1 - prompt_width
+        valid = response_mask[:, :width] != 0
+        return [states[keep] for states, keep in zip(hidden[:, start : start + width], valid, strict=True)]

@@ -1,0 +1,196 @@
+"""Checks before any GPU hour is spent: same tokens, same template, same end, whole files.
+
+Prompts are rendered once, with the student's template, and every model is asked about the student's own token ids. A model
+that reads those ids differently gives confident nonsense, not an error; so it is refused here.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from trustmopd.method.candidates import check_candidate_count
+from trustmopd.teachers.spec import Teacher
+
+_PROBE = "def f(x): return x ** 2  # Ünïcode 東京 ½, \\boxed{42}\n\n- item\tend"
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What preflight compares; `tokenizer` is None where a checkpoint ships none."""
+
+    role: str
+    source: str
+    vocab_rows: int
+    eos_ids: frozenset[int]
+    tokenizer: PreTrainedTokenizerBase | None
+
+
+def facts_of(
+    role: str,
+    model: str | Path | PreTrainedModel,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> ModelFacts:
+    """Read from the configuration and tokenizer files alone: no weights are loaded."""
+    if isinstance(model, PreTrainedModel) or not isinstance(model, (str, Path)):
+        config, generation, source = model.config, model.generation_config, getattr(model.config, "_name_or_path", "")
+        where = source if source and Path(source).is_dir() else None
+    else:
+        source = where = str(model)
+        check_files(role, source)
+        options = {"revision": revision, "trust_remote_code": trust_remote_code}
+        try:
+            config = AutoConfig.from_pretrained(source, **options)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"{role}: cannot read the configuration of {source!r} ({_first_line(error)}). Check the path or Hub id, the "
+                "revision, and that you are logged in if the repository is gated."
+            ) from error
+        try:
+            generation = GenerationConfig.from_pretrained(source, revision=revision)
+        except OSError:
+            generation = None
+    if tokenizer is None and where is not None:
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(where, revision=revision, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError):
+            tokenizer = None
+    text_config = config.get_text_config()
+    eos = getattr(generation, "eos_token_id", None)
+    eos = text_config.eos_token_id if eos is None else eos
+    eos_ids = set(eos if isinstance(eos, list) else [] if eos is None else [eos])
+    if tokenizer is not None and tokenizer.eos_token_id is not None:
+        eos_ids.add(tokenizer.eos_token_id)
+    return ModelFacts(role, str(source), text_config.vocab_size, frozenset(eos_ids), tokenizer)
+
+
+def preflight(
+    student: str | Path | PreTrainedModel,
+    teachers: Mapping[str, Teacher],
+    reference: Teacher | None,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    num_candidates: int,
+    allow_template_mismatch: bool = False,
+    trust_remote_code: bool = False,
+) -> int:
+    """Check every model of a run against the student and its tokenizer; return the number of vocabulary rows all models have."""
+    read = partial(facts_of, trust_remote_code=trust_remote_code)
+    others = []
+    for name, teacher in teachers.items():
+        role = f"teacher '{name}'"
+        if teacher.adapter is not None:
+            _check_adapter(role, str(teacher.adapter))
+        if teacher.model is not None:
+            others.append(read(role, teacher.model, revision=teacher.revision))
+    if reference is not None and reference.model is not None:
+        others.append(read("the reference", reference.model, revision=reference.revision))
+    return check_pool(
+        read("the student", student, tokenizer=tokenizer),
+        others,
+        num_candidates=num_candidates,
+        allow_template_mismatch=allow_template_mismatch,
+    )
+
+
+def _check_adapter(role: str, adapter: str) -> None:
+    check_files(role, adapter)
+    if Path(adapter).is_dir() and not (Path(adapter) / "adapter_config.json").is_file():
+        raise ValueError(f"{role}: {adapter} has no adapter_config.json, so it is no PEFT adapter. Give a full checkpoint as `model`.")
+
+
+def check_pool(
+    student: ModelFacts, others: Sequence[ModelFacts], *, num_candidates: int, allow_template_mismatch: bool = False
+) -> int:
+    """Raise on the first difference that would corrupt the comparison; return the number of vocabulary rows all models have."""
+    assert student.tokenizer is not None
+    needed = max(student.tokenizer.get_vocab().values()) + 1
+    for other in others:
+        if other.vocab_rows < needed:
+            raise ValueError(
+                f"{other.role} ({other.source}) has {other.vocab_rows} vocabulary rows, the student's tokenizer has {needed} "
+                "tokens: it cannot say anything about the rest. Use specialists grown from the student's own base model."
+            )
+        if other.tokenizer is not None and other.tokenizer is not student.tokenizer:
+            _check_tokenizer(student, other, allow_template_mismatch)
+    vocab_size = min(facts.vocab_rows for facts in (student, *others))
+    check_candidate_count(num_candidates, vocab_size)
+    return vocab_size
+
+
+def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mismatch: bool) -> None:
+    ours, theirs = student.tokenizer, other.tokenizer
+    assert ours is not None and theirs is not None
+    our_vocab, their_vocab = ours.get_vocab(), theirs.get_vocab()
+    if our_vocab != their_vocab:
+        token = min(
+            (token for token in our_vocab.keys() | their_vocab.keys() if our_vocab.get(token) != their_vocab.get(token)),
+            key=lambda token: (our_vocab.get(token, their_vocab.get(token, 0)), token),
+        )
+        raise ValueError(
+            f"{other.role} ({other.source}) has another vocabulary than the student ({student.source}): token {token!r} is id "
+            f"{their_vocab.get(token)} there and {our_vocab.get(token)} here. Distributions over different tokens cannot be mixed. "
+            "Use specialists grown from the student's own base model."
+        )
+    our_ids, their_ids = (tok(_PROBE, add_special_tokens=False)["input_ids"] for tok in (ours, theirs))
+    if our_ids != their_ids:
+        raise ValueError(
+            f"{other.role} ({other.source}) splits text differently from the student ({student.source}): {their_ids[:8]}… against "
+            f"{our_ids[:8]}… on the same probe. It was trained on other token sequences. Use specialists of the same base model."
+        )
+    if student.eos_ids != other.eos_ids:
+        _mismatch(
+            f"{other.role} ({other.source}) ends a response with token ids {sorted(other.eos_ids)}, the student "
+            f"({student.source}) with {sorted(student.eos_ids)}: a response may never end, or end for one model only",
+            allow_template_mismatch,
+        )
+    our_template, their_template = (getattr(tok, "chat_template", None) for tok in (ours, theirs))
+    if our_template != their_template:
+        _mismatch(
+            f"{other.role} ({other.source}) has another chat template than the student ({student.source}): "
+            f"{_start(their_template)} against {_start(our_template)}; it would see prompts in a form it was not trained on",
+            allow_template_mismatch,
+        )
+
+
+def _mismatch(difference: str, allowed: bool) -> None:
+    remedy = "Give the checkpoints one template and EOS, or set allow_template_mismatch=True if you know the difference is harmless."
+    if not allowed:
+        raise ValueError(f"{difference}. {remedy}")
+    warnings.warn(f"{difference}. Allowed by allow_template_mismatch.", stacklevel=3)
+
+
+def check_files(role: str, source: str) -> None:
+    """Every safetensors file of a local checkpoint is whole, and every shard that its index names is there."""
+    folder = Path(source)
+    if not folder.is_dir():
+        return
+    for index in folder.glob("*.safetensors.index.json"):
+        shards = set(json.loads(index.read_text())["weight_map"].values())
+        if missing := sorted(shard for shard in shards if not (folder / shard).is_file()):
+            raise ValueError(f"{role}: {source} lacks {', '.join(missing)}, named by {index.name}. Download or save it again.")
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ValueError(
+                f"{role}: {file} ({file.stat().st_size} bytes) is not a whole checkpoint file ({_first_line(error)}): it was cut "
+                "short. Download or save it again."
+            ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200]
+
+
+def _start(template: str | None) -> str:
+    return "none" if template is None else repr(template[:40] + ("…" if len(template) > 40 else ""))

@@ -1,0 +1,62 @@
+"""Who is asked: one `Teacher` per specialist, and the words that the rest of the package uses for them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+#: The pool's name for the shared reference policy; no teacher may take it.
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """One specialist: a full checkpoint (`model`), a PEFT adapter over the pool's shared base (`adapter`), or an adapter over a
+    base of its own (both). `model` is a Hub id, a path or a loaded model; `revision` and `dtype` apply to loading."""
+
+    model: str | Path | PreTrainedModel | None = None
+    adapter: str | Path | None = None
+    server: str | None = None
+    revision: str | None = None
+    dtype: str | torch.dtype | None = None
+    name: str | None = None
+
+    @property
+    def source(self) -> str:
+        """What to call its weights in a message or a manifest."""
+        model = self.model if self.model is None or isinstance(self.model, (str, Path)) else model_id(self.model)
+        return " + ".join(str(part) for part in (model, self.adapter) if part is not None)
+
+
+def model_id(model: PreTrainedModel) -> str:
+    """The path or Hub id a loaded model came from; its class name if it was built in memory."""
+    return getattr(model.config, "_name_or_path", "") or type(model).__name__
+
+
+def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) -> dict[str, Teacher]:
+    """The `teachers` argument of the trainer as `Teacher` records, each with its name."""
+    if not isinstance(teachers, Mapping) or not teachers:
+        raise ValueError(
+            f"teachers = {teachers!r}: a pool needs at least one teacher, as a mapping from name to checkpoint, "
+            'e.g. teachers={"math": "path-or-hub-id"}.'
+        )
+    pool = {}
+    for name, given in teachers.items():
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == REFERENCE:
+            raise ValueError(
+                f"teacher name {name!r} cannot be used: names become metric and column names (`weight/<name>`), and "
+                f"{REFERENCE!r} is taken. Use letters, digits, '_' and '-'."
+            )
+        teacher = given if isinstance(given, Teacher) else Teacher(model=given)
+        if teacher.server is not None:
+            raise ValueError(
+                f"teacher '{name}' names the server {teacher.server!r}, but teachers behind a server are not supported by this "
+                "release. Give `model` (a checkpoint) or `adapter` instead."
+            )
+        if teacher.model is None and teacher.adapter is None:
+            raise ValueError(f"teacher '{name}' has neither `model` nor `adapter`: nothing to load. Give one of the two.")
+        pool[name] = replace(teacher, name=name)
+    return pool

@@ -1,0 +1,42 @@
+"""Seconds by phase of a training step."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class PhaseClock:
+    """Each phase counts its own time only: a phase entered inside another stops the outer one until it is left."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._open: list[str] = []
+        self._since = 0.0
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        self._turn()
+        self._open.append(phase)
+        try:
+            yield
+        finally:
+            self._turn()
+            self._open.pop()
+
+    def take(self) -> dict[str, float]:
+        """The seconds since the last call, and start again."""
+        seconds, self.seconds = dict(self.seconds), defaultdict(float)
+        return seconds
+
+    def _turn(self) -> None:
+        # Kernels run on after the call that launched them returns: without this, a phase pays for the one before it.
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        now = time.perf_counter()
+        if self._open:
+            self.seconds[self._open[-1]] += now - self._since
+        self._since = now

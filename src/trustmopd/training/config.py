@@ -1,0 +1,154 @@
+"""`TrustMOPDConfig`: TRL's `DistillationConfig` with the paper's defaults and the method's own fields."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from trl import DistillationConfig
+
+from trustmopd.method import SCORES
+from trustmopd.method.allocation import check_gamma
+
+ALLOCATIONS = ("trust", "uniform", "random", "single", "routed")
+
+
+def _field(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass
+class TrustMOPDConfig(DistillationConfig):
+    """Every field of `transformers.TrainingArguments` and `trl.DistillationConfig`, and the ones below. Defaults are the paper's
+    hyper-parameter table; `docs/configuration.md` explains each. `temperature` is of the rollouts alone: the scores and the loss
+    use `distillation_temperature`."""
+
+    # The method
+    allocation: str | Callable = _field("trust", "Who teaches: trust, uniform, random, single, routed, or a callable.")
+    score: str | Callable = _field(
+        "displacement", "What trust is measured by: displacement, likelihood, negative_entropy, teacher_student_kl, or a callable."
+    )
+    gamma: float = _field(7.0, "Exponent of the calibrated scores; larger concentrates the weights.")
+    num_candidates: int = _field(128, "C: how many of the student's likeliest tokens scores, target and loss look at.")
+    granularity: str = _field("token", "token, or response: each response's mean weights at all its tokens.")
+    calibrated: bool = _field(True, "Divide scores by mu. False is the ablation without calibration.")
+    calibration_path: str | None = _field(None, "An existing calibration.json to use instead of calibrating.")
+    calibration_batches: int = _field(8, "Batches of global_batch_size rollouts to measure mu on.")
+    single_teacher: str | None = _field(None, "allocation=single: the teacher's name.")
+    domain_column: str | None = _field("domain", "Column with the teacher's name; read by allocation=routed, else only recorded.")
+    distillation_temperature: float = _field(1.0, "Softmax temperature of scores and loss.")
+
+    # Prompts
+    max_prompt_length: int | None = _field(4096, "Longest prompt in tokens; None for no limit.")
+    prompt_truncation: str = _field("left", "A longer prompt is cut (left, right), dropped (drop), or refused (error).")
+
+    # Teachers
+    teacher_placement: str = _field("resident", "resident on the device, or offload: in host memory between passes.")
+    teacher_dtype: str | None = _field(None, "dtype of teachers and reference; None: bfloat16 where the hardware has it.")
+    allow_template_mismatch: bool = _field(False, "Turn a chat template or EOS difference from an error into a warning.")
+
+    # Records
+    record_allocation_every: int = _field(10, "Write token records of some rollouts every so many steps; 0 never.")
+    run_dir: str | None = _field(None, "Where manifest, calibration, metrics and records go; None: output_dir.")
+
+    # The paper's optimisation and rollouts
+    global_batch_size: int = _field(64, "Prompts per step over all processes; accumulation follows unless it is set.")
+    per_device_train_batch_size: int = _field(4, "Micro-batch per process.")
+    gradient_accumulation_steps: int | None = _field(None, "None: global_batch_size / (micro-batch × processes).")  # type: ignore[assignment]
+    max_steps: int = _field(116, "Optimisation steps.")
+    learning_rate: float = _field(1e-6, "Peak learning rate.")
+    lr_scheduler_type: str = _field("constant_with_warmup", "Constant after linear warm-up.")
+    warmup_steps: float = _field(0.03, "Warm-up, as a share of the steps when below 1.")
+    weight_decay: float = _field(0.0, "AdamW's weight decay.")
+    max_grad_norm: float = _field(1.0, "Gradient clipping.")
+    max_completion_length: int | None = _field(8192, "Longest response in tokens.")
+    temperature: float = _field(0.6, "Rollout temperature.")
+    logging_steps: float = _field(1, "Steps between two lines of metrics.")
+    save_steps: float = _field(20, "Steps between two checkpoints.")
+    save_total_limit: int | None = _field(2, "How many checkpoints to keep.")
+
+    def __post_init__(self) -> None:
+        self._check_method()
+        if self.bf16 is None:
+            self.bf16 = not self.fp16 and has_bfloat16()
+        self._derive_accumulation()
+        super().__post_init__()
+
+    @property
+    def scored(self) -> bool:
+        """Whether the rule looks at scores at all."""
+        return self.allocation == "trust" or callable(self.allocation)
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.scored and (self.score == "displacement" or callable(self.score))
+
+    @property
+    def calibrates(self) -> bool:
+        return self.scored and self.calibrated
+
+    def _check_method(self) -> None:
+        _choice("allocation", self.allocation, ALLOCATIONS)
+        _choice("score", self.score, tuple(SCORES))
+        _choice("granularity", self.granularity, ("token", "response"))
+        _choice("prompt_truncation", self.prompt_truncation, ("left", "right", "drop", "error"))
+        _choice("teacher_placement", self.teacher_placement, ("resident", "offload"))
+        check_gamma(self.gamma)
+        for name in ("num_candidates", "calibration_batches", "global_batch_size", "per_device_train_batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)} must be at least 1.")
+        if self.max_prompt_length is not None and self.max_prompt_length < 1:
+            raise ValueError(f"max_prompt_length = {self.max_prompt_length} must be at least 1, or None for no limit.")
+        if not self.distillation_temperature > 0:
+            raise ValueError(f"distillation_temperature = {self.distillation_temperature} must be positive; the paper uses 1.")
+        if self.teacher_dtype is not None and not isinstance(getattr(torch, self.teacher_dtype, None), torch.dtype):
+            raise ValueError(f"teacher_dtype = {self.teacher_dtype!r} is no torch dtype. Use 'bfloat16', 'float16' or 'float32'.")
+        if self.allocation == "single" and self.single_teacher is None:
+            raise ValueError("allocation = 'single' needs single_teacher, the name of the one teacher to learn from.")
+        if self.beta != 1.0:
+            raise ValueError(
+                f"beta = {self.beta} would have no effect: the objective is reverse KL (beta = 1). Leave beta unset, or use TRL's "
+                "DistillationTrainer for another divergence."
+            )
+        for name in ("teacher_model_name_or_path", "teacher_model_revision", "teacher_model_init_kwargs"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} = {getattr(self, name)!r} would have no effect: teachers are given to TrustMOPDTrainer, as "
+                    'teachers={"name": "checkpoint"} or Teacher(...) records with revision and dtype.'
+                )
+
+    def _derive_accumulation(self) -> None:
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        per_pass = self.per_device_train_batch_size * world_size
+        if self.gradient_accumulation_steps is not None:
+            self.global_batch_size = per_pass * self.gradient_accumulation_steps
+            return
+        if self.global_batch_size % per_pass:
+            raise ValueError(
+                f"global_batch_size = {self.global_batch_size} is not a multiple of per_device_train_batch_size × processes = "
+                f"{self.per_device_train_batch_size} × {world_size}. Change one of them, or set gradient_accumulation_steps."
+            )
+        self.gradient_accumulation_steps = self.global_batch_size // per_pass
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Checkpoints pickle their arguments; a rule given as a function goes in by name."""
+        return {key: rule_name(value) if key in ("allocation", "score") else value for key, value in self.__dict__.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "allocation": rule_name(self.allocation), "score": rule_name(self.score)}
+
+
+def rule_name(rule: str | Callable) -> str:
+    return rule if isinstance(rule, str) else f"{rule.__module__}.{getattr(rule, '__qualname__', type(rule).__name__)}"
+
+
+def has_bfloat16() -> bool:
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported()
+    return torch.xpu.is_available()
+
+
+def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices and not (callable(value) and name in ("allocation", "score")):
+        raise ValueError(f"{name} = {value!r} is unknown. Choose from {', '.join(choices)}.")

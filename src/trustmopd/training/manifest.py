@@ -1,0 +1,111 @@
+"""`manifest.json`: which weights, prompts, versions and machine a run is made of. It lies in the run directory and, written last, in
+every checkpoint: a checkpoint without it was cut short."""
+
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from trustmopd import __version__
+from trustmopd.files import read_json
+from trustmopd.teachers import REFERENCE, fingerprint_tokenizer
+from trustmopd.teachers.preflight import check_files
+from trustmopd.training.config import rule_name
+
+if TYPE_CHECKING:
+    from trustmopd.training.trainer import TrustMOPDTrainer
+
+MANIFEST = "manifest.json"
+CALIBRATION = "calibration.json"
+_SAMPLING = ("num_candidates", "max_completion_length", "distillation_temperature", "temperature", "top_p", "top_k")
+_PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+
+
+def describe_machine(num_processes: int) -> dict[str, Any]:
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    versions = {package: version(package) for package in _PACKAGES}
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"trustmopd": __version__, "python": platform.python_version(), **versions},
+        "hardware": {"machine": platform.machine(), "threads": torch.get_num_threads(), "gpus": gpus, "processes": num_processes},
+    }
+
+
+def dependencies(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
+    """What a calibration follows from. The training seed is not among it: one calibration serves all seeds."""
+    members = trainer.pool.members
+    return {
+        "teachers": {name: members[name].fingerprint for name in trainer.pool.teachers},
+        "reference": members[REFERENCE].fingerprint if REFERENCE in members else None,
+        "student": trainer.student_fingerprint,
+        "tokenizer": fingerprint_tokenizer(trainer._tokenizer),
+        "prompts": trainer.prompt_hash,
+        "score": rule_name(trainer.args.score),
+        **{name: getattr(trainer.args, name) for name in _SAMPLING},
+    }
+
+
+def run_manifest(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
+    members = {name: {"source": m.source, "fingerprint": m.fingerprint} for name, m in trainer.pool.members.items()}
+    reference = members.pop(REFERENCE, None)
+    unused = {name: {"source": teacher.source, "fingerprint": None} for name, teacher in trainer.teachers.items()}
+    return {
+        **trainer.machine,
+        "models": {
+            "student": {"source": trainer.student_source, "fingerprint": trainer.student_fingerprint},
+            "reference": reference,
+            "teachers": {**unused, **members},
+        },
+        "tokenizer": fingerprint_tokenizer(trainer._tokenizer),
+        "vocab_size": trainer.vocab_size,
+        "prompts": {
+            "source": f"{len(trainer.train_dataset)} prompts",
+            "fingerprint": trainer.prompt_hash,
+            "over_max_prompt_length": trainer.overlong_prompts,
+        },
+        "config": trainer.args.to_dict(),
+    }
+
+
+def whole_checkpoint(checkpoint: str | bool, output_dir: str) -> Path:
+    """The checkpoint to resume from: the one named, or the newest in `output_dir` that was written to its end."""
+    if not isinstance(checkpoint, bool):
+        path = Path(checkpoint)
+        if not (path / MANIFEST).is_file():
+            raise ValueError(
+                f"checkpoint {path} {'was cut short: it has' if path.is_dir() else 'does not exist: there is'} no {MANIFEST}, the last "
+                "file to be written. Resume from another one, or with resume_from_checkpoint=True from the newest whole one."
+            )
+        return path
+    found = [path for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (path / MANIFEST).is_file()]
+    if not found:
+        raise ValueError(f"there is no whole checkpoint in {output_dir} to resume from. Start the run without resuming.")
+    return max(found, key=lambda path: int(path.name.rsplit("-", 1)[1]))
+
+
+def check_same_run(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse to go on with other weights or prompts under the same names."""
+    check_files("checkpoint", str(checkpoint))
+    stored = read_json(
+        checkpoint / MANIFEST, what="manifest", remedy="Resume from another checkpoint, or start the run again."
+    )
+    then, now = _ingredients(stored), _ingredients(manifest)
+    for name in {**then, **now}:
+        was, is_now = then.get(name) or {}, now.get(name) or {}
+        if was.get("fingerprint") != is_now.get("fingerprint"):
+            raise ValueError(
+                f"{name} is not what this run began with: {was.get('source', 'none')} ({was.get('fingerprint')}) in {checkpoint}, "
+                f"{is_now.get('source', 'none')} ({is_now.get('fingerprint')}) now. The student would change its lessons in mid-run. "
+                "Restore what it was, or start a new run in another output_dir."
+            )
+
+
+def _ingredients(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    models = manifest["models"]
+    teachers = {f"teacher '{name}'": teacher for name, teacher in models["teachers"].items()}
+    return {"the student": models["student"], "the reference": models["reference"], **teachers, "the prompt set": manifest["prompts"]}

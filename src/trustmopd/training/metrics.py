@@ -1,0 +1,56 @@
+"""What is logged at every step: means over all response tokens of the global batch, whatever its split."""
+
+import resource
+from collections.abc import Iterable
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from trustmopd.method import Objective, calibrated_scores
+from trustmopd.training.scoring import ScoredCandidates
+
+
+class StepTotals:
+    """Sums and counts by metric, in float64; `reduce` adds up the processes. All processes must add the same metrics."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Tensor] = {}
+
+    def add(self, metric: str, values: Tensor, *, count: int | None = None) -> None:
+        total = torch.stack([values.double().sum(), values.new_tensor(values.numel() if count is None else count).double()])
+        self._totals[metric] = self._totals.get(metric, 0) + total.detach()
+
+    def reduce(self, accelerator: Accelerator) -> dict[str, float]:
+        """Means over everything added since the last call; sums where nothing was counted."""
+        if not self._totals:
+            return {}
+        names = sorted(self._totals)
+        sums, counts = accelerator.reduce(torch.stack([self._totals[name] for name in names]), "sum").T.tolist()
+        self._totals = {}
+        return {name: total / count if count else total for name, total, count in zip(names, sums, counts, strict=True)}
+
+
+def allocation_metrics(
+    scored: ScoredCandidates, result: Objective, mu: Tensor | None, teachers: Iterable[str], all_teachers: Iterable[str]
+) -> dict[str, Tensor]:
+    """Per-token values by metric, over the valid tokens. Teachers that the rule leaves out have weight 0."""
+    valid = scored.at.mask != 0
+    weights = result.weights[:, valid]
+    metrics = {f"weight/{name}": weights.new_zeros(weights.shape[1]) for name in all_teachers}
+    metrics |= {f"weight/{name}": weights[k] for k, name in enumerate(teachers)}
+    if result.scores is not None:
+        scores = result.scores[:, valid]
+        scores = scores if mu is None else calibrated_scores(scores, mu)
+        metrics |= {f"score/{name}": scores[k] for k, name in enumerate(teachers)}
+    metrics["agreement/max_weight"] = weights.amax(dim=0)
+    metrics["agreement/effective_teachers"] = torch.special.entr(weights).sum(dim=0).exp()
+    metrics["candidates/student_mass"] = scored.student_mass[valid]
+    return metrics
+
+
+def peak_memory_gib(device: torch.device) -> float:
+    """Most memory held so far: of the accelerator where there is one, of the process otherwise."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -1,0 +1,84 @@
+"""From hidden states to the `CandidateState` that the method works on: the student's candidates, and what every frozen policy says
+about them."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from trustmopd.heads import Head
+from trustmopd.method import CandidateState, renormalise
+from trustmopd.teachers import REFERENCE, TeacherPool
+
+
+@dataclass(frozen=True)
+class ScoredCandidates:
+    """`student_mass` is the share of the student's full distribution that its candidates hold; 0 on padding."""
+
+    at: CandidateState
+    student_mass: Float[Tensor, "B T"]
+
+
+def score_candidates(
+    student_hidden: Float[Tensor, "B T H"],
+    student_head: Head,
+    pool: TeacherPool,
+    answers: list[dict[str, Tensor]],
+    sampled_ids: Int[Tensor, "B T"],
+    mask: Shaped[Tensor, "B T"],
+    *,
+    num_candidates: int,
+    vocab_size: int,
+    temperature: float,
+    step: int,
+) -> ScoredCandidates:
+    """Heads see the response tokens only. Padding gets logits 0 in every model: finite, and nobody's opinion."""
+    valid = mask != 0
+    hidden = student_hidden[valid]
+    ids, logsumexp = student_head.top(hidden.detach(), num_candidates, vocab_size)
+    student_logits = student_head.logits_of(hidden, ids)
+    _check_finite("the student", student_logits, step)
+
+    def padded(values: Tensor) -> Tensor:
+        return values.new_zeros(*valid.shape, *values.shape[1:]).masked_scatter(_wide(valid, values), values)
+
+    def logits_of(name: str) -> Tensor:
+        asked = torch.tensor([name in answer for answer in answers], device=valid.device)
+        member = pool.members[name]
+        logits = student_logits.new_zeros(student_logits.shape, requires_grad=False)
+        if asked.any():
+            tokens = asked.repeat_interleave(valid.sum(dim=1))
+            states = torch.cat([answer[name] for answer in answers if name in answer]).to(hidden.device)
+            found = member.head.logits_of(states, ids[tokens])
+            _check_finite(f"teacher '{name}'" if name != REFERENCE else "the reference", found, step)
+            logits[tokens] = found.to(logits.dtype)
+        return logits
+
+    with torch.no_grad():
+        teacher_logits = torch.stack([padded(logits_of(name)) for name in pool.teachers])
+        reference_logits = padded(logits_of(REFERENCE)) if REFERENCE in pool.members else None
+        mass = padded((torch.logsumexp(student_logits, dim=-1) - logsumexp).exp())
+    at = CandidateState(
+        student_logp=renormalise(padded(student_logits) / temperature),
+        teacher_logp=renormalise(teacher_logits / temperature),
+        reference_logp=None if reference_logits is None else renormalise(reference_logits / temperature),
+        candidate_ids=padded(ids),
+        sampled_ids=sampled_ids,
+        mask=mask,
+    )
+    return ScoredCandidates(at, mass)
+
+
+def _wide(valid: Tensor, values: Tensor) -> Tensor:
+    return valid.view(*valid.shape, *[1] * (values.ndim - 1)).expand(*valid.shape, *values.shape[1:])
+
+
+def _check_finite(who: str, logits: Tensor, step: int) -> None:
+    if not bool(torch.isfinite(logits).all()):
+        bad = int((~torch.isfinite(logits)).any(dim=-1).sum())
+        raise FloatingPointError(
+            f"{who} gave NaN or infinite logits at step {step}, on {bad} of {len(logits)} response tokens; training stopped before they "
+            "reached the student, and the last checkpoint is whole. Check that checkpoint's weights and its dtype (float16 overflows "
+            "where bfloat16 does not)."
+        )

@@ -1,0 +1,390 @@
+"""`TrustMOPDTrainer`: TRL's `DistillationTrainer` with a pool of teachers in place of one.
+
+TRL generates, shuffles, splits, wraps, checkpoints and logs. What differs is here: before a rollout batch is split, every frozen
+policy reads it once (`_generate_and_score_completions`); in each micro-batch the student's candidates are scored and the method's
+objective taken (`_compute_loss`); and the loss is a mean over responses, not over tokens.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import DistributedType, gather_object
+from datasets import Dataset
+from peft import PeftConfig
+from torch import Tensor
+from transformers import (
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+)
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from trl import DistillationTrainer
+
+from trustmopd.data import check_labels, check_prompts, prompt_hash
+from trustmopd.heads import Head
+from trustmopd.method import SCORES, Calibration, Objective, objective, response_means
+from trustmopd.teachers import (
+    REFERENCE,
+    Teacher,
+    as_teachers,
+    build_pool,
+    fingerprint,
+    preflight,
+)
+from trustmopd.teachers.spec import model_id
+from trustmopd.training.calibrating import measure_calibration
+from trustmopd.training.clock import PhaseClock
+from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.manifest import (
+    CALIBRATION,
+    check_same_run,
+    dependencies,
+    describe_machine,
+    run_manifest,
+    whole_checkpoint,
+)
+from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
+from trustmopd.training.prompts import ROW, fit_prompts, truncate, with_rows
+from trustmopd.training.records import chosen_rows, token_table, write_records
+from trustmopd.training.rules import allocation_rule
+from trustmopd.training.run_files import RunFiles, save_beside
+from trustmopd.training.scoring import ScoredCandidates, score_candidates
+
+logger = logging.getLogger(__name__)
+
+
+class TrustMOPDTrainer(DistillationTrainer):
+    """Distil several specialists of one base model into one student, trusting each where it has moved from the reference.
+
+    ```python
+    trainer = TrustMOPDTrainer(
+        model="student",
+        teachers={"math": "path-or-hub-id", "code": model, "if": Teacher(adapter="path")},
+        args=TrustMOPDConfig(output_dir="runs/student"),
+        train_dataset=prompts,
+    )
+    trainer.train()
+    ```
+
+    `teachers` maps names to a path or Hub id, a loaded model, or a `Teacher`. `reference` is the policy they were all grown from;
+    None is the initial student. The rest is TRL's. Everything is checked here, before anything is written.
+    """
+
+    args: TrustMOPDConfig
+
+    _tag_names = ["trl", "distillation", "trustmopd"]
+    _name = "TrustMOPD"
+    _paper = {"title": "Distill What You Trust: Reliability-Aware Multi-Teacher On-Policy Distillation"}
+
+    def __init__(
+        self,
+        model: Any,
+        teachers: Mapping[str, str | Path | PreTrainedModel | Teacher],
+        reference: str | Path | PreTrainedModel | Teacher | None = None,
+        args: TrustMOPDConfig | None = None,
+        train_dataset: Dataset | None = None,
+        eval_dataset: Dataset | dict[str, Dataset] | None = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple = (None, None),
+        quantization_config: Any = None,
+        peft_config: PeftConfig | None = None,
+        tools: list[Callable] | None = None,
+    ):
+        source = str(model) if isinstance(model, (str, Path)) else model_id(model)
+        args = args or TrustMOPDConfig(output_dir=f"{Path(source).name}-TrustMOPD")
+        if not isinstance(train_dataset, Dataset):
+            raise ValueError(
+                f"train_dataset is a {type(train_dataset).__name__}; a datasets.Dataset is needed, since prompts, lengths and labels are "
+                "checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
+            )
+        self.teachers = as_teachers(teachers)
+        check_prompts(train_dataset)
+        if args.allocation == "routed":
+            check_labels(train_dataset, args.domain_column, list(self.teachers))
+        if args.allocation == "single" and args.single_teacher not in self.teachers:
+            raise ValueError(
+                f"single_teacher = {args.single_teacher!r} names no teacher; the pool has {', '.join(self.teachers)}. Choose one of them."
+            )
+        reference = _as_reference(reference, model)
+        if processing_class is None:
+            processing_class = AutoTokenizer.from_pretrained(
+                source,
+                revision=(args.model_init_kwargs or {}).get("revision"),
+                padding_side="left",
+                truncation_side="left",
+                trust_remote_code=args.trust_remote_code,
+            )
+        if not isinstance(processing_class, PreTrainedTokenizerBase):
+            raise ValueError(f"processing_class is a {type(processing_class).__name__}; only text models, with a tokenizer, are supported.")
+        self.vocab_size = preflight(
+            model,
+            self.teachers,
+            reference,
+            processing_class,
+            num_candidates=args.num_candidates,
+            allow_template_mismatch=args.allow_template_mismatch,
+            trust_remote_code=args.trust_remote_code,
+        )
+
+        super().__init__(
+            model=str(model) if isinstance(model, Path) else model,
+            args=args,
+            train_dataset=with_rows(train_dataset),
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            quantization_config=quantization_config,
+            peft_config=peft_config,
+            tools=tools,
+        )
+        self.train_dataset, self.overlong_prompts = fit_prompts(
+            self.train_dataset,
+            lambda prompts: [len(ids) for ids in DistillationTrainer._tokenize_prompts(self, prompts)[0]],
+            args.max_prompt_length,
+            args.prompt_truncation,
+        )
+        if len(self.train_dataset) < args.global_batch_size:
+            raise ValueError(
+                f"the prompt set has {len(self.train_dataset)} prompts to train on, fewer than one batch of global_batch_size = "
+                f"{args.global_batch_size}. Add prompts, or lower global_batch_size."
+            )
+        used = {n: t for n, t in self.teachers.items() if args.allocation != "single" or n == args.single_teacher}
+        mixed = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+        self.student_source = source
+        self.student_fingerprint = fingerprint(self.model)
+        self.pool = build_pool(
+            used,
+            reference,
+            self.model,
+            with_reference=args.needs_reference,
+            device=self.accelerator.device,
+            dtype=getattr(torch, args.teacher_dtype) if args.teacher_dtype else mixed or torch.float32,
+            offload=args.teacher_placement == "offload",
+            share=self.accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED),
+            autocast_dtype=mixed,
+            trust_remote_code=args.trust_remote_code,
+        )
+        self.run_dir = Path(args.run_dir or args.output_dir)
+        self.clock = PhaseClock(self.accelerator.device)
+        self.calibration: Calibration | None = None
+        self._score = args.score if callable(args.score) else SCORES[args.score]
+        self.prompt_hash = prompt_hash(self.train_dataset)
+        self.machine = describe_machine(self.accelerator.num_processes)
+        self._totals = StepTotals()
+        self._recorded_rows: set[int] = set()
+        self._tables: list = []
+        self._empty: list[int] = []
+        if args.calibrates and args.calibration_path is not None:
+            self.calibration = self._loaded(Path(args.calibration_path))
+        self.add_callback(RunFiles(self))
+
+    # ---- Calibration, resuming, provenance
+
+    def calibrate(self) -> Calibration | None:
+        """Measure mu on rollouts of the initial student (Algorithm 1), keep it for training and save it in the run directory. Random
+        state and model are left as they were. None where the rule uses no calibrated scores."""
+        if not self.args.calibrates:
+            return None
+        if self.state.global_step > 0:
+            raise RuntimeError(
+                f"calibrate() was called after {self.state.global_step} training steps, but mu is a property of the initial student. "
+                "Call it before train(); a resumed run uses the calibration it began with."
+            )
+        self.calibration = measure_calibration(self)
+        if self.accelerator.is_main_process:
+            self.calibration.save(self.run_dir / CALIBRATION)
+        return self.calibration
+
+    def ensure_calibration(self) -> None:
+        """Use what `calibrate` left in the run directory if it fits, measure otherwise."""
+        if not self.args.calibrates or self.calibration is not None:
+            return
+        saved = self.run_dir / CALIBRATION
+        if saved.is_file():
+            try:
+                self.calibration = self._loaded(saved)
+                return
+            except ValueError as error:
+                logger.warning("%s is not used, and will be replaced: %s", saved, error)
+        self.calibrate()
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        if resume_from_checkpoint:
+            checkpoint = whole_checkpoint(resume_from_checkpoint, self.args.output_dir)
+            check_same_run(checkpoint, run_manifest(self))
+            if self.args.calibrates:
+                self.calibration = self._loaded(checkpoint / CALIBRATION)
+            resume_from_checkpoint = str(checkpoint)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _loaded(self, path: Path) -> Calibration:
+        calibration = Calibration.load(path)
+        calibration.check(dependencies(self))
+        return calibration
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.accelerator.is_main_process:
+            folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            save_beside(Path(self._get_output_dir(trial=trial)) / folder, self)
+
+    # ---- Rollouts
+
+    def _tokenize_prompts(self, prompts: list) -> tuple:
+        prompt_ids, images, fields = super()._tokenize_prompts(prompts)
+        limit, truncation = self.args.max_prompt_length, self.args.prompt_truncation
+        return [truncate(ids, limit, truncation) for ids in prompt_ids], images, fields
+
+    def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> list[list[int]]:
+        completions = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        # TRL reads the last token of every completion. An engine may return none: put in one, and mask it out below.
+        self._empty = [row for row, ids in enumerate(completions) if not ids]
+        return [ids or [self._tokenizer.pad_token_id] for ids in completions]
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """TRL's rollouts, with all that a shuffle of them must carry along: rows, labels, and what every frozen policy says."""
+        with self.clock("rollout"):
+            batch = super()._generate_and_score_completions(inputs)
+        batch["completion_mask"][self._empty] = 0
+        batch["row"] = torch.tensor([example.get(ROW, index) for index, example in enumerate(inputs)])
+        batch["meta"] = [
+            {
+                "id": str(example.get("id", example.get(ROW))),
+                "domain": example.get(self.args.domain_column),
+                "capabilities": example.get("capabilities"),
+            }
+            for example in inputs
+        ]
+        if self.args.allocation == "routed":
+            names = list(self.teachers)
+            batch["label"] = torch.tensor([names.index(meta["domain"]) for meta in batch["meta"]])
+        # The loss is a mean over responses: they, not tokens, are the items.
+        count = (_response_mask(batch) != 0).any(dim=1).sum()
+        batch["num_items_in_batch"] = self.accelerator.gather(count).sum()
+        batch["answers"] = self._ask(batch)
+        step = self.state.global_step
+        every = self.args.record_allocation_every
+        record = self.model.training and every > 0 and step % every == 0
+        self._recorded_rows = chosen_rows(gather_object(batch["row"].tolist()), self.args.seed, step) if record else set()
+        return batch
+
+    def _ask(self, batch: dict[str, Any]) -> list[dict[str, Tensor]]:
+        rows = None
+        if "label" in batch:
+            labels = batch["label"].tolist()
+            rows = {name: [i for i, label in enumerate(labels) if label == k] for k, name in enumerate(self.teachers)}
+        return self.pool.ask(
+            *_sequences(batch),
+            _response_mask(batch),
+            micro_batch=self.args.per_device_train_batch_size,
+            rows=rows,
+            timer=self.clock,
+        )
+
+    # ---- The objective
+
+    def _judge(self, student: Any, inputs: dict[str, Any]) -> tuple[ScoredCandidates, Objective]:
+        """Score the micro-batch's response tokens and take the method's objective on them."""
+        args = self.args
+        answers = inputs["answers"] if "answers" in inputs else self._ask(inputs)
+        with self.clock("student"):
+            sampled_ids = inputs["completion_ids"]
+            hidden = self._get_last_hidden_state(student, *_sequences(inputs), sampled_ids.shape[1])
+            scored = score_candidates(
+                hidden,
+                Head.of(student),
+                self.pool,
+                answers,
+                sampled_ids,
+                _response_mask(inputs),
+                num_candidates=args.num_candidates,
+                vocab_size=self.vocab_size,
+                temperature=args.distillation_temperature,
+                step=self.state.global_step + 1,
+            )
+            rows = inputs["row"] if "row" in inputs else torch.arange(len(sampled_ids))
+            rule = allocation_rule(
+                args, self.pool.teachers, step=self.state.global_step, rows=rows, labels=inputs.get("label")
+            )
+            score = self._score if args.scored else None
+            return scored, objective(scored.at, rule, score, self.mu, args.granularity)
+
+    @property
+    def mu(self) -> Tensor | None:
+        if self.calibration is None:
+            return None
+        return self.calibration.mu_of(self.pool.teachers).to(self.accelerator.device)
+
+    def _compute_loss(self, unwrapped_student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple:
+        scored, result = self._judge(unwrapped_student, inputs)
+        valid = scored.at.mask != 0
+        if num_items_in_batch is None:
+            num_items_in_batch = valid.any(dim=1).sum().clamp_min(1)
+        loss = response_means(result.token_loss, valid).sum() / num_items_in_batch
+        student_logp = scored.at.student_logp.detach()[valid]
+        entropy = torch.special.entr(student_logp.exp()).sum()
+        if self.model.training:
+            self._note(scored, result, inputs)
+        return loss, entropy, valid.sum()
+
+    def _note(self, scored: ScoredCandidates, result: Objective, inputs: dict[str, Any]) -> None:
+        for metric, values in allocation_metrics(
+            scored, result, self.mu, self.pool.teachers, self.teachers
+        ).items():
+            self._totals.add(metric, values)
+        self._totals.add("candidates/degenerate_tokens", result.degenerate, count=0)
+        if self._recorded_rows and "row" in inputs:
+            self._tables += token_table(
+                scored,
+                result,
+                step=self.state.global_step + 1,
+                rows=inputs["row"].tolist(),
+                meta=inputs["meta"],
+                keep=self._recorded_rows,
+                teachers=self.pool.teachers,
+                tokenizer=self._tokenizer,
+            )
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        with self.clock("backward"):  # what the other phases do not claim
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        if self._step % self.current_gradient_accumulation_steps == 0:
+            self._finish_step()
+        return loss
+
+    def _finish_step(self) -> None:
+        """After the last micro-batch of a step: one line of metrics, and the token records if this step keeps them."""
+        metrics = self._totals.reduce(self.accelerator)
+        metrics |= {f"seconds/{phase}": seconds for phase, seconds in self.clock.take().items()}
+        metrics["memory/peak_gib"] = peak_memory_gib(self.accelerator.device)
+        for metric, value in metrics.items():
+            self._metrics["train"][metric].append(value)
+        if self._recorded_rows:
+            tables, self._tables = gather_object(self._tables), []
+            if self.accelerator.is_main_process and tables:
+                write_records(self.run_dir / "allocation" / f"step-{self.state.global_step + 1:06d}.parquet", tables)
+
+
+def _as_reference(reference: Any, student: Any) -> Teacher | None:
+    """None where the reference is the student itself, by object or by name."""
+    if reference is None or reference is student or (isinstance(reference, (str, Path)) and str(reference) == str(student)):
+        return None
+    return reference if isinstance(reference, Teacher) else Teacher(model=reference)
+
+
+def _sequences(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Prompt and response as one sequence, and its attention mask."""
+    input_ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    return input_ids, torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+
+
+def _response_mask(batch: dict[str, Any]) -> Tensor:
+    """TRL's: the EOS counts, a truncated response counts in full, what a tool wrote does not."""
+    mask = batch["completion_mask"]
+    return mask * batch["tool_mask"] if "tool_mask" in batch else mask
