@@ -34,7 +34,9 @@ def tokenizer(template: str = TEMPLATE, characters: str = CHARACTERS) -> PreTrai
     )
 
 
-def model(seed: int = 0, *, vocab: int = VOCAB, tied: bool = True, layers: int = 2, hidden: int = 32) -> LlamaForCausalLM:
+def model(
+    seed: int = 0, *, vocab: int = VOCAB, tied: bool = True, layers: int = 2, hidden: int = 32
+) -> LlamaForCausalLM:
     """A random Llama. Other seeds are other models; `specialist` makes a relative of one."""
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -67,7 +69,9 @@ def specialist(base: LlamaForCausalLM, seed: int, scale: float = 0.05) -> LlamaF
 def adapter(base: LlamaForCausalLM, folder: Path, seed: int) -> Path:
     """A trained-looking LoRA adapter over `base`, saved in `folder`."""
     torch.manual_seed(seed)
-    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=4, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False, task_type="CAUSAL_LM"
+    )
     get_peft_model(copy.deepcopy(base), config).save_pretrained(folder)
     return folder
 

@@ -1,4 +1,5 @@
-"""trustmopd: distil several RL specialists of one base model into one student, trusting each where it has something to say."""
+"""trustmopd: distil several RL specialists of one base model into one student, trusting each where it has something
+to say."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

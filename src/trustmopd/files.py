@@ -17,7 +17,10 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def write_json(path: str | Path, payload: dict[str, Any], *, schema_version: int = 1) -> Path:
-    return write_text(path, json.dumps({"schema_version": schema_version, **payload}, indent=2, ensure_ascii=False, default=str) + "\n")
+    return write_text(
+        path,
+        json.dumps({"schema_version": schema_version, **payload}, indent=2, ensure_ascii=False, default=str) + "\n",
+    )
 
 
 def read_json(path: str | Path, *, what: str, remedy: str, schema_version: int = 1) -> dict[str, Any]:

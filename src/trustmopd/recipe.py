@@ -31,7 +31,7 @@ def _distinct(values: list[Any]) -> list[Any]:
 
 TeacherName = Annotated[str, AfterValidator(_teacher_name)]
 Text = Annotated[str, Field(min_length=1)]
-Location = Annotated[Path, Field(strict=False), PlainSerializer(str)]
+Location = Annotated[Path, Field(strict=False), PlainSerializer(Path.as_posix)]
 Benchmark = Literal["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench", "gsm8k", "svamp", "mbpp", "humaneval"]
 Score = Literal["displacement", "likelihood", "negative_entropy", "teacher_student_kl"]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -127,9 +127,14 @@ class Recipe(_Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _output_follows_name(cls, data: Any) -> Any:
-        named = isinstance(data, Mapping) and isinstance(data.get("name"), str)
-        return {"output": f"runs/{data['name']}", **data} if named else data
+    def _fill_in(cls, data: Any) -> Any:
+        """The output folder follows the name, and `allocation.gamma=5` alone speaks of the trust rule."""
+        if not isinstance(data, Mapping):
+            return data
+        given = data.get("allocation")
+        defaults = {"output": f"runs/{data['name']}"} if isinstance(data.get("name"), str) else {}
+        filled = {"allocation": {"rule": "trust", **given}} if isinstance(given, Mapping) else {}
+        return {**defaults, **data, **filled}
 
     @model_validator(mode="after")
     def _sections_agree(self) -> "Recipe":
@@ -290,8 +295,7 @@ def _explain(problem: ErrorDetails) -> str:
     if kind == "value_error":
         return f"{field} = {value!r:.80}: {problem['ctx']['error']}"
     if kind.startswith("union_tag"):
-        found = f" = {value['rule']!r}: there is no such rule" if "rule" in value else " is missing"
-        return f"{field}.rule{found}. Choose from {', '.join(RULES)}."
+        return f"{field}.rule = {value['rule']!r}: there is no such rule. Choose from {', '.join(RULES)}."
     if kind == "extra_forbidden":
         known = [*section.model_fields, *(["extends"] if section is Recipe else [])]
         close = difflib.get_close_matches(place[-1], known, n=1)

@@ -1,4 +1,5 @@
-"""Prompt sets as the trainer reads them: a `prompt` column, text or conversational, and what rides along (`id`, `domain`, …)."""
+"""Prompt sets as the trainer reads them: a `prompt` column, text or conversational, and what rides along (`id`,
+`domain`, …)."""
 
 import hashlib
 import json
@@ -12,12 +13,15 @@ _READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "c
 
 
 def load_prompts(path: str | Path, split: str = "train") -> Dataset:
-    """A Hub id, a file (Parquet, JSON, JSON Lines, CSV), a folder of such files, or what `Dataset.save_to_disk` wrote."""
+    """A Hub id, a file (Parquet, JSON, JSON Lines, CSV), a folder of such files, or what `Dataset.save_to_disk`
+    wrote."""
     local = Path(path)
     try:
         if local.is_file():
             if local.suffix not in _READERS:
-                raise ValueError(f"prompt file {path} ends in {local.suffix!r}; it must be one of {', '.join(_READERS)}.")
+                raise ValueError(
+                    f"prompt file {path} ends in {local.suffix!r}; it must be one of {', '.join(_READERS)}."
+                )
             return load_dataset(_READERS[local.suffix], data_files=str(local), split="train")
         if local.is_dir():
             if (local / "dataset_info.json").is_file() or (local / "dataset_dict.json").is_file():
@@ -25,7 +29,9 @@ def load_prompts(path: str | Path, split: str = "train") -> Dataset:
                 return stored[split] if isinstance(stored, DatasetDict) else stored
             files = sorted(str(file) for file in local.iterdir() if file.suffix in (".parquet", ".jsonl"))
             if not files:
-                raise ValueError(f"prompt folder {path} holds no .parquet or .jsonl file. Point to a prompt set or its file.")
+                raise ValueError(
+                    f"prompt folder {path} holds no .parquet or .jsonl file. Point to a prompt set or its file."
+                )
             return load_dataset(_READERS[Path(files[0]).suffix], data_files=files, split="train")
         return load_dataset(str(path), split=split)
     except ValueError:
@@ -33,7 +39,8 @@ def load_prompts(path: str | Path, split: str = "train") -> Dataset:
     except Exception as error:  # datasets raises a different class for each of its readers and for the Hub
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
-            f"cannot read prompts from {str(path)!r}: {reason}. It must be a prompt file or folder here, or a Hub dataset id."
+            f"cannot read prompts from {str(path)!r}: {reason}. It must be a prompt file or folder here, or a Hub "
+            "dataset id."
         ) from error
 
 
@@ -43,14 +50,14 @@ def check_prompts(dataset: Dataset) -> None:
         raise ValueError("the prompt set is empty: there is nothing to roll out. Check its path and filters.")
     if "prompt" not in dataset.column_names:
         raise ValueError(
-            f"the prompt set has no column 'prompt', only {', '.join(dataset.column_names)}. Rename the column that holds the prompts: "
-            "text, or a list of {'role', 'content'} messages."
+            f"the prompt set has no column 'prompt', only {', '.join(dataset.column_names)}. Rename the column that "
+            "holds the prompts: text, or a list of {'role', 'content'} messages."
         )
     for row, prompt in enumerate(dataset["prompt"]):
         if reason := _malformed(prompt):
             raise ValueError(
-                f"row {row} of the prompt set has a malformed prompt, {str(prompt)[:80]!r}: {reason}. A prompt is non-empty text, or a "
-                "list of messages such as [{'role': 'user', 'content': '…'}]."
+                f"row {row} of the prompt set has a malformed prompt, {str(prompt)[:80]!r}: {reason}. A prompt is "
+                "non-empty text, or a list of messages such as [{'role': 'user', 'content': '…'}]."
             )
 
 
@@ -69,15 +76,17 @@ def check_labels(dataset: Dataset, column: str | None, teachers: Sequence[str]) 
     """Every row's label names a teacher: what `allocation='routed'` routes by."""
     if column is None or column not in dataset.column_names:
         raise ValueError(
-            f"allocation = 'routed' needs a label on every prompt, but the prompt set has no column {column!r} (it has "
-            f"{', '.join(dataset.column_names)}). Set domain_column, or use allocation = 'trust', which needs no labels."
+            f"allocation = 'routed' needs a label on every prompt, but the prompt set has no column {column!r} (it "
+            f"has {', '.join(dataset.column_names)}). Set domain_column, or use allocation = 'trust', which needs no "
+            "labels."
         )
     strangers = [(row, label) for row, label in enumerate(dataset[column]) if label not in teachers]
     if strangers:
         row, label = strangers[0]
         raise ValueError(
-            f"{len(strangers)} of {len(dataset)} prompts have a label that names no teacher, the first {label!r} in row {row}; the "
-            f"teachers are {', '.join(teachers)}. Relabel or drop these rows, or use allocation = 'trust', which needs no labels."
+            f"{len(strangers)} of {len(dataset)} prompts have a label that names no teacher, the first {label!r} in "
+            f"row {row}; the teachers are {', '.join(teachers)}. Relabel or drop these rows, or use allocation = "
+            "'trust', which needs no labels."
         )
 
 

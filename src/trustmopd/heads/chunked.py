@@ -4,6 +4,8 @@ Tokens are taken in chunks. Scoring candidates gathers C rows of the weight per 
 top-C projects onto the whole vocabulary, a block of tokens at a time. Backward gathers the same rows again.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -38,7 +40,15 @@ def candidate_logits(
 
 class _CandidateLogits(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, ids, bias, logit_scale, softcap):
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        ids: Tensor,
+        bias: Tensor | None,
+        logit_scale: float,
+        softcap: float | None,
+    ) -> Tensor:
         dtype = logits_dtype(hidden, weight)
         logits = torch.empty(ids.shape, dtype=dtype, device=hidden.device)
         with torch.autocast(hidden.device.type, enabled=False):
@@ -48,13 +58,13 @@ class _CandidateLogits(torch.autograd.Function):
         if bias is not None:
             logits += bias[ids]
         logits = transform(logits, logit_scale, softcap, out=logits)
-        ctx.save_for_backward(hidden, weight, ids, bias, None if softcap is None else logits)
+        ctx.save_for_backward(hidden, weight, ids, bias, logits)
         ctx.logit_scale, ctx.softcap = logit_scale, softcap
         return logits
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, ids, bias, logits = ctx.saved_tensors
         for_hidden, for_weight, _, for_bias, *_ = ctx.needs_input_grad
         grad = transform_gradient(grad, logits, ctx.logit_scale, ctx.softcap)

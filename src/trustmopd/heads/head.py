@@ -1,6 +1,7 @@
 """Head: the output layer of one model, read off any transformers causal language model."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -27,13 +28,14 @@ class Head:
     softcap: float | None = None
 
     @classmethod
-    def of(cls, model: nn.Module) -> "Head":
-        """The head of a transformers model, parameters shared. Sharded parameters (FSDP2) are gathered here, once: such
-        a head is a snapshot, to be read anew at every step."""
+    def of(cls, model: Any) -> "Head":
+        """The head of a transformers causal model, parameters shared. Sharded parameters (FSDP2) are gathered here, once:
+        such a head is a snapshot, to be read anew at every step."""
         layer = model.get_output_embeddings()
         _check_plain_linear(layer, type(model).__name__)
         config = model.config.get_text_config()
-        return cls(_whole(layer.weight), _whole(layer.bias), _logit_scale(config), _first_of(config, SOFTCAPS))
+        bias = None if layer.bias is None else _whole(layer.bias)
+        return cls(_whole(layer.weight), bias, _logit_scale(config), _softcap(config))
 
     def logits_of(self, hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
         return candidate_logits(hidden, self.weight, ids, self.bias, logit_scale=self.logit_scale, softcap=self.softcap)
@@ -62,17 +64,17 @@ def _check_plain_linear(layer: nn.Module | None, model_name: str) -> None:
         )
     if layer.weight.ndim != 2 or not layer.weight.is_floating_point():
         raise ValueError(
-            f"the head of {model_name} keeps its weight as {layer.weight.dtype} of shape {tuple(layer.weight.shape)}: its "
-            "rows cannot be multiplied with hidden states. Load the model with lm_head unquantized, in torch.bfloat16 "
-            "for example."
+            f"the head of {model_name} keeps its weight as {layer.weight.dtype} {tuple(layer.weight.shape)}: rows of "
+            "that cannot be multiplied with hidden states. Load the model with lm_head unquantized, in "
+            "torch.bfloat16 say."
         )
 
 
-def _whole(parameter: Tensor | None) -> Tensor | None:
+def _whole(parameter: Tensor) -> Tensor:
     return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
 
 
-def _logit_scale(config: object) -> float:
+def _logit_scale(config: Any) -> float:
     scale = 1.0
     for name in MULTIPLIERS + DIVISORS:
         value, key = getattr(config, name, None), (config.model_type, name)
@@ -82,5 +84,5 @@ def _logit_scale(config: object) -> float:
     return scale
 
 
-def _first_of(config: object, names: tuple[str, ...]) -> float | None:
-    return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
+def _softcap(config: Any) -> float | None:
+    return next((cap for name in SOFTCAPS if (cap := getattr(config, name, None)) is not None), None)

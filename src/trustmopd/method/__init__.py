@@ -1,4 +1,5 @@
-"""The paper as tensor functions: torch only, no models. Start with `objective.py`; `axes.py` has the legend of shapes."""
+"""The paper as tensor functions: torch only, no models. Start with `objective.py`; `axes.py` has the legend of
+shapes."""
 
 from trustmopd.method.allocation import (
     degenerate_tokens,

@@ -9,8 +9,8 @@ from torch import Generator, Tensor
 def check_gamma(gamma: float) -> None:
     if not 0.0 < gamma < float("inf"):
         raise ValueError(
-            f"gamma = {gamma} is not a positive number: it is the exponent that sharpens calibrated scores into weights. "
-            "The paper uses 7; values from 3 to 9 were tried. For equal weights use allocation='uniform'."
+            f"gamma = {gamma} is not a positive number: it is the exponent that sharpens calibrated scores into "
+            "weights. The paper uses 7; values from 3 to 9 were tried. For equal weights use allocation='uniform'."
         )
 
 
@@ -20,18 +20,16 @@ def degenerate_tokens(scores: Float[Tensor, "K *N"]) -> Shaped[Tensor, "*N"]:
 
 
 @torch.no_grad()
-def trust_weights(
-    scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"] | None, gamma: float
-) -> Float[Tensor, "K *N"]:
-    """w_k ∝ (rho_k / mu_k)^gamma (Eq. 4), in log space: 7th powers of small scores would underflow. `mu=None` leaves the
-    scores uncalibrated. A teacher at 0 gets nothing; where all are at 0 the weights are uniform."""
+def trust_weights(scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"] | None, gamma: float) -> Float[Tensor, "K *N"]:
+    """w_k ∝ (rho_k / mu_k)^gamma (Eq. 4), in log space: 7th powers of small scores would underflow. `mu=None` leaves
+    the scores uncalibrated. A teacher at 0 gets nothing; where all are at 0 the weights are uniform."""
     check_gamma(gamma)
     log_score = scores.log()
     if mu is not None:
         if not bool(((mu > 0) & mu.isfinite()).all()):
             raise ValueError(
-                f"mu = {mu.tolist()} must be positive and finite: scores are divided by it. A teacher with mu = 0 equals "
-                "the reference; drop it from the pool."
+                f"mu = {mu.tolist()} must be positive and finite: scores are divided by it. A teacher with mu = 0 "
+                "equals the reference; drop it from the pool."
             )
         log_score = log_score - mu.to(scores).log().view(-1, *[1] * (scores.ndim - 1))
     weights = torch.softmax(gamma * log_score, dim=0)
@@ -65,7 +63,9 @@ def single_weights(
 ) -> Float[Tensor, "K *N"]:
     """All weight on one teacher."""
     if not 0 <= index < num_teachers:
-        raise ValueError(f"teacher index {index} is outside a pool of {num_teachers}. Choose from 0 to {num_teachers - 1}.")
+        raise ValueError(
+            f"teacher index {index} is outside a pool of {num_teachers}. Choose from 0 to {num_teachers - 1}."
+        )
     weights = torch.zeros((num_teachers, *shape), dtype=dtype, device=device)
     weights[index] = 1.0
     return weights
@@ -76,7 +76,9 @@ def routed_weights(
 ) -> Float[Tensor, "K B T"]:
     """w_k = 1 where k is the label of the response's prompt (Eq. 1, MOPD)."""
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < num_teachers:
-        raise ValueError(f"labels {labels.tolist()} must name one of {num_teachers} teachers, from 0 to {num_teachers - 1}.")
+        raise ValueError(
+            f"labels {labels.tolist()} must name one of {num_teachers} teachers, from 0 to {num_teachers - 1}."
+        )
     chosen = torch.nn.functional.one_hot(labels.long(), num_teachers).to(dtype)
     return chosen.T.unsqueeze(-1).expand(-1, -1, num_tokens).contiguous()
 

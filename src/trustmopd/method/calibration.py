@@ -65,8 +65,8 @@ class Calibration:
                 )
             if not 0 < mu < float("inf"):
                 raise ValueError(
-                    f"teacher '{teacher}' has mu = {mu}, which is not a positive number, so its scores cannot be calibrated. "
-                    f"{_REMEDY}"
+                    f"teacher '{teacher}' has mu = {mu}, which is not a positive number, so its scores cannot be "
+                    f"calibrated. {_REMEDY}"
                 )
 
     def mu_of(self, teachers: Sequence[str]) -> Float[Tensor, " K"]:
@@ -78,9 +78,9 @@ class Calibration:
         for field in {**run, **made_for}:
             if made_for.get(field) != run.get(field):
                 raise ValueError(
-                    f"the calibration was made with {field} = {made_for.get(field)!r}, this run has {run.get(field)!r}: "
-                    "its mu does not describe these scores. Calibrate again for this run (leave calibration_path unset), "
-                    f"or restore {field}."
+                    f"the calibration was made with {field} = {made_for.get(field)!r}, this run has "
+                    f"{run.get(field)!r}: its mu does not describe these scores. Calibrate again for this run (leave "
+                    f"calibration_path unset), or restore {field}."
                 )
 
     def save(self, path: str | Path) -> Path:

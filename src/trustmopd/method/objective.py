@@ -1,6 +1,7 @@
 """The paper's Algorithm 2 at the positions of one batch: scores → calibrated scores → weights → mixed target → loss.
 
-Read this file first. Rollouts and model forwards come before it (`training/`), averaging over responses after (`loss.py`).
+Read this file first. Rollouts and model forwards come before it (`training/`), averaging over responses after
+(`loss.py`).
 """
 
 from collections.abc import Callable
@@ -20,8 +21,15 @@ from trustmopd.method.target import mixed_target
 ScoreRule = Callable[[CandidateState], Tensor]
 AllocationRule = Callable[[CandidateState, Tensor | None], Tensor]
 
+
+def _displacement(at: CandidateState) -> Tensor:
+    if at.reference_logp is None:
+        raise ValueError("displacement is measured from the reference, but reference_logp is None. Score the reference.")
+    return displacement(at.teacher_logp, at.reference_logp)
+
+
 SCORES: dict[str, ScoreRule] = {
-    "displacement": lambda at: displacement(at.teacher_logp, at.reference_logp),
+    "displacement": _displacement,
     "likelihood": lambda at: teacher_likelihood(at.teacher_logp, at.candidate_ids, at.sampled_ids),
     "negative_entropy": lambda at: negative_entropy(at.teacher_logp),
     "teacher_student_kl": lambda at: teacher_student_kl(at.teacher_logp, at.student_logp),
@@ -31,7 +39,13 @@ SCORES: dict[str, ScoreRule] = {
 def trust(gamma: float) -> AllocationRule:
     """The paper's rule over calibrated scores (Eq. 4)."""
     check_gamma(gamma)
-    return lambda at, calibrated: trust_weights(calibrated, None, gamma)
+
+    def allocate(at: CandidateState, calibrated: Tensor | None) -> Tensor:
+        if calibrated is None:
+            raise ValueError("the trust rule shares supervision by scores, but none were given. Pass a score rule.")
+        return trust_weights(calibrated, None, gamma)
+
+    return allocate
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,8 @@ def objective(
     mu: Float[Tensor, " K"] | None = None,
     granularity: str = "token",
 ) -> Objective:
-    """The token losses of one batch. Gradients reach the student through `student_logp` alone (stop-gradient, line 10)."""
+    """The token losses of one batch. Gradients reach the student through `student_logp` alone (stop-gradient, line
+    10)."""
     scores = None if score is None else score(at).detach()
     calibrated = scores if scores is None or mu is None else calibrated_scores(scores, mu)
     weights = allocate(at, calibrated).detach()

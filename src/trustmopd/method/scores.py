@@ -11,9 +11,7 @@ from torch import Tensor
 
 
 @torch.no_grad()
-def displacement(
-    teacher_logp: Float[Tensor, "K *N C"], reference_logp: Float[Tensor, "*N C"]
-) -> Float[Tensor, "K *N"]:
+def displacement(teacher_logp: Float[Tensor, "K *N C"], reference_logp: Float[Tensor, "*N C"]) -> Float[Tensor, "K *N"]:
     """rho_k: length of the centred teacher–reference log-ratio (Eq. 2). Adding a constant to either model's logits
     changes nothing."""
     log_ratio = teacher_logp - reference_logp

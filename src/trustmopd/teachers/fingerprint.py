@@ -40,8 +40,8 @@ def _effective_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def _checksum(tensor: Tensor) -> int:
-    """Sum of the tensor's words, each times a number of its position, mod 2^64: whole numbers, so the order of a parallel sum
-    does not matter, and the same on every device."""
+    """Sum of the tensor's words, each times a number of its position, mod 2^64: whole numbers, so the order of a
+    parallel sum does not matter, and the same on every device."""
     words = tensor.detach().contiguous().view(-1).view(torch.uint8)
     width = 4 if words.numel() % 4 == 0 else 2 if words.numel() % 2 == 0 else 1
     words = words.view({4: torch.int32, 2: torch.int16, 1: torch.uint8}[width])

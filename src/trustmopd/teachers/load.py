@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict
@@ -16,7 +17,7 @@ from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tensors
 from trustmopd.teachers.pool import Host, Member, TeacherPool
 from trustmopd.teachers.spec import REFERENCE, Teacher, model_id
 
-StudentModel = PreTrainedModel | PeftModel
+StudentModel: TypeAlias = PreTrainedModel | PeftModel
 
 
 def build_pool(
@@ -32,8 +33,8 @@ def build_pool(
     autocast_dtype: torch.dtype | None = None,
     trust_remote_code: bool = False,
 ) -> TeacherPool:
-    """`teachers` are those the allocation rule uses. `reference=None` is the initial student, as it is now; with `share`, a LoRA
-    student lends it, and all adapters, its frozen weights."""
+    """`teachers` are those the allocation rule uses. `reference=None` is the initial student, as it is now; with
+    `share`, a LoRA student lends it, and all adapters, its frozen weights."""
     loader = _Loader(student, dtype, trust_remote_code)
     members: dict[str, Member] = {}
     adapters = {name: teacher for name, teacher in teachers.items() if teacher.model is None}
@@ -65,8 +66,9 @@ def build_pool(
 
 
 def frozen_twin(student: StudentModel, dtype: torch.dtype | None = None) -> StudentModel:
-    """A second module tree over the student's weights: frozen tensors are the same objects, trainable ones are copied (to `dtype`)
-    as they are now. Adapters can be added to it, switched and removed without the student's own modules noticing."""
+    """A second module tree over the student's weights: frozen tensors are the same objects, trainable ones are
+    copied (to `dtype`) as they are now. Adapters can be added to it, switched and removed without the student's own
+    modules noticing."""
     tensors = {
         id(tensor): nn.Parameter(tensor.detach().to(dtype or tensor.dtype, copy=True), requires_grad=False)
         if tensor.requires_grad
@@ -111,7 +113,8 @@ class _Loader:
                 )
             except (OSError, ValueError, RuntimeError, SafetensorError) as error:
                 raise ValueError(
-                    f"{role}: cannot load {teacher.source!r} ({error}). Check the path or Hub id, and that its files are whole."
+                    f"{role}: cannot load {teacher.source!r} ({error}). Check the path or Hub id, and that its files "
+                    "are whole."
                 ) from error
         assert model is not None
         if teacher.adapter is not None:
@@ -128,8 +131,8 @@ class _Loader:
                 base = PeftModel.from_pretrained(base, path, adapter_name=name, revision=teacher.revision)
         except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
             raise ValueError(
-                f"teacher '{teacher.name}': cannot load the adapter {path!r} over {model_id(base)} ({error}). Check the path, and "
-                "that it was trained on this base."
+                f"teacher '{teacher.name}': cannot load the adapter {path!r} over {model_id(base)} ({error}). Check "
+                "the path, and that it was trained on this base."
             ) from error
         if trained_on and model_id(base) and Path(trained_on).name != Path(model_id(base)).name:
             warnings.warn(

@@ -1,8 +1,8 @@
 """Where the frozen models live and how they are asked.
 
-A `Host` is one set of weights; a `Member` is one policy on it: the model itself, one of its adapters, or its bare base. Each
-member reads the rollouts once and returns hidden states at the response tokens; its output head is applied later, to the
-candidates alone.
+A `Host` is one set of weights; a `Member` is one policy on it: the model itself, one of its adapters, or its bare base.
+Each member reads the rollouts once and returns hidden states at the response tokens; its output head is applied later,
+to the candidates alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,10 +22,13 @@ Timer = Callable[[str], AbstractContextManager[None]]
 
 
 class Host:
-    """One frozen model on `device`. Offloaded, its weights stay in host memory, are copied in for a pass and dropped after it:
-    nothing is ever written back, so nothing can be lost on the way. The output head, needed later, always stays."""
+    """One frozen model on `device`. Offloaded, its weights stay in host memory, are copied in for a pass and dropped
+    after it: nothing is ever written back, so nothing can be lost on the way. The output head, needed later, always
+    stays."""
 
-    def __init__(self, model: PreTrainedModel | PeftModel, device: torch.device, *, offload: bool = False, shared: bool = False):
+    def __init__(
+        self, model: PreTrainedModel | PeftModel, device: torch.device, *, offload: bool = False, shared: bool = False
+    ):
         self.model = model
         self.device = device
         self._in_host_memory: list[nn.Parameter | Tensor] = []
@@ -103,7 +106,8 @@ class TeacherPool:
         rows: Mapping[str, list[int]] | None = None,
         timer: Timer = lambda phase: nullcontext(),
     ) -> list[dict[str, Tensor]]:
-        """Hidden states ``[tokens, H]`` of each response's tokens, by member. `rows` limits a member to some responses."""
+        """Hidden states ``[tokens, H]`` of each response's tokens, by member. `rows` limits a member to some
+        responses."""
         answers: list[dict[str, Tensor]] = [{} for _ in range(len(input_ids))]
         for host in dict.fromkeys(member.host for member in self.members.values()):
             members = [member for member in self.members.values() if member.host is host]
@@ -131,7 +135,9 @@ class TeacherPool:
         first, last = (int(used[0]), int(used[-1])) if len(used) else (0, input_ids.shape[1] - 1)
         prompt_width = input_ids.shape[1] - response_mask.shape[1]
         autocast = (
-            torch.autocast(input_ids.device.type, self.autocast_dtype) if self.autocast_dtype is not None else nullcontext()
+            torch.autocast(input_ids.device.type, self.autocast_dtype)
+            if self.autocast_dtype is not None
+            else nullcontext()
         )
         with member.active() as backbone, autocast:
             hidden = backbone(

@@ -1,7 +1,7 @@
 """Checks before any GPU hour is spent: same tokens, same template, same end, whole files.
 
-Prompts are rendered once, with the student's template, and every model is asked about the student's own token ids. A model
-that reads those ids differently gives confident nonsense, not an error; so it is refused here.
+Prompts are rendered once, with the student's template, and every model is asked about the student's own token ids. A
+model that reads those ids differently gives confident nonsense, not an error; so it is refused here.
 """
 
 import json
@@ -51,8 +51,8 @@ def facts_of(
             config = AutoConfig.from_pretrained(source, **options)
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"{role}: cannot read the configuration of {source!r} ({_first_line(error)}). Check the path or Hub id, the "
-                "revision, and that you are logged in if the repository is gated."
+                f"{role}: cannot read the configuration of {source!r} ({_first_line(error)}). Check the path or Hub "
+                "id, the revision, and that you are logged in if the repository is gated."
             ) from error
         try:
             generation = GenerationConfig.from_pretrained(source, revision=revision)
@@ -82,7 +82,8 @@ def preflight(
     allow_template_mismatch: bool = False,
     trust_remote_code: bool = False,
 ) -> int:
-    """Check every model of a run against the student and its tokenizer; return the number of vocabulary rows all models have."""
+    """Check every model of a run against the student and its tokenizer; return the number of vocabulary rows all
+    models have."""
     read = partial(facts_of, trust_remote_code=trust_remote_code)
     others = []
     for name, teacher in teachers.items():
@@ -104,20 +105,25 @@ def preflight(
 def _check_adapter(role: str, adapter: str) -> None:
     check_files(role, adapter)
     if Path(adapter).is_dir() and not (Path(adapter) / "adapter_config.json").is_file():
-        raise ValueError(f"{role}: {adapter} has no adapter_config.json, so it is no PEFT adapter. Give a full checkpoint as `model`.")
+        raise ValueError(
+            f"{role}: {adapter} has no adapter_config.json, so it is no PEFT adapter. Give a full checkpoint as "
+            "`model`."
+        )
 
 
 def check_pool(
     student: ModelFacts, others: Sequence[ModelFacts], *, num_candidates: int, allow_template_mismatch: bool = False
 ) -> int:
-    """Raise on the first difference that would corrupt the comparison; return the number of vocabulary rows all models have."""
+    """Raise on the first difference that would corrupt the comparison; return the number of vocabulary rows all
+    models have."""
     assert student.tokenizer is not None
     needed = max(student.tokenizer.get_vocab().values()) + 1
     for other in others:
         if other.vocab_rows < needed:
             raise ValueError(
-                f"{other.role} ({other.source}) has {other.vocab_rows} vocabulary rows, the student's tokenizer has {needed} "
-                "tokens: it cannot say anything about the rest. Use specialists grown from the student's own base model."
+                f"{other.role} ({other.source}) has {other.vocab_rows} vocabulary rows, the student's tokenizer has "
+                f"{needed} tokens: it cannot say anything about the rest. Use specialists grown from the student's "
+                "own base model."
             )
         if other.tokenizer is not None and other.tokenizer is not student.tokenizer:
             _check_tokenizer(student, other, allow_template_mismatch)
@@ -132,19 +138,24 @@ def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mism
     our_vocab, their_vocab = ours.get_vocab(), theirs.get_vocab()
     if our_vocab != their_vocab:
         token = min(
-            (token for token in our_vocab.keys() | their_vocab.keys() if our_vocab.get(token) != their_vocab.get(token)),
+            (
+                token
+                for token in our_vocab.keys() | their_vocab.keys()
+                if our_vocab.get(token) != their_vocab.get(token)
+            ),
             key=lambda token: (our_vocab.get(token, their_vocab.get(token, 0)), token),
         )
         raise ValueError(
-            f"{other.role} ({other.source}) has another vocabulary than the student ({student.source}): token {token!r} is id "
-            f"{their_vocab.get(token)} there and {our_vocab.get(token)} here. Distributions over different tokens cannot be mixed. "
-            "Use specialists grown from the student's own base model."
+            f"{other.role} ({other.source}) has another vocabulary than the student ({student.source}): token "
+            f"{token!r} is id {their_vocab.get(token)} there and {our_vocab.get(token)} here. Distributions over "
+            "different tokens cannot be mixed. Use specialists grown from the student's own base model."
         )
     our_ids, their_ids = (tok(_PROBE, add_special_tokens=False)["input_ids"] for tok in (ours, theirs))
     if our_ids != their_ids:
         raise ValueError(
-            f"{other.role} ({other.source}) splits text differently from the student ({student.source}): {their_ids[:8]}… against "
-            f"{our_ids[:8]}… on the same probe. It was trained on other token sequences. Use specialists of the same base model."
+            f"{other.role} ({other.source}) splits text differently from the student ({student.source}): "
+            f"{their_ids[:8]}… against {our_ids[:8]}… on the same probe. It was trained on other token sequences. Use "
+            "specialists of the same base model."
         )
     if student.eos_ids != other.eos_ids:
         _mismatch(
@@ -156,13 +167,14 @@ def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mism
     if our_template != their_template:
         _mismatch(
             f"{other.role} ({other.source}) has another chat template than the student ({student.source}): "
-            f"{_start(their_template)} against {_start(our_template)}; it would see prompts in a form it was not trained on",
+            f"{_start(their_template)} against {_start(our_template)}; it would see prompts in a form it was not "
+            "trained on",
             allow_template_mismatch,
         )
 
 
 def _mismatch(difference: str, allowed: bool) -> None:
-    remedy = "Give the checkpoints one template and EOS, or set allow_template_mismatch=True if you know the difference is harmless."
+    remedy = "Give the checkpoints one template and EOS, or set allow_template_mismatch=True if that is harmless here."
     if not allowed:
         raise ValueError(f"{difference}. {remedy}")
     warnings.warn(f"{difference}. Allowed by allow_template_mismatch.", stacklevel=3)
@@ -176,15 +188,17 @@ def check_files(role: str, source: str) -> None:
     for index in folder.glob("*.safetensors.index.json"):
         shards = set(json.loads(index.read_text())["weight_map"].values())
         if missing := sorted(shard for shard in shards if not (folder / shard).is_file()):
-            raise ValueError(f"{role}: {source} lacks {', '.join(missing)}, named by {index.name}. Download or save it again.")
+            raise ValueError(
+                f"{role}: {source} lacks {', '.join(missing)}, named by {index.name}. Download or save it again."
+            )
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt"):
                 pass
         except (SafetensorError, OSError) as error:
             raise ValueError(
-                f"{role}: {file} ({file.stat().st_size} bytes) is not a whole checkpoint file ({_first_line(error)}): it was cut "
-                "short. Download or save it again."
+                f"{role}: {file} ({file.stat().st_size} bytes) is not a whole checkpoint file ({_first_line(error)}): "
+                "it was cut short. Download or save it again."
             ) from error
 
 

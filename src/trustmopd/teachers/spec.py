@@ -14,8 +14,9 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True)
 class Teacher:
-    """One specialist: a full checkpoint (`model`), a PEFT adapter over the pool's shared base (`adapter`), or an adapter over a
-    base of its own (both). `model` is a Hub id, a path or a loaded model; `revision` and `dtype` apply to loading."""
+    """One specialist: a full checkpoint (`model`), a PEFT adapter over the pool's shared base (`adapter`), or an
+    adapter over a base of its own (both). `model` is a Hub id, a path or a loaded model; `revision` and `dtype`
+    apply to loading."""
 
     model: str | Path | PreTrainedModel | None = None
     adapter: str | Path | None = None
@@ -53,10 +54,12 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
         teacher = given if isinstance(given, Teacher) else Teacher(model=given)
         if teacher.server is not None:
             raise ValueError(
-                f"teacher '{name}' names the server {teacher.server!r}, but teachers behind a server are not supported by this "
-                "release. Give `model` (a checkpoint) or `adapter` instead."
+                f"teacher '{name}' names the server {teacher.server!r}, but teachers behind a server are not "
+                "supported by this release. Give `model` (a checkpoint) or `adapter` instead."
             )
         if teacher.model is None and teacher.adapter is None:
-            raise ValueError(f"teacher '{name}' has neither `model` nor `adapter`: nothing to load. Give one of the two.")
+            raise ValueError(
+                f"teacher '{name}' has neither `model` nor `adapter`: nothing to load. Give one of the two."
+            )
         pool[name] = replace(teacher, name=name)
     return pool

@@ -31,10 +31,13 @@ def measure_calibration(trainer: "TrustMOPDTrainer") -> Calibration:
     for _, scored, result in judge_rollouts(
         trainer, calibration_rows(len(trainer.train_dataset), count), seed=CALIBRATION_SEED, description="Calibrating"
     ):
+        assert result.scores is not None
         totals.add(result.scores, scored.at.mask)
     totals.totals = trainer.accelerator.reduce(totals.totals, "sum")
     if totals.tokens == 0:
-        raise ValueError(f"the student wrote no token in {count} calibration rollouts, so mu is undefined. Check its EOS token.")
+        raise ValueError(
+            f"the student wrote no token in {count} calibration rollouts, so mu is undefined. Check its EOS token."
+        )
     return Calibration(
         mu=dict(zip(teachers, totals.mean.tolist(), strict=True)),
         spread=dict(zip(teachers, totals.spread.tolist(), strict=True)),

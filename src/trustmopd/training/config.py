@@ -20,14 +20,17 @@ def _field(default: Any, help: str) -> Any:
 
 @dataclass
 class TrustMOPDConfig(DistillationConfig):
-    """Every field of `transformers.TrainingArguments` and `trl.DistillationConfig`, and the ones below. Defaults are the paper's
-    hyper-parameter table; `docs/configuration.md` explains each. `temperature` is of the rollouts alone: the scores and the loss
-    use `distillation_temperature`."""
+    """Every field of `transformers.TrainingArguments` and `trl.DistillationConfig`, and the ones below. Defaults are
+    the paper's hyper-parameter table; `docs/configuration.md` explains each. `temperature` is of the rollouts alone:
+    the scores and the loss use `distillation_temperature`."""
 
     # The method
-    allocation: str | Callable = _field("trust", "Who teaches: trust, uniform, random, single, routed, or a callable.")
+    allocation: str | Callable = _field(
+        "trust", "Who teaches: trust, uniform, random, single, routed, or a callable."
+    )
     score: str | Callable = _field(
-        "displacement", "What trust is measured by: displacement, likelihood, negative_entropy, teacher_student_kl, or a callable."
+        "displacement",
+        "What trust is measured by: displacement, likelihood, negative_entropy, teacher_student_kl, or a callable.",
     )
     gamma: float = _field(7.0, "Exponent of the calibrated scores; larger concentrates the weights.")
     num_candidates: int = _field(128, "C: how many of the student's likeliest tokens scores, target and loss look at.")
@@ -36,7 +39,9 @@ class TrustMOPDConfig(DistillationConfig):
     calibration_path: str | None = _field(None, "An existing calibration.json to use instead of calibrating.")
     calibration_batches: int = _field(8, "Batches of global_batch_size rollouts to measure mu on.")
     single_teacher: str | None = _field(None, "allocation=single: the teacher's name.")
-    domain_column: str | None = _field("domain", "Column with the teacher's name; read by allocation=routed, else only recorded.")
+    domain_column: str | None = _field(
+        "domain", "Column with the teacher's name; read by allocation=routed, else only recorded."
+    )
     distillation_temperature: float = _field(1.0, "Softmax temperature of scores and loss.")
 
     # Prompts
@@ -45,8 +50,12 @@ class TrustMOPDConfig(DistillationConfig):
 
     # Teachers
     teacher_placement: str = _field("resident", "resident on the device, or offload: in host memory between passes.")
-    teacher_dtype: str | None = _field(None, "dtype of teachers and reference; None: bfloat16 where the hardware has it.")
-    allow_template_mismatch: bool = _field(False, "Turn a chat template or EOS difference from an error into a warning.")
+    teacher_dtype: str | None = _field(
+        None, "dtype of teachers and reference; None: bfloat16 where the hardware has it."
+    )
+    allow_template_mismatch: bool = _field(
+        False, "Turn a chat template or EOS difference from an error into a warning."
+    )
 
     # Records
     record_allocation_every: int = _field(10, "Write token records of some rollouts every so many steps; 0 never.")
@@ -55,7 +64,7 @@ class TrustMOPDConfig(DistillationConfig):
     # The paper's optimisation and rollouts
     global_batch_size: int = _field(64, "Prompts per step over all processes; accumulation follows unless it is set.")
     per_device_train_batch_size: int = _field(4, "Micro-batch per process.")
-    gradient_accumulation_steps: int | None = _field(None, "None: global_batch_size / (micro-batch × processes).")  # type: ignore[assignment]
+    gradient_accumulation_steps: int | None = _field(None, "None: global_batch_size / (micro-batch × processes).")
     max_steps: int = _field(116, "Optimisation steps.")
     learning_rate: float = _field(1e-6, "Peak learning rate.")
     lr_scheduler_type: str = _field("constant_with_warmup", "Constant after linear warm-up.")
@@ -101,20 +110,25 @@ class TrustMOPDConfig(DistillationConfig):
         if self.max_prompt_length is not None and self.max_prompt_length < 1:
             raise ValueError(f"max_prompt_length = {self.max_prompt_length} must be at least 1, or None for no limit.")
         if not self.distillation_temperature > 0:
-            raise ValueError(f"distillation_temperature = {self.distillation_temperature} must be positive; the paper uses 1.")
+            raise ValueError(
+                f"distillation_temperature = {self.distillation_temperature} must be positive; the paper uses 1."
+            )
         if self.teacher_dtype is not None and not isinstance(getattr(torch, self.teacher_dtype, None), torch.dtype):
-            raise ValueError(f"teacher_dtype = {self.teacher_dtype!r} is no torch dtype. Use 'bfloat16', 'float16' or 'float32'.")
+            raise ValueError(
+                f"teacher_dtype = {self.teacher_dtype!r} is no torch dtype. Use 'bfloat16', 'float16' or 'float32'."
+            )
         if self.allocation == "single" and self.single_teacher is None:
             raise ValueError("allocation = 'single' needs single_teacher, the name of the one teacher to learn from.")
         if self.beta != 1.0:
             raise ValueError(
-                f"beta = {self.beta} would have no effect: the objective is reverse KL (beta = 1). Leave beta unset, or use TRL's "
-                "DistillationTrainer for another divergence."
+                f"beta = {self.beta} would have no effect: the objective is reverse KL (beta = 1). Leave beta unset, "
+                "or use TRL's DistillationTrainer for another divergence."
             )
         for name in ("teacher_model_name_or_path", "teacher_model_revision", "teacher_model_init_kwargs"):
             if getattr(self, name) is not None:
                 raise ValueError(
-                    f"{name} = {getattr(self, name)!r} would have no effect: teachers are given to TrustMOPDTrainer, as "
+                    f"{name} = {getattr(self, name)!r} would have no effect: teachers are given to TrustMOPDTrainer, "
+                    "as "
                     'teachers={"name": "checkpoint"} or Teacher(...) records with revision and dtype.'
                 )
 
@@ -126,14 +140,17 @@ class TrustMOPDConfig(DistillationConfig):
             return
         if self.global_batch_size % per_pass:
             raise ValueError(
-                f"global_batch_size = {self.global_batch_size} is not a multiple of per_device_train_batch_size × processes = "
-                f"{self.per_device_train_batch_size} × {world_size}. Change one of them, or set gradient_accumulation_steps."
+                f"global_batch_size = {self.global_batch_size} is not a multiple of per_device_train_batch_size × "
+                f"processes = {self.per_device_train_batch_size} × {world_size}. Change one of them, or set "
+                "gradient_accumulation_steps."
             )
         self.gradient_accumulation_steps = self.global_batch_size // per_pass
 
     def __getstate__(self) -> dict[str, Any]:
         """Checkpoints pickle their arguments; a rule given as a function goes in by name."""
-        return {key: rule_name(value) if key in ("allocation", "score") else value for key, value in self.__dict__.items()}
+        return {
+            key: rule_name(value) if key in ("allocation", "score") else value for key, value in self.__dict__.items()
+        }
 
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "allocation": rule_name(self.allocation), "score": rule_name(self.score)}

@@ -1,5 +1,5 @@
-"""`manifest.json`: which weights, prompts, versions and machine a run is made of. It lies in the run directory and, written last, in
-every checkpoint: a checkpoint without it was cut short."""
+"""`manifest.json`: which weights, prompts, versions and machine a run is made of. It lies in the run directory and,
+written last, in every checkpoint: a checkpoint without it was cut short."""
 
 import platform
 from collections.abc import Mapping
@@ -32,7 +32,12 @@ def describe_machine(num_processes: int) -> dict[str, Any]:
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"trustmopd": __version__, "python": platform.python_version(), **versions},
-        "hardware": {"machine": platform.machine(), "threads": torch.get_num_threads(), "gpus": gpus, "processes": num_processes},
+        "hardware": {
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+            "gpus": gpus,
+            "processes": num_processes,
+        },
     }
 
 
@@ -78,13 +83,16 @@ def whole_checkpoint(checkpoint: str | bool, output_dir: str) -> Path:
         path = Path(checkpoint)
         if not (path / MANIFEST).is_file():
             raise ValueError(
-                f"checkpoint {path} {'was cut short: it has' if path.is_dir() else 'does not exist: there is'} no {MANIFEST}, the last "
-                "file to be written. Resume from another one, or with resume_from_checkpoint=True from the newest whole one."
+                f"checkpoint {path} {'was cut short: it has' if path.is_dir() else 'does not exist: there is'} no "
+                f"{MANIFEST}, the last file to be written. Resume from another one, or with "
+                "resume_from_checkpoint=True from the newest whole one."
             )
         return path
     found = [path for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (path / MANIFEST).is_file()]
     if not found:
-        raise ValueError(f"there is no whole checkpoint in {output_dir} to resume from. Start the run without resuming.")
+        raise ValueError(
+            f"there is no whole checkpoint in {output_dir} to resume from. Start the run without resuming."
+        )
     return max(found, key=lambda path: int(path.name.rsplit("-", 1)[1]))
 
 
@@ -99,13 +107,18 @@ def check_same_run(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
         was, is_now = then.get(name) or {}, now.get(name) or {}
         if was.get("fingerprint") != is_now.get("fingerprint"):
             raise ValueError(
-                f"{name} is not what this run began with: {was.get('source', 'none')} ({was.get('fingerprint')}) in {checkpoint}, "
-                f"{is_now.get('source', 'none')} ({is_now.get('fingerprint')}) now. The student would change its lessons in mid-run. "
-                "Restore what it was, or start a new run in another output_dir."
+                f"{name} is not what this run began with: {was.get('source', 'none')} ({was.get('fingerprint')}) in "
+                f"{checkpoint}, {is_now.get('source', 'none')} ({is_now.get('fingerprint')}) now. The student would "
+                "change its lessons in mid-run. Restore what it was, or start a new run in another output_dir."
             )
 
 
 def _ingredients(manifest: Mapping[str, Any]) -> dict[str, Any]:
     models = manifest["models"]
     teachers = {f"teacher '{name}'": teacher for name, teacher in models["teachers"].items()}
-    return {"the student": models["student"], "the reference": models["reference"], **teachers, "the prompt set": manifest["prompts"]}
+    return {
+        "the student": models["student"],
+        "the reference": models["reference"],
+        **teachers,
+        "the prompt set": manifest["prompts"],
+    }

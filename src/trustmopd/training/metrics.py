@@ -12,13 +12,16 @@ from trustmopd.training.scoring import ScoredCandidates
 
 
 class StepTotals:
-    """Sums and counts by metric, in float64; `reduce` adds up the processes. All processes must add the same metrics."""
+    """Sums and counts by metric, in float64; `reduce` adds up the processes. All processes must add the same
+    metrics."""
 
     def __init__(self) -> None:
         self._totals: dict[str, Tensor] = {}
 
     def add(self, metric: str, values: Tensor, *, count: int | None = None) -> None:
-        total = torch.stack([values.double().sum(), values.new_tensor(values.numel() if count is None else count).double()])
+        total = torch.stack(
+            [values.double().sum(), values.new_tensor(values.numel() if count is None else count).double()]
+        )
         self._totals[metric] = self._totals.get(metric, 0) + total.detach()
 
     def reduce(self, accelerator: Accelerator) -> dict[str, float]:

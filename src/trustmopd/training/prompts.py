@@ -16,7 +16,9 @@ def with_rows(dataset: Dataset) -> Dataset:
     return dataset if ROW in dataset.column_names else dataset.add_column(ROW, np.arange(len(dataset)))
 
 
-def fit_prompts(dataset: Dataset, lengths_of: Callable[[list], list[int]], limit: int | None, truncation: str) -> tuple[Dataset, int]:
+def fit_prompts(
+    dataset: Dataset, lengths_of: Callable[[list], list[int]], limit: int | None, truncation: str
+) -> tuple[Dataset, int]:
     """The prompts to train on and how many were over `limit` tokens; TRL itself would pass them on at any length."""
     if limit is None:
         return dataset, 0
@@ -27,7 +29,10 @@ def fit_prompts(dataset: Dataset, lengths_of: Callable[[list], list[int]], limit
     if not over:
         return dataset, 0
     longest = max(over, key=lambda row: lengths[row])
-    found = f"{len(over)} of {len(dataset)} prompts are over max_prompt_length = {limit} tokens (row {longest} has {lengths[longest]})"
+    found = (
+        f"{len(over)} of {len(dataset)} prompts are over max_prompt_length = {limit} tokens "
+        f"(row {longest} has {lengths[longest]})"
+    )
     if truncation == "error":
         raise ValueError(f"{found}. Raise the limit, or choose prompt_truncation = left, right or drop.")
     if truncation == "drop":

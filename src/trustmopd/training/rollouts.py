@@ -1,4 +1,5 @@
-"""Rollouts of the student as it is, judged as training would judge them, without training: for calibration and diagnosis."""
+"""Rollouts of the student as it is, judged as training would judge them, without training: for calibration and
+diagnosis."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 def judge_rollouts(
     trainer: "TrustMOPDTrainer", rows: Sequence[int], *, seed: int, description: str
 ) -> Iterator[tuple[dict[str, Any], ScoredCandidates, Objective]]:
-    """One response to each prompt of `rows`, in batches as large as training's, this process's share of them. Random state, mode and
-    metrics of the trainer are left as they were."""
+    """One response to each prompt of `rows`, in batches as large as training's, this process's share of them. Random
+    state, mode and metrics of the trainer are left as they were."""
     accelerator, args = trainer.accelerator, trainer.args
     training = trainer.model.training
     trainer.model.eval()
@@ -36,8 +37,11 @@ def judge_rollouts(
                 for part in split_tensor_dict(batch, len(batch["row"]) // args.per_device_train_batch_size):
                     student = accelerator.unwrap_model(trainer.model_wrapped)
                     with trainer.compute_loss_context_manager():
-                        yield part, *trainer._forward_redirection(
-                            trainer.model_wrapped, student, trainer._judge, student, part
+                        yield (
+                            part,
+                            *trainer._forward_redirection(
+                                trainer.model_wrapped, student, trainer._judge, student, part
+                            ),
                         )
     finally:
         trainer.model.train(training)
@@ -46,13 +50,17 @@ def judge_rollouts(
 
 
 def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int]) -> dict[str, Any]:
-    """Every process writes the same number of responses; where the block does not fill them, the rest are masked out."""
+    """Every process writes the same number of responses; where the block does not fill them, the rest are masked
+    out."""
     accelerator, args = trainer.accelerator, trainer.args
     step = accelerator.num_processes * args.per_device_train_batch_size
     filled = -(-len(block) // step) * step
     places = range(accelerator.process_index, filled, accelerator.num_processes)
-    batch = trainer._generate_and_score_completions([trainer.train_dataset[block[place % len(block)]] for place in places])
+    batch = trainer._generate_and_score_completions(
+        [trainer.train_dataset[block[place % len(block)]] for place in places]
+    )
     surplus = [index for index, place in enumerate(places) if place >= len(block)]
+    batch["place"] = torch.tensor([block[place % len(block)] for place in places])
     batch["completion_mask"][surplus] = 0
     for index in surplus:
         batch["answers"][index] = {name: states[:0] for name, states in batch["answers"][index].items()}
@@ -63,7 +71,12 @@ def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int]) -> dict[str, An
 def fixed_random_state(seed: int) -> Iterator[None]:
     """Draw from `seed` inside, different in each process, and leave every generator as it was found."""
     cuda = torch.cuda.is_available()
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.cuda.get_rng_state_all() if cuda else None
+    before = (
+        random.getstate(),
+        np.random.get_state(),
+        torch.get_rng_state(),
+        torch.cuda.get_rng_state_all() if cuda else None,
+    )
     set_seed(seed, device_specific=True)
     try:
         yield

@@ -13,8 +13,8 @@ from trustmopd.training.config import TrustMOPDConfig
 def allocation_rule(
     args: TrustMOPDConfig, teachers: list[str], *, step: int, rows: Tensor, labels: Tensor | None
 ) -> AllocationRule:
-    """Stateless: the weights of a token follow from the configuration, the step, the dataset row and the position, so neither a
-    resume nor the split over processes and micro-batches can change them."""
+    """Stateless: the weights of a token follow from the configuration, the step, the dataset row and the position,
+    so neither a resume nor the split over processes and micro-batches can change them."""
     rule = args.allocation
     if callable(rule):
         return rule

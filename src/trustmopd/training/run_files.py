@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class RunFiles(TrainerCallback):
-    """Calibrates where that is still to be done, then writes. What a killed run wrote after its last checkpoint is cut back on resume:
-    those steps are made, and written, again."""
+    """Calibrates where that is still to be done, then writes. What a killed run wrote after its last checkpoint is
+    cut back on resume: those steps are made, and written, again."""
 
     def __init__(self, trainer: "TrustMOPDTrainer"):
         self.trainer = trainer
@@ -27,7 +27,7 @@ class RunFiles(TrainerCallback):
         self.trainer.ensure_calibration()
         if not state.is_world_process_zero:
             return
-        write_json(self.trainer.run_dir / MANIFEST, run_manifest(self.trainer))
+        save_beside(self.trainer.run_dir, self.trainer)
         lines = self.metrics.read_text().splitlines() if self.metrics.is_file() else []
         kept = [line for line in lines if _step_of(line) <= state.global_step]
         write_text(self.metrics, "".join(f"{line}\n" for line in kept))
@@ -48,11 +48,11 @@ class RunFiles(TrainerCallback):
                 file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
 
 
-def save_beside(checkpoint: Path, trainer: "TrustMOPDTrainer") -> None:
-    """Make a checkpoint complete in itself; the manifest comes last and marks it whole."""
+def save_beside(folder: Path, trainer: "TrustMOPDTrainer") -> None:
+    """Make a run directory or a checkpoint complete in itself; the manifest comes last and marks a checkpoint whole."""
     if trainer.calibration is not None:
-        trainer.calibration.save(checkpoint / CALIBRATION)
-    write_json(checkpoint / MANIFEST, run_manifest(trainer))
+        trainer.calibration.save(folder / CALIBRATION)
+    write_json(folder / MANIFEST, run_manifest(trainer))
 
 
 def _step_of(line: str) -> float:

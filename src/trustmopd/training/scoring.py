@@ -1,5 +1,5 @@
-"""From hidden states to the `CandidateState` that the method works on: the student's candidates, and what every frozen policy says
-about them."""
+"""From hidden states to the `CandidateState` that the method works on: the student's candidates, and what every
+frozen policy says about them."""
 
 from dataclasses import dataclass
 
@@ -78,7 +78,7 @@ def _check_finite(who: str, logits: Tensor, step: int) -> None:
     if not bool(torch.isfinite(logits).all()):
         bad = int((~torch.isfinite(logits)).any(dim=-1).sum())
         raise FloatingPointError(
-            f"{who} gave NaN or infinite logits at step {step}, on {bad} of {len(logits)} response tokens; training stopped before they "
-            "reached the student, and the last checkpoint is whole. Check that checkpoint's weights and its dtype (float16 overflows "
-            "where bfloat16 does not)."
+            f"{who} gave NaN or infinite logits at step {step}, on {bad} of {len(logits)} response tokens; training "
+            "stopped before they reached the student, and the last checkpoint is whole. Check that checkpoint's "
+            "weights and its dtype (float16 overflows where bfloat16 does not)."
         )

@@ -1,14 +1,14 @@
 """`TrustMOPDTrainer`: TRL's `DistillationTrainer` with a pool of teachers in place of one.
 
-TRL generates, shuffles, splits, wraps, checkpoints and logs. What differs is here: before a rollout batch is split, every frozen
-policy reads it once (`_generate_and_score_completions`); in each micro-batch the student's candidates are scored and the method's
-objective taken (`_compute_loss`); and the loss is a mean over responses, not over tokens.
+TRL generates, shuffles, splits, wraps, checkpoints and logs. What differs is here: before a rollout batch is split,
+every frozen policy reads it once (`_generate_and_score_completions`); in each micro-batch the student's candidates are
+scored and the method's objective taken (`_compute_loss`); and the loss is a mean over responses, not over tokens.
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from accelerate.utils import DistributedType, gather_object
@@ -20,15 +20,16 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainerCallback,
+    TrainerState,
 )
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl import DistillationTrainer
 
 from trustmopd.data import check_labels, check_prompts, prompt_hash
 from trustmopd.heads import Head
 from trustmopd.method import SCORES, Calibration, Objective, objective, response_means
 from trustmopd.teachers import (
-    REFERENCE,
     Teacher,
     as_teachers,
     build_pool,
@@ -58,7 +59,8 @@ logger = logging.getLogger(__name__)
 
 
 class TrustMOPDTrainer(DistillationTrainer):
-    """Distil several specialists of one base model into one student, trusting each where it has moved from the reference.
+    """Distil several specialists of one base model into one student, trusting each where it has moved from the
+    reference.
 
     ```python
     trainer = TrustMOPDTrainer(
@@ -70,15 +72,17 @@ class TrustMOPDTrainer(DistillationTrainer):
     trainer.train()
     ```
 
-    `teachers` maps names to a path or Hub id, a loaded model, or a `Teacher`. `reference` is the policy they were all grown from;
-    None is the initial student. The rest is TRL's. Everything is checked here, before anything is written.
+    `teachers` maps names to a path or Hub id, a loaded model, or a `Teacher`. `reference` is the policy they were all
+    grown from; None is the initial student. The rest is TRL's. Everything is checked here, before anything is written.
     """
 
     args: TrustMOPDConfig
 
-    _tag_names = ["trl", "distillation", "trustmopd"]
+    _tag_names: ClassVar[list[str]] = ["trl", "distillation", "trustmopd"]
     _name = "TrustMOPD"
-    _paper = {"title": "Distill What You Trust: Reliability-Aware Multi-Teacher On-Policy Distillation"}
+    _paper: ClassVar[dict[str, str]] = {
+        "title": "Distill What You Trust: Reliability-Aware Multi-Teacher On-Policy Distillation"
+    }
 
     def __init__(
         self,
@@ -99,8 +103,9 @@ class TrustMOPDTrainer(DistillationTrainer):
         args = args or TrustMOPDConfig(output_dir=f"{Path(source).name}-TrustMOPD")
         if not isinstance(train_dataset, Dataset):
             raise ValueError(
-                f"train_dataset is a {type(train_dataset).__name__}; a datasets.Dataset is needed, since prompts, lengths and labels are "
-                "checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
+                f"train_dataset is a {type(train_dataset).__name__}; a datasets.Dataset is needed, since prompts, "
+                "lengths and labels are checked before training. Turn a stream into one with "
+                "Dataset.from_list(list(stream.take(n)))."
             )
         self.teachers = as_teachers(teachers)
         check_prompts(train_dataset)
@@ -108,7 +113,8 @@ class TrustMOPDTrainer(DistillationTrainer):
             check_labels(train_dataset, args.domain_column, list(self.teachers))
         if args.allocation == "single" and args.single_teacher not in self.teachers:
             raise ValueError(
-                f"single_teacher = {args.single_teacher!r} names no teacher; the pool has {', '.join(self.teachers)}. Choose one of them."
+                f"single_teacher = {args.single_teacher!r} names no teacher; the pool has {', '.join(self.teachers)}. "
+                "Choose one of them."
             )
         reference = _as_reference(reference, model)
         if processing_class is None:
@@ -120,7 +126,10 @@ class TrustMOPDTrainer(DistillationTrainer):
                 trust_remote_code=args.trust_remote_code,
             )
         if not isinstance(processing_class, PreTrainedTokenizerBase):
-            raise ValueError(f"processing_class is a {type(processing_class).__name__}; only text models, with a tokenizer, are supported.")
+            raise ValueError(
+                f"processing_class is a {type(processing_class).__name__}; only text models, with a tokenizer, are "
+                "supported."
+            )
         self.vocab_size = preflight(
             model,
             self.teachers,
@@ -151,8 +160,8 @@ class TrustMOPDTrainer(DistillationTrainer):
         )
         if len(self.train_dataset) < args.global_batch_size:
             raise ValueError(
-                f"the prompt set has {len(self.train_dataset)} prompts to train on, fewer than one batch of global_batch_size = "
-                f"{args.global_batch_size}. Add prompts, or lower global_batch_size."
+                f"the prompt set has {len(self.train_dataset)} prompts to train on, fewer than one batch of "
+                f"global_batch_size = {args.global_batch_size}. Add prompts, or lower global_batch_size."
             )
         used = {n: t for n, t in self.teachers.items() if args.allocation != "single" or n == args.single_teacher}
         mixed = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
@@ -187,14 +196,14 @@ class TrustMOPDTrainer(DistillationTrainer):
     # ---- Calibration, resuming, provenance
 
     def calibrate(self) -> Calibration | None:
-        """Measure mu on rollouts of the initial student (Algorithm 1), keep it for training and save it in the run directory. Random
-        state and model are left as they were. None where the rule uses no calibrated scores."""
+        """Measure mu on rollouts of the initial student (Algorithm 1), keep it for training and save it in the run
+        directory. Random state and model are left as they were. None where the rule uses no calibrated scores."""
         if not self.args.calibrates:
             return None
         if self.state.global_step > 0:
             raise RuntimeError(
-                f"calibrate() was called after {self.state.global_step} training steps, but mu is a property of the initial student. "
-                "Call it before train(); a resumed run uses the calibration it began with."
+                f"calibrate() was called after {self.state.global_step} training steps, but mu is a property of the "
+                "initial student. Call it before train(); a resumed run uses the calibration it began with."
             )
         self.calibration = measure_calibration(self)
         if self.accelerator.is_main_process:
@@ -221,6 +230,12 @@ class TrustMOPDTrainer(DistillationTrainer):
             if self.args.calibrates:
                 self.calibration = self._loaded(checkpoint / CALIBRATION)
             resume_from_checkpoint = str(checkpoint)
+            state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+            if state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many
+                logger.info("%s has all of its %d steps: nothing left to train.", checkpoint, self.args.max_steps)
+                self._load_from_checkpoint(resume_from_checkpoint)
+                self.state = state
+                return TrainOutput(state.global_step, float("nan"), {})
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _loaded(self, path: Path) -> Calibration:
@@ -248,7 +263,8 @@ class TrustMOPDTrainer(DistillationTrainer):
         return [ids or [self._tokenizer.pad_token_id] for ids in completions]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """TRL's rollouts, with all that a shuffle of them must carry along: rows, labels, and what every frozen policy says."""
+        """TRL's rollouts, with all that a shuffle of them must carry along: rows, labels, and what every frozen
+        policy says."""
         with self.clock("rollout"):
             batch = super()._generate_and_score_completions(inputs)
         batch["completion_mask"][self._empty] = 0
@@ -256,7 +272,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         batch["meta"] = [
             {
                 "id": str(example.get("id", example.get(ROW))),
-                "domain": example.get(self.args.domain_column),
+                "domain": example.get(self.args.domain_column or ""),
                 "capabilities": example.get("capabilities"),
             }
             for example in inputs
@@ -271,7 +287,9 @@ class TrustMOPDTrainer(DistillationTrainer):
         step = self.state.global_step
         every = self.args.record_allocation_every
         record = self.model.training and every > 0 and step % every == 0
-        self._recorded_rows = chosen_rows(gather_object(batch["row"].tolist()), self.args.seed, step) if record else set()
+        self._recorded_rows = (
+            chosen_rows(gather_object(batch["row"].tolist()), self.args.seed, step) if record else set()
+        )
         return batch
 
     def _ask(self, batch: dict[str, Any]) -> list[dict[str, Tensor]]:
@@ -334,9 +352,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         return loss, entropy, valid.sum()
 
     def _note(self, scored: ScoredCandidates, result: Objective, inputs: dict[str, Any]) -> None:
-        for metric, values in allocation_metrics(
-            scored, result, self.mu, self.pool.teachers, self.teachers
-        ).items():
+        for metric, values in allocation_metrics(scored, result, self.mu, self.pool.teachers, self.teachers).items():
             self._totals.add(metric, values)
         self._totals.add("candidates/degenerate_tokens", result.degenerate, count=0)
         if self._recorded_rows and "row" in inputs:
@@ -373,7 +389,11 @@ class TrustMOPDTrainer(DistillationTrainer):
 
 def _as_reference(reference: Any, student: Any) -> Teacher | None:
     """None where the reference is the student itself, by object or by name."""
-    if reference is None or reference is student or (isinstance(reference, (str, Path)) and str(reference) == str(student)):
+    if (
+        reference is None
+        or reference is student
+        or (isinstance(reference, (str, Path)) and str(reference) == str(student))
+    ):
         return None
     return reference if isinstance(reference, Teacher) else Teacher(model=reference)
 

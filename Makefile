@@ -1,0 +1,52 @@
+# `make test` on a machine with Python 3.11 or later and make: an environment in .venv, lint, types, layers, tests.
+
+PYTHON ?= python3
+# The whole test suite runs on the CPU. Name the build you have, if not this one: make test TORCH=torch==2.13.0+cu130
+TORCH ?= torch==2.13.0
+# Test processes. Each imports torch and transformers (6 s of a core): worth it once the tests take minutes.
+WORKERS ?= 0
+# Debian packages that some tests need, and skip without.
+SYSTEM_PACKAGES ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
+
+.DEFAULT_GOAL := help
+.PHONY: help venv system test lint format clean
+
+help: ## What can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## The environment in .venv: this package, editable, with test and viewer extras
+
+# torch first and pinned: left to the resolver it may be replaced by another build, of several gigabytes.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python {sys.version.split()[0]} is too old: trustmopd needs 3.11. Try make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,viewer]' -c constraints.txt
+	touch $@
+
+system:
+	@test -z "$(SYSTEM_PACKAGES)" || { [ "$$(id -u)" = 0 ] && [ -n "$${CI:-}" ] && command -v apt-get > /dev/null \
+	  && apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SYSTEM_PACKAGES); } \
+	  || echo "Not installed here: $(SYSTEM_PACKAGES). Tests that need what is missing will skip."
+
+test: system lint ## Lint, then all tests
+	$(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(STAMP) ## Style, types, and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(STAMP) ## Let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove .venv and every cache
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis src/*.egg-info
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,233 @@
+"""Time and memory of one training step from hidden states: loss and backward with K teachers and a reference.
+
+    python benchmarks/bench_heads.py                         # naive against chunked, float32, here
+    python benchmarks/bench_heads.py --sweep                 # how memory grows with tokens and vocabulary
+    python benchmarks/bench_heads.py --device cuda --dtype bfloat16 --hidden 2048 --vocab 128256 --tokens 8192
+
+Both sides compute the same loss through the method's functions. `naive` forms the logits of every model over the whole
+vocabulary and lets autograd keep them; the others are implementations of `trustmopd.heads`. Times are medians of
+alternating runs in one process, so that a busy machine slows both; memory is measured apart, one process a case.
+"""
+
+import csv
+import itertools
+import math
+import multiprocessing
+import platform
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor
+
+from trustmopd.heads import candidate_logits, top_candidates_of, use_implementation
+from trustmopd.method import (
+    SCORES,
+    CandidateState,
+    mean_of_response_means,
+    objective,
+    renormalise,
+    top_candidates,
+    trust,
+)
+
+RESULTS = Path(__file__).parent / "results" / "heads.csv"
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step. The fields are columns of the results file, in its order."""
+
+    device: str
+    implementation: str
+    teachers: int
+    tokens: int
+    hidden: int
+    vocab: int
+    candidates: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The last hidden states of one model on one response, and its output weight."""
+
+    hidden: Tensor
+    weight: Tensor
+
+
+def policies(case: Case) -> list[Policy]:
+    """The student, which is trained; the reference; the teachers. All relatives, as specialists of one base are."""
+    generator = torch.Generator(case.device).manual_seed(0)
+    dtype = getattr(torch, case.dtype)
+
+    def normal(*shape: int, scale: float = 1.0) -> Tensor:
+        drawn = torch.empty(shape, device=case.device, dtype=dtype)
+        return drawn.normal_(std=scale, generator=generator)
+
+    hidden, weight = normal(case.tokens, case.hidden), normal(case.vocab, case.hidden, scale=case.hidden**-0.5)
+    student = Policy(hidden.requires_grad_(), weight.requires_grad_())
+    frozen = [
+        Policy(hidden.detach() + normal(case.tokens, case.hidden, scale=0.1), weight.detach().clone())
+        for _ in range(1 + case.teachers)
+    ]
+    return [student, *frozen]
+
+
+def naive_candidates(student: Policy, others: list[Policy], candidates: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """What plain torch code does: full logits, in the models' own precision and then float32."""
+    logits = F.linear(student.hidden, student.weight).float()
+    ids = top_candidates(logits, candidates)
+    with torch.no_grad():
+        scored = [F.linear(other.hidden, other.weight).float().gather(-1, ids) for other in others]
+    return ids, logits.gather(-1, ids), scored
+
+
+def head_candidates(student: Policy, others: list[Policy], candidates: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+    ids, _ = top_candidates_of(student.hidden, student.weight, candidates)
+    with torch.no_grad():
+        scored = [candidate_logits(other.hidden, other.weight, ids) for other in others]
+    return ids, candidate_logits(student.hidden, student.weight, ids), scored
+
+
+def step(case: Case, models: list[Policy]) -> float:
+    """Top-C, scores, weights, mixed target, reverse KL, mean, backward; one response of all tokens."""
+    student, *others = models
+    if case.implementation == "naive":
+        ids, student_logits, scored = naive_candidates(student, others, case.candidates)
+    else:
+        with use_implementation(case.implementation):
+            ids, student_logits, scored = head_candidates(student, others, case.candidates)
+    reference, *teachers = [renormalise(logits).unsqueeze(0) for logits in scored]
+    mask = torch.ones(1, case.tokens, device=case.device)
+    at = CandidateState(
+        student_logp=renormalise(student_logits).unsqueeze(0),
+        teacher_logp=torch.stack(teachers),
+        reference_logp=reference,
+        candidate_ids=ids.unsqueeze(0),
+        sampled_ids=ids[:, 0].unsqueeze(0),
+        mask=mask,
+    )
+    loss = mean_of_response_means(objective(at, trust(gamma=7.0), SCORES["displacement"]).token_loss, mask)
+    loss.backward()
+    return loss.item()
+
+
+def forget_gradients(models: list[Policy]) -> None:
+    models[0].hidden.grad = models[0].weight.grad = None
+
+
+def timed(cases: list[Case], repeats: int) -> dict[Case, float]:
+    """Median milliseconds of each case, all of one shape, taken in turn. They must agree on the loss first."""
+    models = policies(cases[0])
+    losses = {case: step(case, models) for case in cases}  # also the warm-up
+    expected = losses[cases[0]]
+    if not all(math.isclose(loss, expected, rel_tol=0.02) for loss in losses.values()):
+        raise SystemExit(f"the implementations disagree on the loss, so their times mean nothing: {losses}")
+    taken: dict[Case, list[float]] = {case: [] for case in cases}
+    for case in cases * repeats:
+        forget_gradients(models)
+        started = time.perf_counter()
+        step(case, models)  # ends with .item(), which waits for a GPU
+        taken[case].append(1000 * (time.perf_counter() - started))
+    return {case: statistics.median(values) for case, values in taken.items()}
+
+
+def extra_gib(case: Case) -> float:
+    """Peak memory of one step over what its inputs hold: the allocator's on a GPU, the process's on a CPU (Linux; NaN
+    elsewhere)."""
+    tiny = replace(case, tokens=8, hidden=8, vocab=64, candidates=4)
+    step(tiny, policies(tiny))  # what libraries allocate at their first use is not the step's
+    models = policies(case)
+    if case.device.startswith("cuda"):
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step(case, models)
+        return (torch.cuda.max_memory_allocated() - before) / GIB
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return math.nan
+
+    def resident(field: str) -> int:
+        return 1024 * int(next(line for line in status.read_text().splitlines() if line.startswith(field)).split()[1])
+
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    step(case, models)
+    return (resident("VmHWM") - before) / GIB
+
+
+def in_own_process(case: Case) -> float:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(extra_gib, case).result()
+
+
+def append(rows: list[dict[str, object]], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        if fresh:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def main(
+    tokens: Annotated[list[int], typer.Option(help="Response tokens; repeat the option for several.")] = [512, 2048],
+    vocab: Annotated[list[int], typer.Option(help="Vocabulary sizes; repeat the option for several.")] = [49152],
+    hidden: Annotated[int, typer.Option(help="Hidden size of every model.")] = 576,
+    candidates: Annotated[int, typer.Option(help="Candidates per token, C.")] = 128,
+    teachers: Annotated[int, typer.Option(help="Teachers, K; the reference comes on top.")] = 3,
+    dtype: Annotated[str, typer.Option(help="Precision of hidden states and weights.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    implementations: Annotated[str, typer.Option(help="What to compare; ratios are to the first.")] = "naive,chunked",
+    repeats: Annotated[int, typer.Option(help="Timed runs of each case; 0 measures memory alone.")] = 5,
+    sweep: Annotated[bool, typer.Option(help="Memory alone, over four token counts and three vocabularies.")] = False,
+    output: Annotated[Path, typer.Option(help="CSV file to append to.")] = RESULTS,
+) -> None:
+    """Compare implementations of the output head: milliseconds and extra memory of loss and backward."""
+    if sweep:
+        tokens, vocab, repeats = [512, 1024, 2048, 4096], [12288, 24576, 49152], 0
+    shapes = [
+        [Case(device, name, teachers, t, hidden, v, candidates, dtype) for name in implementations.split(",")]
+        for v, t in itertools.product(vocab, tokens)
+    ]
+    versions = f"python {platform.python_version()} torch {torch.__version__}"
+    rows: list[dict[str, object]] = []
+    table = Table("implementation", "tokens", "vocab", "ms", "ratio", "extra GiB", "ratio", "one [T, V] float32 GiB")
+    for cases in track(shapes, description="shapes", console=Console(stderr=True)):
+        measure = extra_gib if device.startswith("cuda") else in_own_process
+        memory = {case: measure(case) for case in cases}
+        times = timed(cases, repeats) if repeats else dict.fromkeys(cases, math.nan)
+        for case in cases:
+            first = cases[0]
+            table.add_row(
+                case.implementation,
+                str(case.tokens),
+                str(case.vocab),
+                f"{times[case]:.1f}",
+                f"{times[case] / times[first]:.2f}",
+                f"{memory[case]:.3f}",
+                f"{memory[case] / memory[first]:.2f}",
+                f"{4 * case.tokens * case.vocab / GIB:.3f}",
+            )
+            measured = {"milliseconds": f"{times[case]:.2f}", "extra_gib": f"{memory[case]:.4f}"}
+            rows.append({**asdict(case), **measured, "versions": versions, "date": date.today().isoformat()})
+    append(rows, output)
+    Console().print(table)
+    print(f"{len(rows)} rows appended to {output}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

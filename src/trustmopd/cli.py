@@ -1,0 +1,223 @@
+"""The command line: one verb per stage. It parses, calls, and prints what a person wants next."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from trustmopd import __version__
+
+if TYPE_CHECKING:
+    from trustmopd.recipe import Recipe
+    from trustmopd.training.diagnosis import Diagnosis
+
+app = typer.Typer(
+    name="trustmopd",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Distil several RL specialists of one base model into one student, without labels.",
+    epilog="A recipe is one YAML file; recipes/ has one per experiment of the paper. "
+    "Any field can be changed on the command line: "
+    "trustmopd train recipe.yaml training.max_steps=10",
+)
+console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
+
+RecipePath = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Fields to change, as training.max_steps=10.", show_default=False)
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, load no weights, say what would happen.")]
+
+
+def _version(show: bool) -> None:
+    if show:
+        console.print(f"trustmopd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog="Example: trustmopd train recipes/smollm3-3b/singlecap-trust.yaml seeds=[0]")
+def train(
+    recipe: RecipePath,
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue each seed from its newest whole checkpoint.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Distil: calibrate if needed, train every seed of the recipe, leave a run directory for each."""
+    with _errors(again=f"trustmopd train {recipe} {' '.join(overrides or [])} --resume"):
+        loaded = _load(recipe, overrides, dry_run)
+        from trustmopd.files import write_text
+        from trustmopd.training.from_recipe import config_of, trainer_of
+
+        for seed in loaded.seeds:
+            config_of(loaded, seed)  # a slip in the recipe is told before anything is loaded
+        checkpoints = {
+            seed: sorted((loaded.run_directory(seed) / "checkpoints").glob("checkpoint-*")) for seed in loaded.seeds
+        }
+        begun = [loaded.run_directory(seed) for seed in loaded.seeds if checkpoints[seed]]
+        if begun and not resume:
+            raise ValueError(
+                f"{begun[0]} holds checkpoints of an earlier run. Continue it with --resume, or choose another "
+                "output=FOLDER."
+            )
+        calibration: dict[str, str] = {}
+        for seed in loaded.seeds:
+            run_dir = loaded.run_directory(seed)
+            console.rule(f"{loaded.name}, seed {seed}")
+            trainer = trainer_of(loaded, seed, **calibration)
+            if trainer.accelerator.is_main_process:
+                write_text(run_dir / "recipe.yaml", loaded.to_yaml())
+            trainer.train(resume_from_checkpoint=bool(checkpoints[seed]))
+            if trainer.args.calibrates:  # it does not depend on the seed: measured once, used by all
+                calibration = {"calibration_path": trainer.args.calibration_path or str(run_dir / "calibration.json")}
+            loss = next((line["loss"] for line in reversed(trainer.state.log_history) if "loss" in line), float("nan"))
+            console.print(f"[bold]Trained[/] {trainer.state.global_step} steps; last loss {loss:.4g}.")
+            console.print(f"Student: {trainer.args.output_dir}/checkpoint-{trainer.state.global_step}")
+            console.print(f"Metrics: {run_dir / 'metrics.jsonl'}")
+
+
+@app.command(epilog="Example: trustmopd calibrate recipes/smollm3-3b/singlecap-trust.yaml")
+def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+    """Measure mu, each teacher's habit, on rollouts of the initial student. `train` does it by itself when it must."""
+    with _errors():
+        loaded = _load(recipe, overrides, dry_run)
+        from trustmopd.training.from_recipe import trainer_of
+
+        trainer = trainer_of(loaded, loaded.seeds[0])
+        found = trainer.calibrate()
+        if found is None:
+            console.print(f"Nothing to calibrate: allocation {trainer.args.allocation} uses no calibrated scores.")
+            return
+        table = Table("teacher", "mu", "spread over tokens", title=f"Calibration on {found.tokens} tokens")
+        for name in found.mu:
+            table.add_row(name, f"{found.mu[name]:.4g}", f"{found.spread[name]:.4g}")
+        console.print(table)
+        console.print(f"Saved: {trainer.run_dir / 'calibration.json'}")
+
+
+@app.command(epilog="Example: trustmopd diagnose recipes/smollm3-3b/singlecap-trust.yaml --rollouts 64")
+def diagnose(
+    recipe: RecipePath,
+    overrides: Overrides = None,
+    rollouts: Annotated[int, typer.Option(min=1, help="Rollouts of the initial student per prompt domain.")] = 256,
+    dry_run: DryRun = False,
+) -> None:
+    """Before training: does displacement tell these teachers apart on these prompts?"""
+    with _errors():
+        loaded = _load(recipe, overrides, dry_run)
+        from trustmopd.files import write_json
+        from trustmopd.training.diagnosis import diagnose as judge
+        from trustmopd.training.from_recipe import trainer_of
+
+        changes = {} if loaded.allocation.rule == "trust" else {"allocation": "trust"}
+        trainer = trainer_of(loaded, loaded.seeds[0], **changes)
+        found = judge(trainer, rollouts)
+        if trainer.accelerator.is_main_process:
+            path = write_json(trainer.run_dir / "diagnosis.json", found.to_dict())
+            _show(found)
+            console.print(f"Saved: {path}")
+
+
+@app.command(epilog="Example: trustmopd merge recipes/smollm3-3b/singlecap-trust.yaml --out runs/soup")
+def merge(
+    recipe: RecipePath,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the averaged checkpoint.", show_default="<output>/merged")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Average the parameters of the recipe's teachers: the merging reference, with no training."""
+    with _errors():
+        from trustmopd.merge import merge_checkpoints
+        from trustmopd.recipe import load_recipe
+
+        loaded = load_recipe(recipe, overrides or [])
+        folder = out or loaded.output / "merged"
+        if adapters := [name for name, teacher in loaded.teachers.items() if teacher.adapter is not None]:
+            raise ValueError(
+                f"teacher '{adapters[0]}' is an adapter; only full checkpoints are averaged. Merge it into its base "
+                "first."
+            )
+        sources = [str(teacher.model) for teacher in loaded.teachers.values()]
+        if dry_run:
+            console.print(f"Would average {len(sources)} checkpoints into {folder}:")
+            for source in sources:
+                console.print(f"  {source}")
+            return
+        console.print(f"Averaged {len(sources)} checkpoints: {merge_checkpoints(sources, folder)}")
+
+
+def _load(path: Path, overrides: list[str] | None, dry_run: bool) -> "Recipe":
+    """The recipe; with `dry_run`, checked and described, and then the command is over."""
+    from trustmopd.recipe import load_recipe
+
+    recipe = load_recipe(path, overrides or [])
+    if dry_run:
+        from trustmopd.training.from_recipe import check
+
+        table = Table(title=f"{recipe.name}: all checks passed; this is what would run", show_header=False)
+        for what, how in check(recipe).items():
+            table.add_row(what, how)
+        console.print(table)
+        raise typer.Exit
+    return recipe
+
+
+def _show(found: "Diagnosis") -> None:
+    teachers = list(found.domains[0].score)
+    cells: dict[str, Callable] = {
+        "calibrated score, mean ± spread across prompts": lambda d, t: f"{d.score[t]:.3f} ± {d.spread[t]:.3f}",
+        "raw score, mean": lambda d, t: f"{d.raw[t]:.3f}",
+        "weight, mean": lambda d, t: f"{d.weight[t]:.3f}",
+    }
+    for title, cell in cells.items():
+        table = Table(
+            "teacher", *(f"{d.domain} ({d.rollouts})" for d in found.domains), title=title, title_justify="left"
+        )
+        for teacher in teachers:
+            table.add_row(
+                teacher,
+                *(f"[bold]{cell(d, teacher)}[/]" if d.domain == teacher else cell(d, teacher) for d in found.domains),
+            )
+        if title.startswith("weight"):
+            table.add_section()
+            table.add_row(
+                "own teacher leads on", *("–" if d.leads is None else f"{d.leads:.0%}" for d in found.domains)
+            )
+        console.print(table)
+    if not found.held_out:
+        console.print("Too few prompts to hold enough out of calibration: some were used for both.")
+    console.print(f"[bold]{found.verdict}[/]")
+
+
+@contextmanager
+def _errors(again: str | None = None) -> Iterator[None]:
+    """What a user can mend is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it)."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print(f"\nInterrupted; whole checkpoints are kept.{f' Continue with: {again}' if again else ''}")
+        raise typer.Exit(130) from None
+    except (ValueError, OSError, FloatingPointError) as error:
+        if os.environ.get("TRUSTMOPD_TRACEBACK"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None

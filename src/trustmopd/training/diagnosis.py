@@ -1,0 +1,162 @@
+"""Does displacement separate this pool? Answered on rollouts of the initial student, before any training.
+
+Labels, where there are any, only sort the prompts into columns; scores and weights never see them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from accelerate.utils import gather_object
+
+from trustmopd.method import calibrated_scores
+from trustmopd.training.calibrating import CALIBRATION_SEED, calibration_rows
+from trustmopd.training.rollouts import judge_rollouts
+
+if TYPE_CHECKING:
+    from trustmopd.training.trainer import TrustMOPDTrainer
+
+ALL = "all prompts"
+
+
+@dataclass(frozen=True)
+class DomainDiagnosis:
+    """One group of prompts. Means are over its response tokens; `spread` is the standard deviation (n − 1) across
+    its prompts of each response's mean score. `leads` is the share of responses in which the domain's own teacher
+    has the largest mean weight; None where the group names no teacher."""
+
+    domain: str
+    rollouts: int
+    tokens: int
+    raw: dict[str, float]
+    score: dict[str, float]
+    spread: dict[str, float]
+    weight: dict[str, float]
+    leads: float | None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    domains: list[DomainDiagnosis]
+    held_out: bool
+    separates: bool | None
+    verdict: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Diagnosis:
+    """Judge up to so many rollouts a domain, on prompts that calibration did not use where there are enough others."""
+    trainer.ensure_calibration()
+    groups, held_out = _choose(trainer, rollouts_per_domain)
+    rows = [row for group in groups.values() for row in group]
+    domain_of = {row: domain for domain, group in groups.items() for row in group}
+    teachers = trainer.pool.teachers
+    found: list[dict[str, Any]] = []
+    for batch, scored, result in judge_rollouts(trainer, rows, seed=CALIBRATION_SEED + 1, description="Diagnosing"):
+        assert result.scores is not None
+        calibrated = result.scores if trainer.mu is None else calibrated_scores(result.scores, trainer.mu)
+        for b, index in enumerate(batch["place"].tolist()):
+            valid = scored.at.mask[b] != 0
+            if bool(valid.any()):
+                sums = {
+                    name: values[:, b, valid].double().sum(dim=-1).tolist()
+                    for name, values in (("raw", result.scores), ("score", calibrated), ("weight", result.weights))
+                }
+                found.append({"domain": domain_of[index], "tokens": int(valid.sum()), **sums})
+    domains = _summarise(gather_object(found), list(groups), teachers)
+    return Diagnosis(domains, held_out, *_verdict(domains, teachers))
+
+
+def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int]], bool]:
+    """Places in the prompt set by domain; whether all of them are held out of calibration."""
+    dataset, args = trainer.train_dataset, trainer.args
+    labels = dataset[args.domain_column] if args.domain_column in dataset.column_names else [None] * len(dataset)
+    used = (
+        set(calibration_rows(len(dataset), args.calibration_batches * args.global_batch_size))
+        if args.calibrates
+        else set()
+    )
+    labelled = any(label is not None for label in labels)
+    order = np.random.default_rng(CALIBRATION_SEED + 1).permutation(len(dataset)).tolist()
+    groups: dict[str, list[int]] = {}
+    for row in sorted(order, key=lambda row: row in used):  # stable: held-out prompts first, each kind in random order
+        group = groups.setdefault((labels[row] or "mixed") if labelled else ALL, [])
+        if len(group) < count:
+            group.append(row)
+    teachers = trainer.pool.teachers  # their order makes the matched pairs the diagonal of the table
+    ordered = sorted(groups, key=lambda name: (teachers.index(name) if name in teachers else len(teachers), name))
+    return {name: groups[name] for name in ordered}, not any(row in used for group in groups.values() for row in group)
+
+
+def _summarise(
+    found: Sequence[dict[str, Any]], groups: Sequence[str], teachers: Sequence[str]
+) -> list[DomainDiagnosis]:
+    domains = []
+    for domain in groups:
+        rollouts = [rollout for rollout in found if rollout["domain"] == domain]
+        if not rollouts:
+            continue
+        tokens = sum(rollout["tokens"] for rollout in rollouts)
+
+        def by_teacher(kind: str, rollouts: list[dict[str, Any]] = rollouts, tokens: int = tokens) -> dict[str, float]:
+            return {name: sum(r[kind][k] for r in rollouts) / tokens for k, name in enumerate(teachers)}
+
+        leads = None
+        if domain in teachers and len(teachers) > 1:
+            own = teachers.index(domain)
+            leads = mean(r["weight"][own] > max(w for k, w in enumerate(r["weight"]) if k != own) for r in rollouts)
+        spread = {
+            name: stdev(r["score"][k] / r["tokens"] for r in rollouts) if len(rollouts) > 1 else 0.0
+            for k, name in enumerate(teachers)
+        }
+        domains.append(
+            DomainDiagnosis(
+                domain,
+                len(rollouts),
+                tokens,
+                by_teacher("raw"),
+                by_teacher("score"),
+                spread,
+                by_teacher("weight"),
+                leads,
+            )
+        )
+    return domains
+
+
+def _verdict(domains: Sequence[DomainDiagnosis], teachers: Sequence[str]) -> tuple[bool | None, str]:
+    """A plain sentence. A domain is separated if its own teacher scores highest there and leads on most of its
+    rollouts."""
+    matched = [domain for domain in domains if domain.leads is not None]
+    if not matched:
+        return None, (
+            "No prompt domain names a teacher, so nothing says which teacher should lead where. Label some prompts "
+            "(domain column) with teachers' names to see whether displacement separates this pool; training itself "
+            "needs no labels."
+        )
+    for domain in matched:
+        best = max(domain.score, key=domain.score.__getitem__)
+        own = f"{domain.score[domain.domain]:.2f}"
+        if best != domain.domain:
+            return False, (
+                f"Displacement does not separate this pool: on '{domain.domain}' prompts teacher '{best}' scores "
+                f"{domain.score[best]:.2f} against {own} of '{domain.domain}', so trust would follow the wrong "
+                "teacher there. Expect little or nothing over allocation uniform; a specialist that drifted far from "
+                "the reference out of its domain does this."
+            )
+        if domain.leads is not None and domain.leads <= 0.5:
+            return False, (
+                f"Displacement separates this pool only on average: '{domain.domain}' scores highest on its own "
+                f"prompts ({own}), but leads on {domain.leads:.0%} of their rollouts. Compare with allocation uniform "
+                "before a long run."
+            )
+    lead = ", ".join(f"{domain.leads:.0%} of '{domain.domain}'" for domain in matched)
+    return (
+        True,
+        f"Displacement separates this pool: each domain's own teacher scores highest there, and leads on {lead} "
+        "rollouts.",
+    )

@@ -1,0 +1,94 @@
+"""From a recipe to the trainer of one of its seeds."""
+
+import difflib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from peft import LoraConfig
+from transformers import AutoTokenizer
+
+from trustmopd.data import check_labels, check_prompts, load_prompts
+from trustmopd.recipe import Recipe, RecipeError
+from trustmopd.teachers import Teacher, as_teachers, preflight
+from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.trainer import TrustMOPDTrainer
+
+
+def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
+    """The recipe's configuration, in its run directory: checkpoints below it, everything else beside them."""
+    given = {**recipe.config_fields(), **changes}
+    known = {field.name for field in fields(TrustMOPDConfig) if field.init}
+    for name in given.keys() - known:
+        close = difflib.get_close_matches(name, known, n=1)
+        raise RecipeError(
+            f"recipe {recipe.name}: training.{name} = {given[name]!r} is no field of TrustMOPDConfig. "
+            + (f"Did you mean `{close[0]}`?" if close else "docs/configuration.md lists them.")
+        )
+    run_dir = recipe.run_directory(seed)
+    return TrustMOPDConfig(output_dir=str(run_dir / "checkpoints"), run_dir=str(run_dir), seed=seed, **given)
+
+
+def trainer_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDTrainer:
+    return TrustMOPDTrainer(
+        model=recipe.student,
+        teachers=teachers_of(recipe),
+        reference=recipe.reference,
+        args=config_of(recipe, seed, **changes),
+        train_dataset=load_prompts(recipe.prompts.path, recipe.prompts.split),
+        peft_config=lora_of(recipe),
+    )
+
+
+def teachers_of(recipe: Recipe) -> dict[str, Teacher]:
+    return {name: Teacher(**source.model_dump()) for name, source in recipe.teachers.items()}
+
+
+def lora_of(recipe: Recipe) -> LoraConfig | None:
+    try:
+        return None if recipe.peft is None else LoraConfig(**{"task_type": "CAUSAL_LM", **recipe.peft})
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"recipe {recipe.name}: peft = {recipe.peft} does not make a LoraConfig: {error}.") from error
+
+
+def check(recipe: Recipe) -> dict[str, str]:
+    """Everything that can be checked without loading weights, and what a run would do, in a person's words."""
+    args = config_of(recipe, recipe.seeds[0])
+    lora_of(recipe)
+    prompts = load_prompts(recipe.prompts.path, recipe.prompts.split)
+    check_prompts(prompts)
+    teachers = as_teachers(teachers_of(recipe))
+    if args.allocation == "routed":
+        check_labels(prompts, args.domain_column, list(teachers))
+    vocab_size = preflight(
+        recipe.student,
+        teachers,
+        None if recipe.reference is None else Teacher(model=recipe.reference),
+        AutoTokenizer.from_pretrained(recipe.student, trust_remote_code=args.trust_remote_code),
+        num_candidates=args.num_candidates,
+        allow_template_mismatch=args.allow_template_mismatch,
+        trust_remote_code=args.trust_remote_code,
+    )
+    used = [name for name in teachers if args.allocation != "single" or name == args.single_teacher]
+    calibration = (
+        args.calibration_path or f"{args.calibration_batches} × {args.global_batch_size} rollouts before training"
+    )
+    rule = ", ".join(f"{key} {value}" for key, value in recipe.allocation.model_dump().items())
+    return {
+        "student": recipe.student + ("" if recipe.peft is None else f", as a LoRA adapter {recipe.peft}"),
+        "teachers": ", ".join(f"{name} = {teachers[name].source}" for name in used),
+        "reference": (recipe.reference or "the initial student")
+        if args.needs_reference
+        else "not loaded: this rule needs none",
+        "vocabulary": f"{vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
+        "allocation": rule,
+        "calibration": calibration if args.calibrates else "none: this rule uses no calibrated scores",
+        "prompts": f"{len(prompts)} from {recipe.prompts.path}",
+        "training": (
+            f"{args.max_steps} steps of {args.global_batch_size} prompts ({args.per_device_train_batch_size} × "
+            f"{args.gradient_accumulation_steps} accumulation), learning rate {args.learning_rate:g}, "
+            f"responses up to {args.max_completion_length} tokens"
+        ),
+        "seeds": ", ".join(str(seed) for seed in recipe.seeds),
+        "output": ", ".join(str(Path(recipe.run_directory(seed))) for seed in recipe.seeds),
+    }

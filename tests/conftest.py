@@ -1,0 +1,23 @@
+"""What every test runs under: no network, one thread a process, and the shapes in signatures checked."""
+
+import os
+
+# Before anything imports a library that reads them.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Also for the processes that tests start. Tensors here are small: threads cost more than they bring, and the workers of
+# `pytest -n` would take the cores from each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from jaxtyping import install_import_hook
+
+torch.set_num_threads(1)
+
+# From here on `Float[Tensor, "K *N C"]` is a check and not a comment: a call with wrong shapes raises. It reaches only
+# modules imported later, so nothing of the package may be imported above. The tower lets 7 pass for the float 7.0.
+install_import_hook(
+    ["trustmopd.method", "trustmopd.heads"], "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+)

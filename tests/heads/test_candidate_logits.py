@@ -1,0 +1,208 @@
+"""Candidate logits: the chunked computation is the plain one, in values and gradients, whatever surrounds it."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import DEVICES, SHAPES, TRANSFORMS, problem
+from torch.utils.checkpoint import checkpoint
+
+from trustmopd.heads import candidate_logits, chunked, reference, use_implementation
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 4e-2}
+
+
+def values_and_gradients(implementation, case, **transform):
+    leaves = case.leaves()
+    hidden, weight, bias = leaves
+    logits = implementation.candidate_logits(hidden, weight, case.ids, bias, **transform)
+    logits.backward(case.upstream)
+    return logits, [None if leaf is None else leaf.grad for leaf in leaves]
+
+
+def assert_agree(case, **transform):
+    dtype = case.hidden.dtype
+    logits, grads = values_and_gradients(chunked, case, **transform)
+    expected, expected_grads = values_and_gradients(reference, case, **transform)
+    # The logits of half-precision models are float32 too: only their gradients are rounded.
+    assert logits.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=min(TOLERANCE[dtype], 1e-4))
+    for grad, expected_grad in zip(grads, expected_grads, strict=True):
+        if expected_grad is not None:
+            assert grad.dtype == dtype
+            scale = expected_grad.abs().max().item() if expected_grad.numel() else 1.0
+            torch.testing.assert_close(grad, expected_grad, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_chunks_change_neither_values_nor_gradients(shape, dtype, bias, device):
+    assert_agree(problem(shape, dtype, bias=bias, device=device), logit_scale=0.5, softcap=4.0)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=str)
+def test_scale_and_soft_cap_are_differentiated_through(transform, device):
+    assert_agree(problem((13, 8, 37, 5), torch.float64, device=device), **transform)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(data=st.data())
+def test_any_shape_agrees_with_the_plain_computation(data):
+    num_tokens, hidden_size = data.draw(st.integers(0, 40)), data.draw(st.integers(1, 20))
+    vocab_size = data.draw(st.integers(1, 60))
+    shape = (num_tokens, hidden_size, vocab_size, data.draw(st.integers(1, vocab_size)))
+    case = problem(shape, torch.float64, bias=data.draw(st.booleans()), seed=data.draw(st.integers(0, 99)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "ROWS_BYTES", dict.fromkeys(chunked.ROWS_BYTES, data.draw(st.integers(1, 5000))))
+        assert_agree(case, **data.draw(st.sampled_from(TRANSFORMS)))
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=str)
+def test_gradients_are_those_of_finite_differences(transform):
+    case = problem((3, 4, 7, 3), torch.float64)
+
+    def logits(hidden, weight, bias):
+        return chunked.candidate_logits(hidden, weight, case.ids, bias, **transform)
+
+    assert torch.autograd.gradcheck(logits, case.leaves())
+
+
+def test_the_scale_comes_before_the_cap():
+    hidden, weight, ids = torch.tensor([[2.0]]), torch.tensor([[3.0]]), torch.tensor([[0]])
+    logits = candidate_logits(hidden, weight, ids, torch.tensor([1.0]), logit_scale=0.5, softcap=5.0)
+    assert logits.item() == pytest.approx(5.0 * torch.tensor(0.5 * (2 * 3 + 1) / 5).tanh().item())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_candidate_that_appears_twice_collects_both_gradients(device):
+    hidden = torch.tensor([[1.0, 2.0], [10.0, 20.0]], device=device)
+    weight = torch.zeros(4, 2, device=device, requires_grad=True)
+    bias = torch.zeros(4, device=device, requires_grad=True)
+    ids = torch.tensor([[3, 3, 0], [0, 3, 3]], device=device)
+    chunked.candidate_logits(hidden, weight, ids, bias).sum().backward()
+    assert weight.grad.tolist() == [[11.0, 22.0], [0.0, 0.0], [0.0, 0.0], [22.0, 44.0]]
+    assert bias.grad.tolist() == [2.0, 0.0, 0.0, 4.0]
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_both_ways_to_the_weight_gradient_agree(shape, dtype, device):
+    case = problem(shape, dtype, device=device)
+    ids = torch.cat([case.ids, case.ids], dim=-1)  # every candidate twice
+    upstream = torch.cat([case.upstream, case.upstream.sin()], dim=-1)
+    by_rows = chunked._weight_gradient_by_rows(upstream, case.hidden, ids, case.weight.shape[0])
+    by_blocks = chunked._weight_gradient_by_blocks(upstream, case.hidden, ids, case.weight.shape[0])
+    assert by_rows.dtype == by_blocks.dtype == upstream.dtype
+    torch.testing.assert_close(by_blocks, by_rows, rtol=TOLERANCE[dtype], atol=10 * TOLERANCE[dtype])
+
+
+def test_a_frozen_head_gets_no_gradient_and_the_hidden_states_still_get_theirs():
+    case = problem((9, 6, 17, 4))
+    hidden, _, _ = case.leaves()
+    logits = chunked.candidate_logits(hidden, case.weight, case.ids, case.bias)
+    logits.backward(case.upstream)
+    _, (expected, _, _) = values_and_gradients(reference, case)
+    assert case.weight.grad is None and case.bias.grad is None
+    torch.testing.assert_close(hidden.grad, expected)
+
+
+def test_frozen_hidden_states_leave_the_head_its_gradient():
+    case = problem((9, 6, 17, 4))
+    _, weight, _ = case.leaves()
+    chunked.candidate_logits(case.hidden, weight, case.ids, case.bias).backward(case.upstream)
+    _, (_, expected, _) = values_and_gradients(reference, case)
+    torch.testing.assert_close(weight.grad, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_autocast_does_not_reach_inside(device):
+    case = problem((12, 64, 50, 8), device=device)
+    expected = values_and_gradients(chunked, case, softcap=9.0)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        actual = values_and_gradients(chunked, case, softcap=9.0)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_half_precision_hidden_states_meet_a_float32_master_weight_without_rounding_it(device):
+    case = problem((12, 64, 50, 8), device=device)
+    hidden = case.hidden.bfloat16()
+    logits = chunked.candidate_logits(hidden, case.weight, case.ids, case.bias)
+    expected = reference.candidate_logits(hidden.double(), case.weight.double(), case.ids, case.bias.double())
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, expected.float(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non_reentrant"])
+def test_gradient_checkpointing_gives_the_same_gradients(reentrant):
+    case = problem((12, 8, 50, 6))
+
+    def loss(hidden, weight, bias):
+        return (chunked.candidate_logits(hidden.tanh(), weight, case.ids, bias, softcap=4.0) * case.upstream).sum()
+
+    plain, checkpointed = case.leaves(), case.leaves()
+    loss(*plain).backward()
+    checkpoint(loss, *checkpointed, use_reentrant=reentrant).backward()
+    for leaf, expected in zip(checkpointed, plain, strict=True):
+        torch.testing.assert_close(leaf.grad, expected.grad, rtol=0, atol=0)
+
+
+def test_a_head_tied_to_the_embedding_collects_both_gradients():
+    case = problem((12, 8, 50, 6))
+    tokens = torch.arange(12)
+
+    def gradient(implementation):
+        weight = case.weight.clone().requires_grad_()
+        hidden = torch.nn.functional.embedding(tokens, weight).tanh()
+        implementation.candidate_logits(hidden, weight, case.ids).backward(case.upstream)
+        return weight.grad
+
+    torch.testing.assert_close(gradient(chunked), gradient(reference), rtol=1e-4, atol=1e-5)
+
+
+def test_views_of_larger_tensors_need_no_copy_by_the_caller():
+    case = problem((12, 16, 50, 6))
+    hidden = case.hidden.repeat(2, 2)[::2, :16]
+    ids = case.ids.repeat(2, 2)[::2, :6]
+    weight = case.weight.T.contiguous().T
+    assert not hidden.is_contiguous() and not ids.is_contiguous() and not weight.is_contiguous()
+    assert_agree(type(case)(hidden, weight, case.bias, ids, case.upstream.T.contiguous().T))
+
+
+def test_int32_ids_are_as_good_as_int64():
+    case = problem((5, 6, 17, 4))
+    assert_agree(type(case)(case.hidden, case.weight, case.bias, case.ids.int(), case.upstream))
+
+
+def test_the_implementation_in_use_can_be_chosen_for_a_block_or_from_here_on(monkeypatch):
+    case = problem((2, 3, 5, 2))
+    calls = []
+    for module in (reference, chunked):
+        original = module.candidate_logits
+        monkeypatch.setattr(
+            module,
+            "candidate_logits",
+            lambda *a, _of=original, _name=module.__name__, **k: calls.append(_name) or _of(*a, **k),
+        )
+    candidate_logits(case.hidden, case.weight, case.ids)
+    with use_implementation("reference"):
+        candidate_logits(case.hidden, case.weight, case.ids)
+    candidate_logits(case.hidden, case.weight, case.ids)
+    use_implementation("reference")
+    try:
+        candidate_logits(case.hidden, case.weight, case.ids)
+    finally:
+        use_implementation("chunked")
+    assert [name.rsplit(".")[-1] for name in calls] == ["chunked", "reference", "chunked", "reference"]
+
+
+def test_an_unknown_implementation_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="'fast'.*reference, chunked"):
+        use_implementation("fast")

@@ -1,0 +1,135 @@
+"""The student's top-C and its log-partition from hidden states, without the logits of more than a block of tokens."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import DEVICES, SHAPES, TRANSFORMS, problem
+
+from trustmopd.heads import chunked, reference, top_candidates_of
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 1e-4}
+
+
+def assert_top(hidden, weight, count, bias=None, *, vocab_size=None, tolerance=1e-4, **transform):
+    """Distinct ids whose logits are the largest ones, compared by value: ties may be broken either way."""
+    ids, logsumexp = chunked.top_candidates_of(hidden, weight, count, bias, vocab_size=vocab_size, **transform)
+    logits = reference.full_logits(hidden, weight, bias, **transform)[:, :vocab_size]
+    assert ids.shape == (hidden.shape[0], count) and ids.dtype == torch.int64
+    assert all(len(set(row)) == count for row in ids.tolist())
+    largest = logits.sort(dim=-1, descending=True).values[:, :count]
+    torch.testing.assert_close(logits.gather(-1, ids), largest, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(logsumexp, torch.logsumexp(logits, dim=-1), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_top_candidates_have_the_largest_logits_and_the_partition_is_over_all(shape, dtype, transform, device):
+    case = problem(shape, dtype, device=device)
+    assert_top(case.hidden, case.weight, shape[3], case.bias, tolerance=TOLERANCE[dtype], **transform)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(data=st.data())
+def test_any_shape_and_any_trimming_agrees_with_the_plain_computation(data):
+    vocab_size = data.draw(st.integers(1, 60))
+    kept = data.draw(st.none() | st.integers(1, vocab_size))
+    shape = (data.draw(st.integers(0, 40)), data.draw(st.integers(1, 20)), vocab_size, 1)
+    case = problem(shape, torch.float64, seed=data.draw(st.integers(0, 99)))
+    count = data.draw(st.integers(1, kept or vocab_size))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "BLOCK_BYTES", data.draw(st.integers(1, 5000)))
+        transform = data.draw(st.sampled_from(TRANSFORMS))
+        assert_top(case.hidden, case.weight, count, case.bias, vocab_size=kept, tolerance=1e-12, **transform)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize(
+    "logits",
+    [
+        torch.zeros(4, 32),
+        torch.arange(32.0).expand(4, -1),
+        torch.arange(32.0).flip(0).expand(4, -1),
+        torch.eye(4, 32) * 1e4,
+        torch.full((4, 32), -1e30),
+        torch.arange(32.0).remainder(3).expand(4, -1),
+    ],
+    ids=["all_equal", "ascending", "descending", "one_hot", "all_tiny", "many_ties"],
+)
+@pytest.mark.parametrize("count", [1, 5, 32])
+def test_adversarial_logits_keep_their_largest(logits, count):
+    assert_top(torch.eye(4), logits.T.contiguous(), count)
+
+
+def test_rows_ruled_out_by_a_bias_of_minus_infinity_are_never_candidates():
+    case = problem((6, 5, 20, 4))
+    bias = torch.zeros(20)
+    bias[::2] = -torch.inf
+    ids, logsumexp = chunked.top_candidates_of(case.hidden, case.weight, 10, bias)
+    assert (ids % 2 == 1).all()
+    logits = case.hidden @ case.weight[1::2].T
+    torch.testing.assert_close(logsumexp, torch.logsumexp(logits, dim=-1))
+
+
+def test_a_position_with_every_token_ruled_out_has_no_mass_and_no_nan():
+    ids, logsumexp = chunked.top_candidates_of(torch.ones(2, 3), torch.ones(8, 3), 3, torch.full((8,), -torch.inf))
+    assert all(len(set(row)) == 3 for row in ids.tolist())
+    assert logsumexp.tolist() == [-torch.inf, -torch.inf]
+
+
+@pytest.mark.parametrize("implementation", [reference, chunked], ids=["reference", "chunked"])
+def test_padded_rows_are_neither_candidates_nor_mass(implementation):
+    case = problem((6, 5, 20, 4))
+    padded = torch.cat([case.weight, torch.full((12, 5), 1e3)])
+    bias = torch.cat([case.bias, torch.full((12,), 1e6)])
+    trimmed = implementation.top_candidates_of(case.hidden, padded, 4, bias, vocab_size=20)
+    torch.testing.assert_close(trimmed, reference.top_candidates_of(case.hidden, case.weight, 4, case.bias))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_autocast_does_not_reach_inside(device):
+    case = problem((12, 64, 50, 8), device=device)
+    expected = chunked.top_candidates_of(case.hidden, case.weight, 8, case.bias)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        actual = chunked.top_candidates_of(case.hidden, case.weight, 8, case.bias)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_master_weight_is_rounded_to_the_hidden_states_precision_as_under_autocast(device):
+    case = problem((12, 64, 50, 8), device=device)
+    hidden = case.hidden.bfloat16()
+    actual = chunked.top_candidates_of(hidden, case.weight, 8, case.bias)
+    torch.testing.assert_close(actual, reference.top_candidates_of(hidden, case.weight.bfloat16(), 8, case.bias))
+
+
+def test_a_half_precision_weight_is_not_rounded_further_by_float32_hidden_states():
+    case = problem((12, 64, 50, 8))
+    weight = case.weight.bfloat16()
+    actual = chunked.top_candidates_of(case.hidden, weight, 8, case.bias)
+    torch.testing.assert_close(actual, reference.top_candidates_of(case.hidden, weight.float(), 8, case.bias))
+
+
+def test_the_search_leaves_no_graph():
+    case = problem((5, 4, 9, 3))
+    hidden, weight, bias = case.leaves()
+    ids, logsumexp = top_candidates_of(hidden, weight, 3, bias)
+    assert not ids.requires_grad and not logsumexp.requires_grad
+
+
+@pytest.mark.parametrize(("count", "vocab_size", "limit"), [(0, None, 9), (10, None, 9), (7, 6, 6)])
+def test_more_candidates_than_tokens_are_refused_with_both_numbers(count, vocab_size, limit):
+    case = problem((5, 4, 9, 3))
+    with pytest.raises(ValueError, match=rf"num_candidates = {count} .* {limit} tokens.* from 1 to {limit}"):
+        top_candidates_of(case.hidden, case.weight, count, vocab_size=vocab_size)
+
+
+@pytest.mark.parametrize("vocab_size", [0, 10])
+def test_a_vocabulary_that_does_not_fit_the_head_is_refused_with_both_numbers(vocab_size):
+    case = problem((5, 4, 9, 3))
+    with pytest.raises(ValueError, match=rf"vocab_size = {vocab_size} .* 9 rows.* from 1 to 9"):
+        top_candidates_of(case.hidden, case.weight, 1, vocab_size=vocab_size)

@@ -1,0 +1,54 @@
+"""A step has one gradient: how the batch is split, where the teachers live and what multiplies their heads do not show in it."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+import replay
+
+from trustmopd.heads import use_implementation
+
+#: Two processes are in tests/distributed.
+WAYS = {
+    "batch4_accum2": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+    "batch2_accum4": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
+    "batch1_accum8": {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8},
+    "padded_to_16": {"pad_to_multiple_of": 16},
+    "offloaded": {"teacher_placement": "offload"},
+    "recomputed": {"gradient_checkpointing": True},
+    "reference_head": {},
+}
+
+
+@pytest.fixture(scope="module")
+def whole_batch(tmp_path_factory: pytest.TempPathFactory, calibration: str) -> Callable[[str], replay.Run]:
+    """The step in one piece, by rule: made once, and every other way is held against it."""
+    made: dict[str, replay.Run] = {}
+
+    def of(rule: str) -> replay.Run:
+        if rule not in made:
+            made[rule] = replay.run(tmp_path_factory.mktemp(rule), calibration_path=calibration, **replay.RULES[rule])
+        return made[rule]
+
+    return of
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("rule", replay.RULES)
+def test_every_way_of_taking_a_step_gives_one_gradient_and_one_line_of_metrics(
+    rule, way, whole_batch, calibration, tmp_path
+):
+    with use_implementation("reference") if way == "reference_head" else nullcontext():
+        step = replay.run(tmp_path, calibration_path=calibration, **replay.RULES[rule], **WAYS[way])
+    expected = whole_batch(rule)
+    assert replay.difference(expected.gradient, step.gradient) < 1e-5
+    assert step.loss == pytest.approx(expected.loss, rel=1e-5)
+    assert sum(step.losses) == pytest.approx(expected.loss, rel=1e-5)
+    assert step.token_metrics() == pytest.approx(expected.token_metrics(), rel=1e-5)
+
+
+def test_each_rule_has_a_gradient_of_its_own(whole_batch):
+    """Or the test above would show nothing."""
+    steps = [whole_batch(rule).gradient for rule in replay.RULES]
+    pairs = [(one, other) for place, one in enumerate(steps) for other in steps[:place]]
+    assert min(replay.difference(one, other) for one, other in pairs) > 0.1

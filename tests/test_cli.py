@@ -1,0 +1,165 @@
+"""A user's day at the command line, on small real checkpoints."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from trustmopd.cli import app
+
+TRAINING = {
+    "max_steps": 4,
+    "learning_rate": 1e-3,
+    "num_candidates": 16,
+    "global_batch_size": 8,
+    "max_completion_length": 10,
+    "calibration_batches": 2,
+    "save_steps": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    base = tiny.model(0)
+    student = tiny.save(base, folder / "student")
+    teachers = {
+        name: tiny.save(tiny.specialist(base, seed), folder / name)
+        for seed, name in enumerate(("math", "code", "if"), start=1)
+    }
+    tiny.prompts(64).to_json(folder / "prompts.jsonl")
+    path = folder / "recipe.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "name": "tiny",
+                "student": student,
+                "teachers": teachers,
+                "prompts": {"path": str(folder / "prompts.jsonl")},
+                "training": TRAINING,
+            }
+        )
+    )
+    return path
+
+
+def run(*arguments: str | Path, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+def test_help_has_an_example_for_every_verb_and_needs_no_torch() -> None:
+    for verb in ("train", "calibrate", "diagnose", "merge"):
+        assert f"Example: trustmopd {verb}" in run(verb, "--help")
+    script = "import sys, trustmopd.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_dry_run_says_what_would_happen_and_writes_nothing(recipe: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    said = run("train", recipe, f"output={output}", "allocation.rule=uniform", "--dry-run")
+    assert "all checks passed" in said
+    assert "4 steps of 8 prompts (4 × 2 accumulation)" in said
+    assert "not loaded: this rule needs none" in said
+    assert not output.exists()
+
+
+def test_dry_run_fails_where_the_run_would(recipe: Path, tmp_path: Path) -> None:
+    tiny.save(tiny.model(5), tmp_path / "other", tiny.tokenizer(template="{{ messages }}"))
+    said = run("train", recipe, f"teachers.code={tmp_path / 'other'}", "--dry-run", code=1)
+    assert "teacher 'code'" in said and "another chat template" in said and "allow_template_mismatch" in said
+
+
+def test_train_leaves_a_run_directory_and_a_student_that_loads(recipe: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    said = run("train", recipe, f"output={output}", "seeds=[0, 1]")
+    assert "Trained 4 steps" in said
+    for seed in (0, 1):
+        folder = output / f"seed-{seed}"
+        files = {path.name for path in folder.iterdir()}
+        assert files >= {"recipe.yaml", "manifest.json", "calibration.json", "metrics.jsonl", "allocation", "checkpoints"}
+        student = AutoModelForCausalLM.from_pretrained(folder / "checkpoints" / "checkpoint-4")
+        assert student.config.vocab_size == len(AutoTokenizer.from_pretrained(folder / "checkpoints" / "checkpoint-4"))
+    mu = [json.loads((output / f"seed-{seed}" / "calibration.json").read_text())["mu"] for seed in (0, 1)]
+    assert mu[0] == mu[1]  # measured once, used by all seeds
+    again = run("train", recipe, f"output={output}", "seeds=[0, 1]", code=1)
+    assert "--resume" in again  # an earlier run is never overwritten
+    run("train", recipe, f"output={output}", "seeds=[0, 1]", "--resume")
+    steps = [json.loads(line)["step"] for line in (output / "seed-0" / "metrics.jsonl").read_text().splitlines()]
+    assert max(steps) == 4  # finished: not one step more
+
+
+def test_calibrate_prints_mu_and_train_uses_it(recipe: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    said = run("calibrate", recipe, f"output={output}")
+    saved = json.loads((output / "calibration.json").read_text())
+    assert all(f"{saved['mu'][name]:.4g}" in said for name in ("math", "code", "if"))
+    stamp = (output / "calibration.json").stat().st_mtime_ns
+    assert "Calibrating" not in run("train", recipe, f"output={output}")
+    assert json.loads((output / "calibration.json").read_text()) == saved
+    assert (output / "calibration.json").stat().st_mtime_ns >= stamp
+    assert "uses no calibrated scores" in run("calibrate", recipe, f"output={tmp_path / 'u'}", "allocation.rule=uniform")
+
+
+def test_diagnose_says_in_a_sentence_whether_the_pool_separates(recipe: Path, tmp_path: Path) -> None:
+    said = run("diagnose", recipe, f"output={tmp_path / 'run'}", "--rollouts", "4")
+    found = json.loads((tmp_path / "run" / "diagnosis.json").read_text())
+    assert " ".join(found["verdict"].split()) in said
+    assert [domain["domain"] for domain in found["domains"]] == ["math", "code", "if"]
+    assert all(domain["rollouts"] == 4 for domain in found["domains"])
+
+
+def test_merge_writes_a_checkpoint_that_loads(recipe: Path, tmp_path: Path) -> None:
+    run("merge", recipe, "--out", tmp_path / "soup")
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "soup").config.model_type == "llama"
+    assert "Would average 3 checkpoints" in run("merge", recipe, "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("training.num_candidatse=3", ["training.num_candidatse", "Did you mean `num_candidates`?"]),
+        ("training.num_candidates=1000", ["num_candidates = 1000", "vocabulary of 100"]),
+        ("prompts.path=nowhere.jsonl", ["nowhere.jsonl", "prompt file or folder here, or a Hub dataset id"]),
+        ("student=nowhere", ["the student", "nowhere", "Check the path or Hub id"]),
+        ("peft={r: 0}", ["peft", "LoraConfig"]),
+    ],
+)
+def test_a_slip_is_one_message_and_leaves_nothing_behind(
+    recipe: Path, tmp_path: Path, override: str, words: list[str]
+) -> None:
+    for dry_run in ([], ["--dry-run"]):
+        said = run("train", recipe, f"output={tmp_path / 'run'}", override, *dry_run, code=1)
+        assert all(word in said for word in words), said
+        assert "Traceback" not in said
+        assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_keeps_whole_checkpoints_and_says_how_to_go_on(recipe: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    command = [sys.executable, "-m", "trustmopd", "train", str(recipe), f"output={output}"]
+    process = subprocess.Popen(
+        [*command, "training.max_steps=500"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not (output / "checkpoints" / "checkpoint-2" / "manifest.json").exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said[-2000:]
+    assert "Continue with: trustmopd train" in said and "--resume" in said
+    assert "Traceback" not in said

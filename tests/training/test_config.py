@@ -1,0 +1,168 @@
+"""The defaults are the paper's hyper-parameter table, and what is derived from them is right."""
+
+import pickle
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from trl import DistillationConfig
+
+from trustmopd import TrustMOPDConfig
+
+#: Table "Hyperparameters" of the paper, row by row, under this package's names.
+PAPER = {
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "learning_rate": 1e-6,
+    "lr_scheduler_type": "constant_with_warmup",
+    "warmup_steps": 0.03,
+    "weight_decay": 0.0,
+    "max_grad_norm": 1.0,
+    "max_steps": 116,
+    "global_batch_size": 64,
+    "per_device_train_batch_size": 4,
+    "temperature": 0.6,
+    "top_p": 1.0,
+    "max_prompt_length": 4096,
+    "max_completion_length": 8192,
+    "beta": 1.0,
+    "num_candidates": 128,
+    "gamma": 7.0,
+    "calibration_batches": 8,
+    "allocation": "trust",
+    "score": "displacement",
+    "granularity": "token",
+    "calibrated": True,
+    "distillation_temperature": 1.0,
+}
+
+
+@pytest.fixture
+def one_process(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+
+@pytest.mark.parametrize(("name", "value"), PAPER.items(), ids=PAPER)
+def test_a_default_is_the_papers(one_process, tmp_path, name, value):
+    assert getattr(TrustMOPDConfig(output_dir=str(tmp_path)), name) == value
+
+
+def test_the_optimizer_is_adamw_and_every_step_is_logged(one_process, tmp_path):
+    args = TrustMOPDConfig(output_dir=str(tmp_path))
+    assert args.optim.startswith("adamw")
+    assert args.logging_steps == 1
+
+
+def test_the_learning_rate_warms_up_over_three_percent_of_the_run_and_then_stays(build):
+    trainer = build(max_steps=116, learning_rate=1e-6)
+    trainer.create_optimizer_and_scheduler(num_training_steps=116)
+    rates = []
+    for _ in range(116):
+        rates.append(trainer.optimizer.param_groups[0]["lr"])
+        trainer.optimizer.step()
+        trainer.lr_scheduler.step()
+    warm_up = 4  # 0.03 × 116, rounded up
+    assert rates[:warm_up] == pytest.approx([1e-6 * step / warm_up for step in range(warm_up)])
+    assert rates[warm_up:] == pytest.approx([1e-6] * (116 - warm_up))
+    assert trainer.optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+    assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0}
+
+
+def test_one_process_accumulates_sixteen_micro_batches_of_four_into_sixty_four_prompts(one_process, tmp_path):
+    assert TrustMOPDConfig(output_dir=str(tmp_path)).gradient_accumulation_steps == 16
+
+
+def test_accumulation_follows_the_global_batch(one_process, tmp_path):
+    args = TrustMOPDConfig(output_dir=str(tmp_path), global_batch_size=24, per_device_train_batch_size=3)
+    assert args.gradient_accumulation_steps == 8
+
+
+def test_explicit_accumulation_wins_and_sets_the_global_batch(one_process, tmp_path):
+    args = TrustMOPDConfig(output_dir=str(tmp_path), gradient_accumulation_steps=3, per_device_train_batch_size=5)
+    assert (args.gradient_accumulation_steps, args.global_batch_size) == (3, 15)
+
+
+@pytest.mark.parametrize(("processes", "accumulation"), [(1, 16), (4, 4), (16, 1)])
+def test_accumulation_shrinks_as_processes_are_added(monkeypatch, tmp_path, processes, accumulation):
+    # What TrainingArguments does next would start the other processes' rendezvous and wait for them.
+    monkeypatch.setattr(DistillationConfig, "__post_init__", lambda self: None)
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    args = TrustMOPDConfig(output_dir=str(tmp_path))
+    assert (args.gradient_accumulation_steps, args.global_batch_size) == (accumulation, 64)
+
+
+def test_explicit_accumulation_counts_every_process_into_the_global_batch(monkeypatch, tmp_path):
+    monkeypatch.setattr(DistillationConfig, "__post_init__", lambda self: None)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert TrustMOPDConfig(output_dir=str(tmp_path), gradient_accumulation_steps=2).global_batch_size == 64
+
+
+def test_a_global_batch_that_the_processes_cannot_share_names_all_three_numbers(monkeypatch, tmp_path):
+    monkeypatch.setattr(DistillationConfig, "__post_init__", lambda self: None)
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    with pytest.raises(ValueError, match=r"global_batch_size = 64 .* 4 × 5.*Change one of them"):
+        TrustMOPDConfig(output_dir=str(tmp_path))
+
+
+@pytest.mark.skipif(torch.cuda.is_available() or torch.xpu.is_available(), reason="the hardware has bfloat16")
+def test_a_cpu_trains_in_full_precision(one_process, tmp_path):
+    assert TrustMOPDConfig(output_dir=str(tmp_path)).bf16 is False
+
+
+def test_bfloat16_is_used_where_the_hardware_has_it_and_nothing_else_was_asked_for(one_process, monkeypatch, tmp_path):
+    monkeypatch.setattr("trustmopd.training.config.has_bfloat16", lambda: True)
+    monkeypatch.setattr(DistillationConfig, "__post_init__", lambda self: None)
+    assert TrustMOPDConfig(output_dir=str(tmp_path)).bf16 is True
+    assert TrustMOPDConfig(output_dir=str(tmp_path), fp16=True).bf16 is False
+    assert TrustMOPDConfig(output_dir=str(tmp_path), bf16=False).bf16 is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "scored", "needs_reference", "calibrates"),
+    [
+        ({}, True, True, True),
+        ({"calibrated": False}, True, True, False),
+        ({"score": "likelihood"}, True, False, True),
+        ({"score": "negative_entropy"}, True, False, True),
+        ({"score": "teacher_student_kl"}, True, False, True),
+        ({"allocation": "uniform"}, False, False, False),
+        ({"allocation": "random"}, False, False, False),
+        ({"allocation": "routed"}, False, False, False),
+        ({"allocation": "single", "single_teacher": "math"}, False, False, False),
+        ({"allocation": lambda at, scores: scores}, True, True, True),
+        ({"score": lambda at: at.student_logp}, True, True, True),
+    ],
+)
+def test_a_rule_asks_for_scores_reference_and_calibration_only_where_it_uses_them(
+    one_process, tmp_path, settings, scored, needs_reference, calibrates
+):
+    args = TrustMOPDConfig(output_dir=str(tmp_path), **settings)
+    assert (args.scored, args.needs_reference, args.calibrates) == (scored, needs_reference, calibrates)
+
+
+def test_a_rule_given_as_a_function_is_pickled_and_printed_by_its_name(one_process, tmp_path):
+    rule = lambda at, scores: scores  # noqa: E731 - what cannot be pickled is the point
+    args = TrustMOPDConfig(output_dir=str(tmp_path), allocation=rule, score=rule)
+    restored = pickle.loads(pickle.dumps(args))
+    name = f"{__name__}.{rule.__qualname__}"
+    assert restored.allocation == restored.score == name
+    assert args.to_dict()["allocation"] == args.to_dict()["score"] == name
+    assert args.allocation is rule
+
+
+def test_every_field_of_our_own_is_documented():
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    if not page.is_file():
+        pytest.skip("docs/configuration.md is not written yet")
+    text = page.read_text(encoding="utf-8")
+    inherited = {field.name for field in fields(DistillationConfig)}
+    own = {field.name for field in fields(TrustMOPDConfig)} - inherited
+    assert {name for name in own if f"`{name}`" not in text} == set()
+
+
+def test_every_field_of_our_own_says_what_it_is():
+    inherited = {field.name for field in fields(DistillationConfig)}
+    own = [field for field in fields(TrustMOPDConfig) if field.name not in inherited]
+    assert len(own) >= 17
+    assert [field.name for field in own if not field.metadata.get("help")] == []

@@ -1,0 +1,79 @@
+"""`diagnose`: the numbers behind its tables, and the sentence it draws from them."""
+
+import pytest
+import tiny
+import torch
+
+from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd.training.calibrating import calibration_rows
+from trustmopd.training.diagnosis import DomainDiagnosis, _verdict, diagnose
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> TrustMOPDTrainer:
+    base = tiny.model(0)
+    return TrustMOPDTrainer(
+        model=base,
+        teachers={name: tiny.specialist(base, seed) for seed, name in enumerate(("math", "code", "if"), start=1)},
+        args=TrustMOPDConfig(
+            output_dir=str(tmp_path_factory.mktemp("diagnose")),
+            num_candidates=12,
+            global_batch_size=8,
+            max_completion_length=8,
+            calibration_batches=2,
+        ),
+        train_dataset=tiny.prompts(60),
+        processing_class=tiny.tokenizer(),
+    )
+
+
+def test_scores_of_all_domains_together_average_to_what_calibration_expects(trainer: TrustMOPDTrainer) -> None:
+    found = diagnose(trainer, rollouts_per_domain=10)
+    mu = trainer.calibration.mu
+    for domain in found.domains:
+        assert domain.rollouts == 10
+        assert sum(domain.weight.values()) == pytest.approx(1, abs=1e-6)
+        for name in mu:  # calibrated is raw over mu, and both are means over the same tokens
+            assert domain.score[name] == pytest.approx(domain.raw[name] / mu[name], rel=1e-5)
+            assert domain.spread[name] > 0
+    assert found.held_out
+
+
+def test_diagnosis_prompts_are_held_out_of_calibration_where_there_are_enough(trainer: TrustMOPDTrainer) -> None:
+    from trustmopd.training.diagnosis import _choose
+
+    groups, held_out = _choose(trainer, 10)
+    assert held_out
+    assert not set(calibration_rows(60, 16)) & {row for rows in groups.values() for row in rows}
+    assert not _choose(trainer, 256)[1]  # 60 prompts cannot give 256 a domain: calibration's are taken as well
+
+
+def test_diagnosis_leaves_weights_mode_and_random_state_alone(trainer: TrustMOPDTrainer) -> None:
+    trainer.model.train()
+    before = torch.get_rng_state(), [parameter.clone() for parameter in trainer.model.parameters()]
+    diagnose(trainer, rollouts_per_domain=3)
+    assert trainer.model.training
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(before[1], trainer.model.parameters(), strict=True))
+
+
+def domain(name: str, math: float, code: float, leads: float | None) -> DomainDiagnosis:
+    scores = {"math": math, "code": code}
+    return DomainDiagnosis(name, 9, 90, scores, scores, scores, scores, leads)
+
+
+def test_the_verdict_names_the_teacher_that_outshines_the_matched_one() -> None:
+    separates, words = _verdict([domain("math", 1.2, 0.9, 0.9), domain("code", 1.4, 1.3, 0.4)], ["math", "code"])
+    assert separates is False
+    assert "on 'code' prompts teacher 'math' scores 1.40 against 1.30" in words
+
+
+def test_the_verdict_says_yes_only_if_every_matched_teacher_also_leads_on_most_rollouts() -> None:
+    yes = [domain("math", 1.2, 0.9, 0.98), domain("code", 0.8, 1.3, 0.91)]
+    assert _verdict(yes, ["math", "code"])[0] is True
+    separates, words = _verdict([yes[0], domain("code", 0.8, 1.3, 0.4)], ["math", "code"])
+    assert separates is False and "leads on 40%" in words
+
+
+def test_without_labels_there_is_no_verdict() -> None:
+    assert _verdict([domain("all prompts", 1.0, 1.0, None)], ["math", "code"])[0] is None
