@@ -46,7 +46,8 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "teachers": teachers,
                 "prompts": {"path": str(folder / "prompts.jsonl")},
                 "training": TRAINING,
-            }
+            },
+            sort_keys=False,
         )
     )
     return path
@@ -87,7 +88,14 @@ def test_train_leaves_a_run_directory_and_a_student_that_loads(recipe: Path, tmp
     for seed in (0, 1):
         folder = output / f"seed-{seed}"
         files = {path.name for path in folder.iterdir()}
-        assert files >= {"recipe.yaml", "manifest.json", "calibration.json", "metrics.jsonl", "allocation", "checkpoints"}
+        assert files >= {
+            "recipe.yaml",
+            "manifest.json",
+            "calibration.json",
+            "metrics.jsonl",
+            "allocation",
+            "checkpoints",
+        }
         student = AutoModelForCausalLM.from_pretrained(folder / "checkpoints" / "checkpoint-4")
         assert student.config.vocab_size == len(AutoTokenizer.from_pretrained(folder / "checkpoints" / "checkpoint-4"))
     mu = [json.loads((output / f"seed-{seed}" / "calibration.json").read_text())["mu"] for seed in (0, 1)]
@@ -108,7 +116,9 @@ def test_calibrate_prints_mu_and_train_uses_it(recipe: Path, tmp_path: Path) -> 
     assert "Calibrating" not in run("train", recipe, f"output={output}")
     assert json.loads((output / "calibration.json").read_text()) == saved
     assert (output / "calibration.json").stat().st_mtime_ns >= stamp
-    assert "uses no calibrated scores" in run("calibrate", recipe, f"output={tmp_path / 'u'}", "allocation.rule=uniform")
+    assert "uses no calibrated scores" in run(
+        "calibrate", recipe, f"output={tmp_path / 'u'}", "allocation.rule=uniform"
+    )
 
 
 def test_diagnose_says_in_a_sentence_whether_the_pool_separates(recipe: Path, tmp_path: Path) -> None:
@@ -132,7 +142,7 @@ def test_merge_writes_a_checkpoint_that_loads(recipe: Path, tmp_path: Path) -> N
         ("training.num_candidates=1000", ["num_candidates = 1000", "vocabulary of 100"]),
         ("prompts.path=nowhere.jsonl", ["nowhere.jsonl", "prompt file or folder here, or a Hub dataset id"]),
         ("student=nowhere", ["the student", "nowhere", "Check the path or Hub id"]),
-        ("peft={r: 0}", ["peft", "LoraConfig"]),
+        ("peft={rank: 4}", ["peft", "LoraConfig"]),
     ],
 )
 def test_a_slip_is_one_message_and_leaves_nothing_behind(
@@ -149,7 +159,11 @@ def test_ctrl_c_keeps_whole_checkpoints_and_says_how_to_go_on(recipe: Path, tmp_
     output = tmp_path / "run"
     command = [sys.executable, "-m", "trustmopd", "train", str(recipe), f"output={output}"]
     process = subprocess.Popen(
-        [*command, "training.max_steps=500"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
+        [*command, "training.max_steps=500"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ,
     )
     try:
         deadline = time.monotonic() + 120

@@ -50,7 +50,7 @@ SCORES = {
 
 def check(step: replay.Run, expected: replay.Plain) -> None:
     assert step.loss == pytest.approx(expected.loss, rel=1e-5)
-    assert replay.difference(expected.gradient, step.gradient) < 1e-4
+    assert replay.difference(expected.gradient, step.gradient) < 1e-5
 
 
 @pytest.mark.parametrize("rule", RULES)

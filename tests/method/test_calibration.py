@@ -97,6 +97,14 @@ def test_totals_skip_padding_whatever_stands_there_and_whatever_the_mask_dtype(d
     assert totals.spread.tolist() == [1.0, 0.0]
 
 
+@pytest.mark.parametrize("constant", [0.0, 0.1, 0.3, 0.7, 2.3, 6.33])
+def test_scores_that_never_vary_have_no_spread_whatever_the_rounding(constant):
+    totals = ScoreTotals(1)
+    for tokens in (3, 7, 11):
+        totals.add(torch.full((1, tokens), constant, dtype=torch.float64), torch.ones(tokens))
+    assert totals.spread.item() == pytest.approx(0.0, abs=1e-7)
+
+
 def test_many_small_float32_scores_are_summed_without_losing_digits():
     totals = ScoreTotals(1)
     for _ in range(20):

@@ -232,6 +232,15 @@ def test_a_wrong_gamma_is_refused_when_the_rule_is_made(gamma):
         trust(gamma)
 
 
+def test_displacement_without_a_reference_and_trust_without_a_score_are_refused_with_what_to_pass():
+    logp, ids = torch.zeros(1, 1, 3).log_softmax(-1), torch.arange(3).view(1, 1, 3)
+    at = CandidateState(logp, torch.stack([logp] * 2), None, ids, ids[..., 0], torch.ones(1, 1))
+    with pytest.raises(ValueError, match="reference_logp is None. Score the reference"):
+        objective(at, trust(7.0), SCORES["displacement"])
+    with pytest.raises(ValueError, match="none were given. Pass a score rule"):
+        objective(at, trust(7.0))
+
+
 @given(case=batches(candidates=st.just(1)))
 def test_one_candidate_leaves_nothing_to_learn(case):
     student_logits = tensor(case.student_logits, requires_grad=True)

@@ -14,7 +14,7 @@ from tokenizers import pre_tokenizers
 from transformers import TrainerCallback
 from trl import DistillationTrainer
 
-from trustmopd import Calibration, Teacher
+from trustmopd import Calibration, Teacher, TrustMOPDConfig, TrustMOPDTrainer
 
 OTHER_TEMPLATE = tiny.TEMPLATE.replace("assistant:", "answer:")
 
@@ -175,6 +175,18 @@ def test_a_path_that_does_not_exist_is_named(refuse, family, tmp_path):
     refuse("the student", missing, "Check the path", model=missing)
 
 
+def test_a_student_that_does_not_exist_is_named_when_its_tokenizer_would_be_read_from_it(family, tmp_path):
+    missing = str(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"the student.*nowhere.*Check the path"):
+        TrustMOPDTrainer(
+            model=missing,
+            teachers=family.specialists,
+            args=TrustMOPDConfig(output_dir=str(tmp_path / "run"), use_cpu=True),
+            train_dataset=family.prompts,
+        )
+    assert not (tmp_path / "run").exists()
+
+
 # ---- The pool
 
 
@@ -225,6 +237,7 @@ def test_a_teacher_of_nothing_is_refused(refuse):
         ({"teacher_model_name_or_path": "hub/id"}, ("teacher_model_name_or_path = 'hub/id'", "teachers={")),
         ({"teacher_model_revision": "main"}, ("teacher_model_revision = 'main'", "Teacher(...)")),
         ({"teacher_model_init_kwargs": {"a": 1}}, ("teacher_model_init_kwargs = {'a': 1}", "Teacher(...)")),
+        ({"remove_unused_columns": True}, ("remove_unused_columns = True", "domain")),
         ({"allocation": "single"}, ("single_teacher", "name of the one teacher")),
         (
             {"allocation": "single", "single_teacher": "law"},
@@ -259,6 +272,12 @@ def test_a_label_that_names_no_teacher_is_refused(refuse, family, label):
         "1 of 24 prompts", repr(label), "row 5", "math, code, if", "Relabel or drop",
         prompts=Dataset.from_list(rows), allocation="routed",
     )  # fmt: skip
+
+
+def test_an_evaluation_set_is_checked_as_the_training_set_is(refuse, family):
+    unlabelled = family.prompts.remove_columns("domain")
+    refuse("no column 'domain'", "domain_column", eval_prompts=unlabelled, allocation="routed")
+    refuse("no column 'prompt'", "Rename", eval_prompts=family.prompts.rename_column("prompt", "question"))
 
 
 @pytest.mark.parametrize("domain", ["a name", "a class"])

@@ -24,7 +24,9 @@ AllocationRule = Callable[[CandidateState, Tensor | None], Tensor]
 
 def _displacement(at: CandidateState) -> Tensor:
     if at.reference_logp is None:
-        raise ValueError("displacement is measured from the reference, but reference_logp is None. Score the reference.")
+        raise ValueError(
+            "displacement is measured from the reference, but reference_logp is None. Score the reference."
+        )
     return displacement(at.teacher_logp, at.reference_logp)
 
 

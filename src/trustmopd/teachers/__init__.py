@@ -3,7 +3,7 @@
 from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tokenizer
 from trustmopd.teachers.load import build_pool
 from trustmopd.teachers.pool import Member, TeacherPool
-from trustmopd.teachers.preflight import preflight
+from trustmopd.teachers.preflight import load_tokenizer, preflight
 from trustmopd.teachers.spec import REFERENCE, Teacher, as_teachers
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "build_pool",
     "fingerprint",
     "fingerprint_tokenizer",
+    "load_tokenizer",
     "preflight",
 ]

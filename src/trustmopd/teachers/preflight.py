@@ -72,6 +72,25 @@ def facts_of(
     return ModelFacts(role, str(source), text_config.vocab_size, frozenset(eos_ids), tokenizer)
 
 
+def load_tokenizer(
+    source: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
+    """The student's tokenizer, which renders the prompts for everyone."""
+    try:
+        return AutoTokenizer.from_pretrained(
+            source,
+            revision=revision,
+            padding_side="left",
+            truncation_side="left",
+            trust_remote_code=trust_remote_code,
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"the student: cannot load the tokenizer of {source!r} ({_first_line(error)}). Check the path or Hub id; "
+            "save a tokenizer beside the checkpoint, or pass one as processing_class."
+        ) from error
+
+
 def preflight(
     student: str | Path | PreTrainedModel,
     teachers: Mapping[str, Teacher],

@@ -25,9 +25,7 @@ class TrustMOPDConfig(DistillationConfig):
     the scores and the loss use `distillation_temperature`."""
 
     # The method
-    allocation: str | Callable = _field(
-        "trust", "Who teaches: trust, uniform, random, single, routed, or a callable."
-    )
+    allocation: str | Callable = _field("trust", "Who teaches: trust, uniform, random, single, routed, or a callable.")
     score: str | Callable = _field(
         "displacement",
         "What trust is measured by: displacement, likelihood, negative_entropy, teacher_student_kl, or a callable.",

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from peft import LoraConfig
-from transformers import AutoTokenizer
 
-from trustmopd.data import check_labels, check_prompts, load_prompts
+from trustmopd.data import load_prompts
 from trustmopd.recipe import Recipe, RecipeError
-from trustmopd.teachers import Teacher, as_teachers, preflight
+from trustmopd.teachers import Teacher
 from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.setup import check_ingredients, used_teachers
 from trustmopd.training.trainer import TrustMOPDTrainer
 
 
@@ -56,31 +56,19 @@ def check(recipe: Recipe) -> dict[str, str]:
     args = config_of(recipe, recipe.seeds[0])
     lora_of(recipe)
     prompts = load_prompts(recipe.prompts.path, recipe.prompts.split)
-    check_prompts(prompts)
-    teachers = as_teachers(teachers_of(recipe))
-    if args.allocation == "routed":
-        check_labels(prompts, args.domain_column, list(teachers))
-    vocab_size = preflight(
-        recipe.student,
-        teachers,
-        None if recipe.reference is None else Teacher(model=recipe.reference),
-        AutoTokenizer.from_pretrained(recipe.student, trust_remote_code=args.trust_remote_code),
-        num_candidates=args.num_candidates,
-        allow_template_mismatch=args.allow_template_mismatch,
-        trust_remote_code=args.trust_remote_code,
-    )
-    used = [name for name in teachers if args.allocation != "single" or name == args.single_teacher]
+    given = check_ingredients(recipe.student, teachers_of(recipe), recipe.reference, args, prompts)
+    used = used_teachers(given.teachers, args)
     calibration = (
         args.calibration_path or f"{args.calibration_batches} × {args.global_batch_size} rollouts before training"
     )
     rule = ", ".join(f"{key} {value}" for key, value in recipe.allocation.model_dump().items())
     return {
         "student": recipe.student + ("" if recipe.peft is None else f", as a LoRA adapter {recipe.peft}"),
-        "teachers": ", ".join(f"{name} = {teachers[name].source}" for name in used),
+        "teachers": ", ".join(f"{name} = {teacher.source}" for name, teacher in used.items()),
         "reference": (recipe.reference or "the initial student")
         if args.needs_reference
         else "not loaded: this rule needs none",
-        "vocabulary": f"{vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
+        "vocabulary": f"{given.vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
         "allocation": rule,
         "calibration": calibration if args.calibrates else "none: this rule uses no calibrated scores",
         "prompts": f"{len(prompts)} from {recipe.prompts.path}",

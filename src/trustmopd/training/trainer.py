@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from accelerate.utils import DistributedType, gather_object
+from accelerate.utils import gather_object
 from datasets import Dataset
 from peft import PeftConfig
 from torch import Tensor
 from transformers import (
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainerCallback,
@@ -26,17 +25,10 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl import DistillationTrainer
 
-from trustmopd.data import check_labels, check_prompts, prompt_hash
+from trustmopd.data import prompt_hash
 from trustmopd.heads import Head
 from trustmopd.method import SCORES, Calibration, Objective, objective, response_means
-from trustmopd.teachers import (
-    Teacher,
-    as_teachers,
-    build_pool,
-    fingerprint,
-    preflight,
-)
-from trustmopd.teachers.spec import model_id
+from trustmopd.teachers import Teacher, fingerprint
 from trustmopd.training.calibrating import measure_calibration
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
@@ -54,6 +46,7 @@ from trustmopd.training.records import chosen_rows, token_table, write_records
 from trustmopd.training.rules import allocation_rule
 from trustmopd.training.run_files import RunFiles, save_beside
 from trustmopd.training.scoring import ScoredCandidates, score_candidates
+from trustmopd.training.setup import check_ingredients, load_pool
 
 logger = logging.getLogger(__name__)
 
@@ -99,53 +92,15 @@ class TrustMOPDTrainer(DistillationTrainer):
         peft_config: PeftConfig | None = None,
         tools: list[Callable] | None = None,
     ):
-        source = str(model) if isinstance(model, (str, Path)) else model_id(model)
-        args = args or TrustMOPDConfig(output_dir=f"{Path(source).name}-TrustMOPD")
-        if not isinstance(train_dataset, Dataset):
-            raise ValueError(
-                f"train_dataset is a {type(train_dataset).__name__}; a datasets.Dataset is needed, since prompts, "
-                "lengths and labels are checked before training. Turn a stream into one with "
-                "Dataset.from_list(list(stream.take(n)))."
-            )
-        self.teachers = as_teachers(teachers)
-        check_prompts(train_dataset)
-        if args.allocation == "routed":
-            check_labels(train_dataset, args.domain_column, list(self.teachers))
-        if args.allocation == "single" and args.single_teacher not in self.teachers:
-            raise ValueError(
-                f"single_teacher = {args.single_teacher!r} names no teacher; the pool has {', '.join(self.teachers)}. "
-                "Choose one of them."
-            )
-        reference = _as_reference(reference, model)
-        if processing_class is None:
-            processing_class = AutoTokenizer.from_pretrained(
-                source,
-                revision=(args.model_init_kwargs or {}).get("revision"),
-                padding_side="left",
-                truncation_side="left",
-                trust_remote_code=args.trust_remote_code,
-            )
-        if not isinstance(processing_class, PreTrainedTokenizerBase):
-            raise ValueError(
-                f"processing_class is a {type(processing_class).__name__}; only text models, with a tokenizer, are "
-                "supported."
-            )
-        self.vocab_size = preflight(
-            model,
-            self.teachers,
-            reference,
-            processing_class,
-            num_candidates=args.num_candidates,
-            allow_template_mismatch=args.allow_template_mismatch,
-            trust_remote_code=args.trust_remote_code,
-        )
-
+        args = args or TrustMOPDConfig(output_dir="TrustMOPD")
+        given = check_ingredients(model, teachers, reference, args, train_dataset, processing_class)
+        assert train_dataset is not None
         super().__init__(
             model=str(model) if isinstance(model, Path) else model,
             args=args,
             train_dataset=with_rows(train_dataset),
             eval_dataset=eval_dataset,
-            processing_class=processing_class,
+            processing_class=given.tokenizer,
             callbacks=callbacks,
             optimizers=optimizers,
             quantization_config=quantization_config,
@@ -163,22 +118,11 @@ class TrustMOPDTrainer(DistillationTrainer):
                 f"the prompt set has {len(self.train_dataset)} prompts to train on, fewer than one batch of "
                 f"global_batch_size = {args.global_batch_size}. Add prompts, or lower global_batch_size."
             )
-        used = {n: t for n, t in self.teachers.items() if args.allocation != "single" or n == args.single_teacher}
-        mixed = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
-        self.student_source = source
+        self.teachers = given.teachers
+        self.vocab_size = given.vocab_size
+        self.student_source = given.source
         self.student_fingerprint = fingerprint(self.model)
-        self.pool = build_pool(
-            used,
-            reference,
-            self.model,
-            with_reference=args.needs_reference,
-            device=self.accelerator.device,
-            dtype=getattr(torch, args.teacher_dtype) if args.teacher_dtype else mixed or torch.float32,
-            offload=args.teacher_placement == "offload",
-            share=self.accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED),
-            autocast_dtype=mixed,
-            trust_remote_code=args.trust_remote_code,
-        )
+        self.pool = load_pool(given, self.model, args, self.accelerator)
         self.run_dir = Path(args.run_dir or args.output_dir)
         self.clock = PhaseClock(self.accelerator.device)
         self.calibration: Calibration | None = None
@@ -385,17 +329,6 @@ class TrustMOPDTrainer(DistillationTrainer):
             tables, self._tables = gather_object(self._tables), []
             if self.accelerator.is_main_process and tables:
                 write_records(self.run_dir / "allocation" / f"step-{self.state.global_step + 1:06d}.parquet", tables)
-
-
-def _as_reference(reference: Any, student: Any) -> Teacher | None:
-    """None where the reference is the student itself, by object or by name."""
-    if (
-        reference is None
-        or reference is student
-        or (isinstance(reference, (str, Path)) and str(reference) == str(student))
-    ):
-        return None
-    return reference if isinstance(reference, Teacher) else Teacher(model=reference)
 
 
 def _sequences(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,101 @@
+"""What a trainer is given, checked before anything is loaded or written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from trustmopd.data import check_labels, check_prompts
+from trustmopd.teachers import Teacher, TeacherPool, as_teachers, build_pool, load_tokenizer, preflight
+from trustmopd.teachers.spec import model_id
+from trustmopd.training.config import TrustMOPDConfig
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """`source` names the student, `reference=None` is the student; `vocab_size` counts the rows that all models have."""
+
+    source: str
+    teachers: dict[str, Teacher]
+    reference: Teacher | None
+    tokenizer: PreTrainedTokenizerBase
+    vocab_size: int
+
+
+def check_ingredients(
+    model: Any,
+    teachers: Mapping[str, Any],
+    reference: Any,
+    args: TrustMOPDConfig,
+    prompts: Any,
+    tokenizer: Any = None,
+) -> Ingredients:
+    if not isinstance(prompts, Dataset):
+        raise ValueError(
+            f"train_dataset is a {type(prompts).__name__}; a datasets.Dataset is needed, since prompts, lengths and "
+            "labels are checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
+        )
+    pool = as_teachers(teachers)
+    check_prompts(prompts)
+    if args.allocation == "routed":
+        check_labels(prompts, args.domain_column, list(pool))
+    if args.allocation == "single" and args.single_teacher not in pool:
+        raise ValueError(
+            f"single_teacher = {args.single_teacher!r} names no teacher; the pool has {', '.join(pool)}. Choose one of "
+            "them."
+        )
+    source = str(model) if isinstance(model, (str, Path)) else model_id(model)
+    if tokenizer is None:
+        revision = (args.model_init_kwargs or {}).get("revision")
+        tokenizer = load_tokenizer(source, revision=revision, trust_remote_code=args.trust_remote_code)
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ValueError(
+            f"processing_class is a {type(tokenizer).__name__}; only text models, with a tokenizer, are supported."
+        )
+    reference = _as_reference(reference, model)
+    vocab_size = preflight(
+        model,
+        pool,
+        reference,
+        tokenizer,
+        num_candidates=args.num_candidates,
+        allow_template_mismatch=args.allow_template_mismatch,
+        trust_remote_code=args.trust_remote_code,
+    )
+    return Ingredients(source, pool, reference, tokenizer, vocab_size)
+
+
+def _as_reference(reference: Any, student: Any) -> Teacher | None:
+    """None where the reference is the student itself, by object or by name."""
+    named = isinstance(reference, (str, Path)) and str(reference) == str(student)
+    if reference is None or reference is student or named:
+        return None
+    return reference if isinstance(reference, Teacher) else Teacher(model=reference)
+
+
+def used_teachers(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> dict[str, Teacher]:
+    """The teachers that the allocation rule asks: the others are not loaded."""
+    return {name: t for name, t in teachers.items() if args.allocation != "single" or name == args.single_teacher}
+
+
+def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerator: Accelerator) -> TeacherPool:
+    mixed = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+    return build_pool(
+        used_teachers(given.teachers, args),
+        given.reference,
+        student,
+        with_reference=args.needs_reference,
+        device=accelerator.device,
+        dtype=getattr(torch, args.teacher_dtype) if args.teacher_dtype else mixed or torch.float32,
+        offload=args.teacher_placement == "offload",
+        # Sharding takes the student's tensors apart: the pool then keeps a base of its own.
+        share=accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED),
+        autocast_dtype=mixed,
+        trust_remote_code=args.trust_remote_code,
+    )

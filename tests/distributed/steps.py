@@ -1,0 +1,70 @@
+"""What both sides of the comparison run: called by the test in one process, and as a script in several."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import replay
+import torch
+from peft import LoraConfig
+
+from trustmopd import Teacher
+from trustmopd.method import ScoreTotals
+from trustmopd.training.rollouts import judge_rollouts
+
+#: Two steps of eight responses, each with some of the rows; one of them is empty.
+LENGTHS = (*replay.LENGTHS, 4, 7, 2, replay.LONGEST, 10, 1, 11, 3)
+#: Rows that do not fill the batches of two processes.
+SOME_ROWS = (3, 15, 2, 8, 0, 1, 9, 12, 4, 6, 13)
+SPLITS = {
+    1: {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1},
+    2: {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
+}
+RUNS = [*replay.RULES, "adapters"]
+
+
+def options_of(num_processes: int) -> dict[str, Any]:
+    common = {"lengths": LENGTHS, "max_steps": 2, "record_allocation_every": 1, "calibration_batches": 2}
+    return {**common, **SPLITS[num_processes]}
+
+
+def take_steps(folder: Path, calibration: str, adapters: Path, num_processes: int) -> None:
+    """Leaves, by run, gradients and logs in `<run>.pt` and token records in `<run>/allocation`."""
+    runs = {rule: {"calibration_path": calibration, **given} for rule, given in replay.RULES.items()}
+    runs["adapters"] = {
+        "teachers": {name: Teacher(adapter=adapters / name) for name in replay.TEACHERS},
+        "peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
+        "gradient_checkpointing": True,
+    }
+    for name in RUNS:
+        run = replay.run(folder / name, **options_of(num_processes), **runs[name])
+        assert run.trainer.accelerator.num_processes == num_processes
+        if run.trainer.accelerator.is_main_process:
+            torch.save({"gradients": run.gradients, "logs": run.logs}, folder / f"{name}.pt")
+
+
+def measure(folder: Path, num_processes: int) -> None:
+    """Leaves what `calibrate` finds, and the mean scores of some rows, in `measured.json`."""
+    trainer = replay.trainer_of(folder / "calibrate", **options_of(num_processes))
+    calibration = trainer.calibrate()
+    totals = ScoreTotals(len(replay.TEACHERS))
+    for _, scored, result in judge_rollouts(trainer, SOME_ROWS, seed=0, description="Some rows"):
+        totals.add(result.scores, scored.at.mask)
+    totals.totals = trainer.accelerator.reduce(totals.totals, "sum")
+    if trainer.accelerator.is_main_process:
+        found = {
+            "calibration": {"mu": calibration.mu, "spread": calibration.spread, "tokens": calibration.tokens},
+            "some_rows": {"mean": totals.mean.tolist(), "tokens": totals.tokens},
+        }
+        (folder / "measured.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    into, calibration, adapters = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+    world_size = int(os.environ["WORLD_SIZE"])
+    take_steps(into, calibration, adapters, world_size)
+    measure(into, world_size)
+    torch.distributed.destroy_process_group()

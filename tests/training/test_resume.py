@@ -1,0 +1,320 @@
+"""A run that is killed goes on as if it had not been, or says why it cannot."""
+
+import copy
+import json
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import tiny
+import torch
+from peft import LoraConfig
+from safetensors.torch import load_file
+from transformers import Trainer
+
+import trustmopd
+import trustmopd.training.trainer as trainer_module
+
+SCRIPT = '''
+"""Six steps from checkpoints on disk. With `wait_after`, that step is made and the next one never begins."""
+import json
+import sys
+import time
+
+import tiny
+import torch
+from transformers import TrainerCallback
+
+import trustmopd.training.trainer as trainer_module
+from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
+
+
+class Wait(TrainerCallback):
+    def __init__(self, after):
+        self.after = after
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.after:
+            time.sleep(600)
+
+
+def no_calibrating(trainer):
+    raise AssertionError("a resumed run must not calibrate again")
+
+
+def run(output_dir, checkpoints, allocation, wait_after=None, resume=False):
+    torch.set_num_threads(1)
+    if resume:
+        trainer_module.measure_calibration = no_calibrating
+    trainer = TrustMOPDTrainer(
+        model=checkpoints["base"],
+        teachers={name: checkpoints[name] for name in ("math", "code", "if")},
+        args=TrustMOPDConfig(
+            output_dir=output_dir,
+            allocation=allocation,
+            num_candidates=16,
+            max_completion_length=6,
+            global_batch_size=4,
+            per_device_train_batch_size=2,
+            calibration_batches=1,
+            max_steps=6,
+            save_steps=2,
+            learning_rate=1e-3,
+            record_allocation_every=1,
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+        ),
+        # 20 prompts, 5 batches: the sixth step lies in the second epoch
+        train_dataset=tiny.prompts(20),
+        callbacks=[Wait(wait_after)],
+    )
+    trainer.train(resume_from_checkpoint=resume)
+
+
+if __name__ == "__main__":
+    run(**json.loads(sys.argv[1]))
+'''
+
+
+def start(script, **arguments):
+    sources = [str(Path(tiny.__file__).parent), str(Path(trustmopd.__file__).parents[1])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sources), "OMP_NUM_THREADS": "1"}
+    environment.pop("WORLD_SIZE", None)
+    return subprocess.Popen(
+        [sys.executable, str(script), json.dumps(arguments)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def kill_after(process, metrics, step):
+    """SIGKILL once the line of this step has been written."""
+    until = time.monotonic() + 150
+    while not metrics.is_file() or f'"step": {step},' not in metrics.read_text():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < until, f"step {step} was not reached"
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("allocation", "killed_after"), [("trust", 5), ("random", 3)])
+def test_killed_run_resumes_on_the_same_trajectory(checkpoints, tmp_path, steps_of, allocation, killed_after):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    process = start(
+        script, output_dir=str(killed), checkpoints=checkpoints, allocation=allocation, wait_after=killed_after
+    )
+    kill_after(process, killed / "metrics.jsonl", killed_after)
+    assert sorted(path.name for path in killed.glob("checkpoint-*"))[-1] == f"checkpoint-{killed_after - 1}"
+    calibration = (killed / "calibration.json").read_bytes() if allocation == "trust" else None
+
+    # As a kill in the middle of writing would leave them.
+    with (killed / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"step": 6, "lo')
+    (killed / "allocation" / f"step-{killed_after:06d}.parquet").write_bytes(b"PAR1 half a table")
+    (killed / "allocation" / "step-000009.parquet").write_bytes(b"a longer run was here")
+
+    resumed = start(script, output_dir=str(killed), checkpoints=checkpoints, allocation=allocation, resume=True)
+    _, errors = resumed.communicate(timeout=150)
+    assert resumed.returncode == 0, errors
+    runpy.run_path(str(script))["run"](str(whole), checkpoints, allocation)
+
+    expected, found = steps_of(whole), steps_of(killed)
+    assert [line["step"] for line in found] == [line["step"] for line in expected] == [1, 2, 3, 4, 5, 6]
+    for name in ("loss", "grad_norm", "learning_rate", "weight/math", "weight/code", "candidates/student_mass", "epoch"):
+        assert [line[name] for line in found] == pytest.approx([line[name] for line in expected], abs=1e-6), name
+    assert len({line["loss"] for line in found}) == 6
+    weights, resumed_weights = (load_file(run / "checkpoint-6" / "model.safetensors") for run in (whole, killed))
+    for name, weight in weights.items():
+        torch.testing.assert_close(resumed_weights[name], weight, rtol=0, atol=1e-6)
+    assert any(not torch.equal(weight, tiny_weight) for weight, tiny_weight in zip(
+        weights.values(), load_file(Path(checkpoints["base"]) / "model.safetensors").values(), strict=True
+    ))  # fmt: skip
+
+    records = sorted(path.name for path in (killed / "allocation").iterdir())
+    assert records == [f"step-{step:06d}.parquet" for step in range(1, 7)]
+    for name in records:
+        table, other = (pq.read_table(run / "allocation" / name) for run in (killed, whole))
+        for column in ("step", "prompt_id", "position", "token_id"):
+            assert table[column].to_pylist() == other[column].to_pylist(), (name, column)
+        assert table["weight_if"].to_pylist() == pytest.approx(other["weight_if"].to_pylist(), abs=1e-5)
+    if calibration is not None:
+        assert (killed / "calibration.json").read_bytes() == calibration
+        assert (killed / "checkpoint-6" / "calibration.json").read_bytes() == calibration
+
+
+def test_a_student_that_trains_an_adapter_resumes_on_the_same_trajectory(make, tmp_path, steps_of):
+    adapter = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    settings = {"max_steps": 4, "save_steps": 2, "calibration_batches": 1, "learning_rate": 1e-2}
+    make(tmp_path / "whole", peft_config=adapter, **settings).train()
+    shutil.copytree(tmp_path / "whole" / "checkpoint-2", tmp_path / "resumed" / "checkpoint-2")
+    make(tmp_path / "resumed", peft_config=adapter, **settings).train(resume_from_checkpoint=True)
+    expected = [line["loss"] for line in steps_of(tmp_path / "whole")][2:]
+    assert [line["loss"] for line in steps_of(tmp_path / "resumed")] == pytest.approx(expected, abs=1e-6)
+
+
+# ---- Which checkpoint, and whether it belongs to this run
+
+
+@pytest.fixture(scope="module")
+def two_steps(make, tmp_path_factory):
+    """A finished run with checkpoints after both of its steps."""
+    folder = tmp_path_factory.mktemp("two") / "run"
+    make(folder, save_steps=1, calibration_batches=1).train()
+    return folder
+
+
+@pytest.fixture
+def run(two_steps, tmp_path):
+    return Path(shutil.copytree(two_steps, tmp_path / "run"))
+
+
+@pytest.fixture
+def go_on(build):
+    """The trainer that made `run`, but for what is named, with one more step to make."""
+
+    def trainer(**parts):
+        return build(**{"save_steps": 1, "calibration_batches": 1, "max_steps": 3, **parts})
+
+    return trainer
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def test_a_checkpoint_that_was_never_finished_is_passed_over(run, go_on, steps_of):
+    (run / "checkpoint-2" / "manifest.json").unlink()
+    expected = steps_of(run)
+    go_on(max_steps=2).train(resume_from_checkpoint=True)
+    found = steps_of(run)
+    assert [line["step"] for line in found] == [1, 2]
+    assert found[0] == expected[0]
+    assert found[1]["loss"] == pytest.approx(expected[1]["loss"], abs=1e-6)
+    assert found[1]["seconds/rollout"] != expected[1]["seconds/rollout"]
+
+
+def test_a_checkpoint_that_was_never_finished_is_refused_by_name(run, go_on):
+    (run / "checkpoint-2" / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"checkpoint-2 was cut short.*resume_from_checkpoint=True"):
+        go_on().train(resume_from_checkpoint=str(run / "checkpoint-2"))
+
+
+@pytest.mark.parametrize("resume", [True, "checkpoint-2"])
+def test_a_checkpoint_whose_weights_were_cut_short_is_passed_over_or_named(run, go_on, steps_of, resume):
+    cut(run / "checkpoint-2" / "model.safetensors")
+    try:
+        go_on().train(resume_from_checkpoint=resume if resume is True else str(run / resume))
+    except ValueError as error:
+        assert "checkpoint-2" in str(error) and "model.safetensors" in str(error) and "cut short" in str(error)
+    else:
+        assert resume is True
+        assert [line["step"] for line in steps_of(run)] == [1, 2, 3]
+
+
+def test_without_a_whole_checkpoint_there_is_nothing_to_resume(run, go_on):
+    for manifest in run.glob("checkpoint-*/manifest.json"):
+        manifest.unlink()
+    with pytest.raises(ValueError, match=r"no whole checkpoint in .*run.*Start the run without resuming"):
+        go_on().train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_that_does_not_exist_is_named(run, go_on):
+    with pytest.raises(ValueError, match=r"checkpoint-7 does not exist.*Resume from another one"):
+        go_on().train(resume_from_checkpoint=str(run / "checkpoint-7"))
+
+
+def test_a_checkpoint_killed_while_it_was_written_anew_is_not_taken_for_whole(run, go_on, monkeypatch):
+    """Going back to checkpoint-1 writes over checkpoint-2, whose old manifest must not vouch for the new half."""
+
+    def killed(self, output_dir):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        context.setattr(Trainer, "_save_optimizer_and_scheduler", killed)
+        go_on(learning_rate=1e-2).train(resume_from_checkpoint=str(run / "checkpoint-1"))
+    assert not (run / "checkpoint-2" / "manifest.json").exists()
+
+
+def test_the_old_checkpoint_is_kept_until_the_new_one_is_whole(run, go_on, monkeypatch):
+    """With one checkpoint to keep, a kill just before the new one's last file must leave the old one."""
+    shutil.rmtree(run / "checkpoint-1")
+
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        context.setattr(trainer_module, "save_beside", killed)
+        go_on(save_total_limit=1).train(resume_from_checkpoint=True)
+    assert [path.parent.name for path in run.glob("checkpoint-*/manifest.json")] == ["checkpoint-2"]
+
+
+def test_only_as_many_checkpoints_are_kept_as_asked_for(run, go_on):
+    go_on(save_total_limit=1).train(resume_from_checkpoint=True)
+    assert [path.name for path in run.glob("checkpoint-*")] == ["checkpoint-3"]
+
+
+@pytest.mark.parametrize("teacher", ["math", "if"])
+def test_another_teacher_under_the_same_name_is_refused(run, go_on, family, teacher):
+    before = (run / "metrics.jsonl").read_bytes()
+    changed = {**family.specialists, teacher: tiny.specialist(family.base, 99)}
+    with pytest.raises(ValueError, match=rf"teacher '{teacher}' is not what this run began with.*Restore"):
+        go_on(teachers=changed).train(resume_from_checkpoint=True)
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_teacher_more_or_less_is_refused(run, go_on, family):
+    more = {**family.specialists, "law": tiny.specialist(family.base, 99)}
+    fewer = {name: family.specialists[name] for name in ("math", "code")}
+    with pytest.raises(ValueError, match=r"teacher 'law' is not what this run began with"):
+        go_on(teachers=more).train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match=r"teacher 'if' is not what this run began with"):
+        go_on(teachers=fewer).train(resume_from_checkpoint=True)
+
+
+def test_another_prompt_set_is_refused(run, go_on, family):
+    with pytest.raises(ValueError, match=r"the prompt set is not what this run began with.*another output_dir"):
+        go_on(prompts=family.prompts.select(range(23, -1, -1))).train(resume_from_checkpoint=True)
+
+
+def test_another_student_or_reference_is_refused(run, go_on, family):
+    with pytest.raises(ValueError, match=r"the student is not what this run began with"):
+        go_on(model=tiny.specialist(family.base, 98), reference=copy.deepcopy(family.base)).train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match=r"the reference is not what this run began with"):
+        go_on(reference=tiny.specialist(family.base, 98)).train(resume_from_checkpoint=True)
+
+
+def test_a_resumed_run_uses_the_calibration_of_its_checkpoint(run, go_on, monkeypatch):
+    stored = run / "checkpoint-2" / "calibration.json"
+    payload = json.loads(stored.read_text())
+    payload["mu"]["math"] = 123.0
+    stored.write_text(json.dumps(payload))
+    monkeypatch.setattr(trainer_module, "measure_calibration", lambda trainer: pytest.fail("calibrated again"))
+    trainer = go_on()
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.calibration.mu["math"] == 123.0
+
+
+def test_calibrating_a_resumed_run_is_refused_because_its_student_has_moved(run, go_on):
+    trainer = go_on()
+    trainer.train(resume_from_checkpoint=True)
+    with pytest.raises(RuntimeError, match=r"calibrate\(\) was called after 3 training steps.*before train\(\)"):
+        trainer.calibrate()
+
+
+def test_a_run_begun_anew_in_an_old_folder_keeps_nothing_of_the_old_metrics(run, go_on, steps_of):
+    go_on(max_steps=1).train()
+    assert [line["step"] for line in steps_of(run)] == [1]
