@@ -184,8 +184,8 @@ def append(rows: list[dict[str, object]], path: Path) -> None:
 
 
 def main(
-    tokens: Annotated[list[int], typer.Option(help="Response tokens; repeat the option for several.")] = [512, 2048],
-    vocab: Annotated[list[int], typer.Option(help="Vocabulary sizes; repeat the option for several.")] = [49152],
+    tokens: Annotated[str, typer.Option(help="Response tokens, one shape for each.")] = "512,2048",
+    vocab: Annotated[str, typer.Option(help="Vocabulary sizes, one shape for each.")] = "49152",
     hidden: Annotated[int, typer.Option(help="Hidden size of every model.")] = 576,
     candidates: Annotated[int, typer.Option(help="Candidates per token, C.")] = 128,
     teachers: Annotated[int, typer.Option(help="Teachers, K; the reference comes on top.")] = 3,
@@ -194,18 +194,23 @@ def main(
     implementations: Annotated[str, typer.Option(help="What to compare; ratios are to the first.")] = "naive,chunked",
     repeats: Annotated[int, typer.Option(help="Timed runs of each case; 0 measures memory alone.")] = 5,
     sweep: Annotated[bool, typer.Option(help="Memory alone, over four token counts and three vocabularies.")] = False,
-    output: Annotated[Path, typer.Option(help="CSV file to append to.")] = RESULTS,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads; a busy machine gives steadier ratios with 1.")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="CSV file to append to.", show_default="results/heads.csv")] = RESULTS,
 ) -> None:
     """Compare implementations of the output head: milliseconds and extra memory of loss and backward."""
     if sweep:
-        tokens, vocab, repeats = [512, 1024, 2048, 4096], [12288, 24576, 49152], 0
+        tokens, vocab, repeats = "512,1024,2048,4096", "12288,24576,49152", 0
+    if threads:
+        torch.set_num_threads(threads)
     shapes = [
         [Case(device, name, teachers, t, hidden, v, candidates, dtype) for name in implementations.split(",")]
-        for v, t in itertools.product(vocab, tokens)
+        for v, t in itertools.product(map(int, vocab.split(",")), map(int, tokens.split(",")))
     ]
     versions = f"python {platform.python_version()} torch {torch.__version__}"
     rows: list[dict[str, object]] = []
-    table = Table("implementation", "tokens", "vocab", "ms", "ratio", "extra GiB", "ratio", "one [T, V] float32 GiB")
+    table = Table("head", "tokens", "vocab", "ms", "ratio", "extra GiB", "ratio", "full logits GiB")
     for cases in track(shapes, description="shapes", console=Console(stderr=True)):
         measure = extra_gib if device.startswith("cuda") else in_own_process
         memory = {case: measure(case) for case in cases}

@@ -11,7 +11,7 @@ import replay
 import steps
 import tiny
 import torch
-from conftest import launch
+from processes import launch
 
 pytestmark = pytest.mark.distributed
 
@@ -34,7 +34,9 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def logged(line: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in line.items() if name.startswith((*replay.TOKEN_METRICS, "loss", "completions/"))}
+    return {
+        name: value for name, value in line.items() if name.startswith((*replay.TOKEN_METRICS, "loss", "completions/"))
+    }
 
 
 @pytest.mark.parametrize("run", steps.RUNS)

@@ -18,7 +18,12 @@ from trustmopd.teachers import fingerprint
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
 #: Two steps: the A of a fresh adapter has a gradient from the second one only, when its B is no longer 0.
-STEPS = {"max_steps": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "gradient_checkpointing": True}
+STEPS = {
+    "max_steps": 2,
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "gradient_checkpointing": True,
+}
 FRESH = {"peft_config": LORA, **STEPS}
 
 
@@ -137,7 +142,9 @@ def test_the_reference_of_a_trained_adapter_student_is_the_student_as_it_began(t
         **STEPS,
     )
     check_same_steps(apart, given)
-    assert (student(torch.tensor([[5, 6, 7]])).logits - trained_student()(torch.tensor([[5, 6, 7]])).logits).abs().max() > 1e-3
+    assert (
+        student(torch.tensor([[5, 6, 7]])).logits - trained_student()(torch.tensor([[5, 6, 7]])).logits
+    ).abs().max() > 1e-3
 
 
 def test_frozen_parts_of_a_student_are_shared_with_its_reference_and_the_rest_is_kept(as_checkpoints, tmp_path):
@@ -148,7 +155,9 @@ def test_frozen_parts_of_a_student_are_shared_with_its_reference_and_the_rest_is
         return student
 
     given = replay.run(tmp_path / "given", student=frozen_below(), teachers=as_checkpoints, **STEPS)
-    apart = replay.run(tmp_path / "apart", student=frozen_below(), teachers=as_checkpoints, reference=tiny.model(), **STEPS)
+    apart = replay.run(
+        tmp_path / "apart", student=frozen_below(), teachers=as_checkpoints, reference=tiny.model(), **STEPS
+    )
     check_same_steps(apart, given)
     reference = given.trainer.pool.members["reference"].host.model
     both = storages([given.trainer.model]).keys() & storages([reference]).keys()

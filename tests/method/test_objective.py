@@ -250,3 +250,39 @@ def test_one_candidate_leaves_nothing_to_learn(case):
     assert not student_logits.grad.any()
     assert_close(result.weights, np.full(result.weights.shape, 1 / case.num_teachers))
     assert torch.equal(result.degenerate, torch.tensor(case.mask))
+
+
+def _state(teacher_logp: torch.Tensor, reference_logp: torch.Tensor) -> CandidateState:
+    shape = reference_logp.shape
+    return CandidateState(
+        student_logp=torch.zeros(shape).log_softmax(-1),
+        teacher_logp=teacher_logp,
+        reference_logp=reference_logp,
+        candidate_ids=torch.zeros(shape, dtype=torch.long),
+        sampled_ids=torch.zeros(shape[:-1], dtype=torch.long),
+        mask=torch.ones(shape[:-1]),
+    )
+
+
+def test_a_teacher_gone_wrong_shows_in_the_loss_and_never_becomes_a_flat_target() -> None:
+    torch.manual_seed(0)
+    teacher_logp = torch.randn(2, 1, 3, 4).log_softmax(-1)
+    teacher_logp[1, 0, 2] = float("nan")
+    result = objective(_state(teacher_logp, torch.randn(1, 3, 4).log_softmax(-1)), trust(7.0), SCORES["displacement"])
+    assert result.token_loss[0, :2].isfinite().all() and result.token_loss[0, 2].isnan()
+
+
+@pytest.mark.parametrize("mu", [0.0, -1.0, float("nan"), float("inf")])
+def test_the_objective_refuses_a_mu_that_cannot_divide(mu: float) -> None:
+    torch.manual_seed(0)
+    state = _state(torch.randn(2, 1, 3, 4).log_softmax(-1), torch.randn(1, 3, 4).log_softmax(-1))
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        objective(state, trust(7.0), SCORES["displacement"], torch.tensor([1.0, mu]))
+
+
+def test_the_objective_refuses_weights_of_another_shape_and_an_unknown_granularity() -> None:
+    state = _state(torch.zeros(2, 1, 3, 4).log_softmax(-1), torch.zeros(1, 3, 4).log_softmax(-1))
+    with pytest.raises(ValueError, match=r"shape \(2, 3\).*Return \[K, B, T\]"):
+        objective(state, lambda at, scores: torch.full((2, 3), 0.5))
+    with pytest.raises(ValueError, match="granularity = 'respones'"):
+        objective(state, lambda at, scores: torch.full((2, 1, 3), 0.5), granularity="respones")

@@ -22,7 +22,7 @@ def ours(folder: Path, **options) -> replay.Run:
     return replay.run(folder, teachers={"math": teacher()}, **{"allocation": "uniform", **EVERY_TOKEN, **options})
 
 
-def trls(folder: Path, lengths=replay.LENGTHS, **options) -> replay.Run:
+def trls(folder: Path, lengths: tuple[int, ...], **options) -> replay.Run:
     trainer = replay.Replay(
         model=tiny.model(),
         teacher_model=teacher(),

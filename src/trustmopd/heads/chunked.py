@@ -18,7 +18,7 @@ MIB = 2**20
 # Logits of one block of tokens over the whole vocabulary.
 BLOCK_BYTES = 64 * MIB
 # Gathered rows [n, C, H] of one chunk: on a CPU they should stay in the cache, a GPU wants enough work per launch.
-ROWS_BYTES = {"cpu": 4 * MIB, "cuda": 128 * MIB}
+ROWS_BYTES = {"cpu": 8 * MIB, "cuda": 128 * MIB}
 # Half-precision weights are raised to float32 this much at a time: a full copy would cost what the chunks save.
 TILE_BYTES = 16 * MIB
 # Each block of the dense weight gradient reads and writes all of [V, H], so blocks are larger there.

@@ -5,6 +5,8 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Generator, Tensor
 
+from trustmopd.method.calibration import calibrated_scores
+
 
 def check_gamma(gamma: float) -> None:
     if not 0.0 < gamma < float("inf"):
@@ -24,15 +26,8 @@ def trust_weights(scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"] | None,
     """w_k ∝ (rho_k / mu_k)^gamma (Eq. 4), in log space: 7th powers of small scores would underflow. `mu=None` leaves
     the scores uncalibrated. A teacher at 0 gets nothing; where all are at 0 the weights are uniform."""
     check_gamma(gamma)
-    log_score = scores.log()
-    if mu is not None:
-        if not bool(((mu > 0) & mu.isfinite()).all()):
-            raise ValueError(
-                f"mu = {mu.tolist()} must be positive and finite: scores are divided by it. A teacher with mu = 0 "
-                "equals the reference; drop it from the pool."
-            )
-        log_score = log_score - mu.to(scores).log().view(-1, *[1] * (scores.ndim - 1))
-    weights = torch.softmax(gamma * log_score, dim=0)
+    calibrated = scores if mu is None else calibrated_scores(scores, mu)
+    weights = torch.softmax(gamma * calibrated.log(), dim=0)
     return torch.where(degenerate_tokens(scores), 1.0 / scores.shape[0], weights)
 
 

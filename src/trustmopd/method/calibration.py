@@ -17,6 +17,11 @@ _REMEDY = "Delete the file and calibrate again (`trustmopd calibrate RECIPE`, or
 def calibrated_scores(scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"]) -> Float[Tensor, "K *N"]:
     """r = rho / mu (Eq. 3). mu stays what it was at the start, so a batch's mean r shows how far a teacher's habit has
     drifted since (Eq. 24)."""
+    if not bool(((mu > 0) & mu.isfinite()).all()):
+        raise ValueError(
+            f"mu = {mu.tolist()} must be positive and finite: scores are divided by it. A teacher with mu = 0 equals the "
+            "reference; drop it from the pool."
+        )
     return scores / mu.to(scores).view(-1, *[1] * (scores.ndim - 1))
 
 
@@ -91,6 +96,8 @@ class Calibration:
         payload = read_json(path, what="calibration", remedy=_REMEDY)
         if missing := {field.name for field in fields(cls)} - payload.keys():
             raise ValueError(f"calibration {path} lacks {', '.join(sorted(missing))}. {_REMEDY}")
+        if not isinstance(payload["mu"], dict) or not payload["mu"]:
+            raise ValueError(f"calibration {path} has mu = {payload['mu']!r}, not a value for each teacher. {_REMEDY}")
         return cls(**{field.name: payload[field.name] for field in fields(cls)})
 
 

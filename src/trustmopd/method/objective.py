@@ -73,6 +73,13 @@ def objective(
     scores = None if score is None else score(at).detach()
     calibrated = scores if scores is None or mu is None else calibrated_scores(scores, mu)
     weights = allocate(at, calibrated).detach()
+    if weights.shape != at.teacher_logp.shape[:-1]:
+        raise ValueError(
+            f"the allocation rule gave weights of shape {tuple(weights.shape)}; one for each teacher at each token is "
+            f"{tuple(at.teacher_logp.shape[:-1])}. Return [K, B, T]."
+        )
+    if granularity not in ("token", "response"):
+        raise ValueError(f"granularity = {granularity!r} is unknown. Choose token or response.")
     if granularity == "response":
         weights = response_level(weights, at.mask)
     target_logp = mixed_target(at.teacher_logp, weights).detach()

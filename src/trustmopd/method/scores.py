@@ -42,5 +42,6 @@ def teacher_student_kl(
 ) -> Float[Tensor, "K *N"]:
     """KL(q_k ‖ p_θ), the direction opposite to the loss (Eq. 33). Both sides are normalised, so it is non-negative
     up to rounding."""
-    divergence = (teacher_logp.exp() * (teacher_logp - student_logp)).sum(dim=-1)
-    return divergence.clamp_min(0.0)
+    teacher_p = teacher_logp.exp()
+    terms = torch.where(teacher_p != 0, teacher_p * (teacher_logp - student_logp), 0.0)
+    return terms.sum(dim=-1).clamp_min(0.0)

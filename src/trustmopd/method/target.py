@@ -11,5 +11,5 @@ def mixed_target(teacher_logp: Float[Tensor, "K *N C"], weights: Float[Tensor, "
     alone (Eq. 29)."""
     share = weights.unsqueeze(-1)
     # A teacher of weight 0 has no say, even where it rules a candidate out: 0 · −inf would be NaN.
-    log_mean = torch.where(share > 0, share * teacher_logp, 0.0).sum(dim=0)
+    log_mean = torch.where(share != 0, share * teacher_logp, 0.0).sum(dim=0)
     return torch.log_softmax(log_mean, dim=-1)

@@ -1,0 +1,405 @@
+"""What a run leaves behind, and that it loads and asks nobody it does not need."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import transformers
+
+from trustmopd.method import displacement, trust_weights
+from trustmopd.teachers import TeacherPool, fingerprint
+
+NAMES = ["math", "code", "if"]
+MODEL_LOADER = transformers.AutoModelForCausalLM
+
+
+@pytest.fixture(scope="module")
+def trained(make, tmp_path_factory):
+    """Two steps of twelve prompts, more than are recorded, with 20 candidates, more than are kept. Micro-batches of three."""
+    folder = tmp_path_factory.mktemp("trained")
+    trainer = make(
+        folder,
+        global_batch_size=12,
+        per_device_train_batch_size=3,
+        num_candidates=20,
+        calibration_batches=1,
+        record_allocation_every=1,
+        save_steps=2,
+    )
+    trainer.train()
+    return folder, trainer
+
+
+def records(folder, step=1):
+    return pq.read_table(Path(folder) / "allocation" / f"step-{step:06d}.parquet")
+
+
+# ---- manifest.json
+
+
+def test_the_manifest_says_which_weights_prompts_versions_and_machine_made_the_run(trained, family):
+    folder, _ = trained
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["schema_version"] == 1
+    models = manifest["models"]
+    assert models["student"]["fingerprint"] == models["reference"]["fingerprint"] == fingerprint(family.base)
+    assert list(models["teachers"]) == NAMES
+    for name, teacher in models["teachers"].items():
+        assert teacher["fingerprint"] == fingerprint(family.specialists[name])
+    assert manifest["versions"]["torch"] == torch.__version__
+    assert manifest["versions"]["transformers"] == transformers.__version__
+    assert {"trustmopd", "python", "trl", "peft", "accelerate", "datasets"} <= manifest["versions"].keys()
+    assert manifest["hardware"]["processes"] == 1
+    assert {"machine", "gpus"} <= manifest["hardware"].keys()
+    assert manifest["prompts"]["fingerprint"] and "24" in manifest["prompts"]["source"]
+    assert manifest["config"]["gamma"] == 7.0 and manifest["config"]["global_batch_size"] == 12
+
+
+def test_the_manifest_names_the_folders_that_models_came_from(build, checkpoints, tmp_path):
+    teachers = {name: checkpoints[name] for name in NAMES}
+    build(model=checkpoints["base"], teachers=teachers, max_steps=1, calibrated=False).train()
+    models = json.loads((tmp_path / "run" / "manifest.json").read_text())["models"]
+    assert models["student"]["source"] == checkpoints["base"]
+    assert {name: teacher["source"] for name, teacher in models["teachers"].items()} == teachers
+
+
+def test_a_checkpoint_is_complete_in_itself(trained, files_under):
+    folder, trainer = trained
+    checkpoint = folder / "checkpoint-2"
+    assert {"manifest.json", "calibration.json", "model.safetensors", "trainer_state.json"} <= set(files_under(checkpoint))
+    calibration = json.loads((checkpoint / "calibration.json").read_text())
+    assert calibration["schema_version"] == 1 and calibration["mu"] == trainer.calibration.mu
+    ours, theirs = (json.loads((place / "manifest.json").read_text()) for place in (folder, checkpoint))
+    assert ours["models"] == theirs["models"]
+
+
+# ---- metrics.jsonl
+
+
+def test_every_step_has_a_line_with_every_metric(trained, steps_of):
+    folder, _ = trained
+    lines = steps_of(folder)
+    assert [line["step"] for line in lines] == [1, 2]
+    expected = {
+        "loss",
+        *(f"weight/{name}" for name in NAMES),
+        *(f"score/{name}" for name in NAMES),
+        "agreement/max_weight",
+        "agreement/effective_teachers",
+        "candidates/student_mass",
+        "candidates/degenerate_tokens",
+        "completions/mean_length",
+        "completions/min_length",
+        "completions/max_length",
+        "completions/clipped_ratio",
+        *(f"seconds/{phase}" for phase in ("rollout", "student", "teachers", "reference", "backward")),
+        "memory/peak_gib",
+    }
+    for line in lines:
+        assert expected - line.keys() == set()
+        assert sum(line[f"weight/{name}"] for name in NAMES) == pytest.approx(1.0, abs=1e-6)
+        assert 1 / 3 <= line["agreement/max_weight"] <= 1
+        assert 1 <= line["agreement/effective_teachers"] <= 3
+        assert 0 < line["candidates/student_mass"] <= 1
+        assert line["memory/peak_gib"] > 0
+        assert all(line[f"seconds/{phase}"] > 0 for phase in ("rollout", "student", "teachers", "reference", "backward"))
+
+
+def test_the_phases_of_a_step_add_up_to_the_step(trained, steps_of):
+    """Nothing is counted twice: the teachers' pass lies inside the rollout's call, the reference's inside the teachers'."""
+    folder, _ = trained
+    for line in steps_of(folder):
+        phases = sum(seconds for name, seconds in line.items() if name.startswith("seconds/"))
+        assert phases == pytest.approx(line["step_time"], rel=0.1)
+
+
+@pytest.mark.parametrize("allocation", ["uniform", "random", "routed"])
+def test_a_rule_without_scores_logs_weights_and_no_scores(build, steps_of, tmp_path, allocation):
+    build(allocation=allocation, max_steps=1).train()
+    line = steps_of(tmp_path / "run")[0]
+    assert sum(line[f"weight/{name}"] for name in NAMES) == pytest.approx(1.0, abs=1e-6)
+    assert not [name for name in line if name.startswith("score/")]
+    assert "seconds/reference" not in line
+
+
+def test_a_starved_teacher_shows_in_its_own_metric(build, steps_of, tmp_path):
+    build(allocation="single", single_teacher="code", max_steps=1).train()
+    line = steps_of(tmp_path / "run")[0]
+    assert [line[f"weight/{name}"] for name in NAMES] == [0.0, 1.0, 0.0]
+    assert line["agreement/effective_teachers"] == pytest.approx(1.0)
+
+
+# ---- allocation/step-*.parquet
+
+
+def test_a_token_record_has_its_columns(trained):
+    folder, _ = trained
+    expected = [
+        "step", "rollout", "prompt_id", "domain", "capabilities", "position", "token_id", "token_text",
+        "student_entropy", "student_mass", "degenerate",
+        *(f"{kind}_{name}" for name in NAMES for kind in ("score", "weight", "logp", "rest")),
+        "top_ids", "student_logp", "student_rest", "reference_logp", "reference_rest",
+    ]  # fmt: skip
+    table = records(folder)
+    assert set(table.column_names) == set(expected)
+    for name in ("student_logp", "reference_logp", *(f"logp_{name}" for name in NAMES)):
+        assert str(table.schema.field(name).type.value_type) == "halffloat"
+        assert {len(row) for row in table[name].to_pylist()} == {16}
+
+
+def test_a_token_record_is_one_row_a_response_token_of_eight_rollouts(trained):
+    folder, trainer = trained
+    for step in (1, 2):
+        table = records(folder, step)
+        assert set(table["step"].to_pylist()) == {step}
+        by_rollout = {}
+        for rollout, position in zip(table["rollout"].to_pylist(), table["position"].to_pylist(), strict=True):
+            by_rollout.setdefault(rollout, []).append(position)
+        assert len(by_rollout) == 8
+        for positions in by_rollout.values():
+            assert positions == list(range(len(positions)))
+            assert len(positions) <= trainer.args.max_completion_length
+    assert set(records(folder, 1)["rollout"].to_pylist()) != set(records(folder, 2)["rollout"].to_pylist())
+
+
+def test_a_token_record_is_a_distribution_over_teachers_and_over_candidates(trained):
+    table = records(trained[0])
+    weights = np.array([table[f"weight_{name}"].to_pylist() for name in NAMES])
+    np.testing.assert_allclose(weights.sum(axis=0), 1.0, atol=1e-6)
+    policies = [("student_logp", "student_rest"), ("reference_logp", "reference_rest")]
+    for logp, rest in [*policies, *((f"logp_{name}", f"rest_{name}") for name in NAMES)]:
+        mass = np.exp(np.array(table[logp].to_pylist(), dtype=float)).sum(axis=1)
+        # half precision: a log-probability near -4 is off by 0.002, so the sum by as much
+        np.testing.assert_allclose(mass + np.array(table[rest].to_pylist(), dtype=float), 1.0, atol=4e-3)
+        assert max(table[rest].to_pylist()) > 0, "20 candidates, 16 kept: something must remain"
+
+
+def test_the_students_likeliest_candidates_come_first(trained):
+    table = records(trained[0])
+    logp = np.array(table["student_logp"].to_pylist(), dtype=float)
+    assert (np.diff(logp, axis=1) <= 0).all()
+    top_ids = table["top_ids"].to_pylist()
+    assert all(len(set(row)) == 16 for row in top_ids)
+    assert (np.array(table["student_rest"].to_pylist()) < np.exp(logp[:, -1]) * 4 + 1e-3).all()
+
+
+def test_recorded_text_is_the_recorded_token(trained, family):
+    table = records(trained[0])
+    for token, text in zip(table["token_id"].to_pylist(), table["token_text"].to_pylist(), strict=True):
+        assert text == family.tokenizer.decode([token])
+
+
+def test_recorded_weights_follow_from_recorded_scores_and_mu(trained):
+    folder, trainer = trained
+    table = records(folder)
+    scores = torch.tensor([table[f"score_{name}"].to_pylist() for name in NAMES])
+    weights = torch.tensor([table[f"weight_{name}"].to_pylist() for name in NAMES])
+    mu = torch.tensor([trainer.calibration.mu[name] for name in NAMES])
+    torch.testing.assert_close(trust_weights(scores, mu, 7.0), weights, rtol=1e-4, atol=1e-5)
+
+
+def test_labels_ride_along_through_the_shuffle(trained, family):
+    """TRL shuffles a generation batch: a response must keep the id, the label and the capabilities of its own prompt."""
+    prompts = {row["id"]: row for row in family.prompts}
+    for step in (1, 2):
+        table = records(trained[0], step)
+        columns = ("prompt_id", "domain", "capabilities", "rollout")
+        for name, domain, capabilities, row in zip(*(table[column].to_pylist() for column in columns), strict=True):
+            assert domain == prompts[name]["domain"]
+            assert capabilities == prompts[name]["capabilities"]
+            assert name == f"p{row}"
+
+
+def test_a_recorded_response_is_the_one_its_prompt_was_given(build, family, tmp_path):
+    """Against the rollouts as generated, before anything is shuffled."""
+    trainer = build(record_allocation_every=1, max_steps=1, calibrated=False)
+    generated = {}
+    generate = trainer._generate_single_turn
+
+    def remember(prompt_ids, *args, **kwargs):
+        completions = generate(prompt_ids, *args, **kwargs)
+        for prompt, completion in zip(prompt_ids, completions, strict=True):
+            generated[family.tokenizer.decode(prompt)] = completion
+        return completions
+
+    trainer._generate_single_turn = remember
+    trainer.train()
+    rendered = {
+        row["id"]: family.tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True)
+        for row in family.prompts
+    }
+    found = {}
+    table = records(tmp_path / "run")
+    for name, token in zip(table["prompt_id"].to_pylist(), table["token_id"].to_pylist(), strict=True):
+        found.setdefault(name, []).append(token)
+    assert len(found) == 4
+    assert {rendered[name]: tokens for name, tokens in found.items()} == generated
+
+
+def test_the_recorded_sample_does_not_depend_on_the_split_into_micro_batches(trained, make, tmp_path):
+    folder, _ = trained
+    make(
+        tmp_path,
+        global_batch_size=12,
+        per_device_train_batch_size=12,
+        num_candidates=20,
+        calibration_batches=1,
+        record_allocation_every=1,
+        max_steps=1,
+    ).train()
+    table, other = records(folder), records(tmp_path)
+    for column in ("rollout", "prompt_id", "domain", "position", "token_id", "top_ids"):
+        assert table[column].to_pylist() == other[column].to_pylist(), column
+    for name in NAMES:
+        np.testing.assert_allclose(table[f"score_{name}"].to_pylist(), other[f"score_{name}"].to_pylist(), rtol=1e-3)
+
+
+def test_records_are_kept_every_so_many_steps_and_never_at_zero(make, tmp_path, files_under):
+    make(tmp_path / "some", max_steps=5, record_allocation_every=2, allocation="uniform").train()
+    make(tmp_path / "never", max_steps=2, record_allocation_every=0, allocation="uniform").train()
+    assert files_under(tmp_path / "some" / "allocation") == [f"step-00000{step}.parquet" for step in (1, 3, 5)]
+    assert not (tmp_path / "never" / "allocation").exists()
+
+
+def test_a_run_directory_of_its_own_takes_everything_but_the_checkpoints(build, tmp_path, files_under):
+    build(run_dir=str(tmp_path / "files"), record_allocation_every=1, max_steps=1, save_steps=1).train()
+    expected = ["allocation/step-000001.parquet", "calibration.json", "manifest.json", "metrics.jsonl"]
+    assert files_under(tmp_path / "files") == expected
+    assert (tmp_path / "run" / "checkpoint-1" / "manifest.json").is_file()
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_prompts_without_ids_and_labels_are_recorded_by_their_row(build, family, tmp_path):
+    bare = family.prompts.select_columns("prompt")
+    build(prompts=bare, record_allocation_every=1, max_steps=1, calibrated=False).train()
+    table = records(tmp_path / "run")
+    assert table["prompt_id"].to_pylist() == [str(row) for row in table["rollout"].to_pylist()]
+    assert set(table["domain"].to_pylist()) == {None}
+
+
+# ---- Rules given as functions
+
+
+def trust_the_second(at, scores):
+    weights = torch.zeros_like(scores)
+    weights[1] = 1.0
+    return weights
+
+
+def squared_displacement(at):
+    return displacement(at.teacher_logp, at.reference_logp).square()
+
+
+def test_a_rule_and_a_score_of_ones_own_are_used_and_kept_by_name(build, steps_of, tmp_path):
+    trainer = build(
+        allocation=trust_the_second, score=squared_displacement, max_steps=1, save_steps=1, record_allocation_every=1
+    )
+    trainer.train()
+    line = steps_of(tmp_path / "run")[0]
+    assert [line[f"weight/{name}"] for name in NAMES] == [0.0, 1.0, 0.0]
+    stored = torch.load(tmp_path / "run" / "checkpoint-1" / "training_args.bin", weights_only=False)
+    config = json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]
+    for kept in (stored.allocation, config["allocation"]):
+        assert kept.endswith("trust_the_second")
+    for kept in (stored.score, config["score"], trainer.calibration.depends_on["score"]):
+        assert kept.endswith("squared_displacement")
+    build(
+        allocation=trust_the_second, score=squared_displacement, max_steps=2, save_steps=1, record_allocation_every=1
+    ).train(resume_from_checkpoint=True)
+    assert [line["step"] for line in steps_of(tmp_path / "run")] == [1, 2]
+
+
+def test_a_score_of_ones_own_has_a_mu_of_its_own(build, make, tmp_path):
+    squared = make(tmp_path / "squared", score=squared_displacement).calibrate()
+    plain = make(tmp_path / "plain").calibrate()
+    for name in NAMES:
+        second_moment = plain.spread[name] ** 2 + plain.mu[name] ** 2
+        assert squared.mu[name] == pytest.approx(second_moment, rel=1e-5)
+
+
+# ---- What is not used is not loaded
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """Folders whose weights were read."""
+    folders = []
+    read = MODEL_LOADER.from_pretrained
+
+    def remember(source, *args, **kwargs):
+        folders.append(str(source))
+        return read(source, *args, **kwargs)
+
+    monkeypatch.setattr(MODEL_LOADER, "from_pretrained", remember)
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("settings", "members"),
+    [
+        ({"allocation": "single", "single_teacher": "code"}, ["code"]),
+        ({"allocation": "uniform"}, NAMES),
+        ({"allocation": "random"}, NAMES),
+        ({"allocation": "routed"}, NAMES),
+        ({"score": "likelihood"}, NAMES),
+        ({"score": "negative_entropy"}, NAMES),
+        ({"score": "teacher_student_kl"}, NAMES),
+        ({}, [*NAMES, "reference"]),
+        ({"calibrated": False}, [*NAMES, "reference"]),
+    ],
+    ids=str,
+)
+def test_only_the_policies_that_a_rule_asks_are_loaded(build, checkpoints, loaded, settings, members):
+    teachers = {name: checkpoints[name] for name in NAMES}
+    trainer = build(teachers=teachers, reference=checkpoints["base"], **settings)
+    assert list(trainer.pool.members) == members
+    folders = {"reference": checkpoints["base"], **teachers}
+    assert sorted(loaded) == sorted(folders[name] for name in members)
+
+
+def test_a_single_teacher_run_still_names_the_others_in_its_manifest(build, tmp_path):
+    build(allocation="single", single_teacher="code", max_steps=1).train()
+    models = json.loads((tmp_path / "run" / "manifest.json").read_text())["models"]
+    assert models["reference"] is None
+    assert [teacher["fingerprint"] is None for teacher in models["teachers"].values()] == [True, False, True]
+
+
+@pytest.fixture
+def asked(monkeypatch, family):
+    """Which policy was asked about which prompts, as (policy, domain) counts of responses."""
+    domain_of = {
+        family.tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True): row["domain"]
+        for row in family.prompts
+    }
+    counts = Counter()
+    answer = TeacherPool._hidden_states
+
+    def remember(self, member, input_ids, attention_mask, response_mask):
+        width = input_ids.shape[1] - response_mask.shape[1]
+        for ids, mask in zip(input_ids[:, :width], attention_mask[:, :width], strict=True):
+            counts[member.name, domain_of[family.tokenizer.decode(ids[mask.bool()])]] += 1
+        return answer(self, member, input_ids, attention_mask, response_mask)
+
+    monkeypatch.setattr(TeacherPool, "_hidden_states", remember)
+    return counts
+
+
+def test_routed_asks_each_teacher_only_about_its_own_prompts(build, asked):
+    build(allocation="routed", max_steps=3, global_batch_size=8).train()
+    assert all(teacher == domain for teacher, domain in asked)
+    # 24 prompts, all of them in three steps of eight; a third of them in each domain
+    assert asked == {(name, name): 8 for name in NAMES}
+
+
+def test_trust_asks_everyone_about_every_prompt_once(build, asked):
+    build(max_steps=3, global_batch_size=8, calibrated=False).train()
+    assert asked == {(who, domain): 8 for who in (*NAMES, "reference") for domain in NAMES}
+
+
+def test_single_asks_one_teacher(build, asked):
+    build(allocation="single", single_teacher="if", max_steps=3, global_batch_size=8).train()
+    assert asked == {("if", domain): 8 for domain in NAMES}
