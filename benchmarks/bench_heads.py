@@ -173,6 +173,10 @@ def in_own_process(case: Case) -> float:
         return pool.submit(extra_gib, case).result()
 
 
+def number(value: float, digits: int) -> str:
+    return "" if math.isnan(value) else f"{value:.{digits}f}"
+
+
 def append(rows: list[dict[str, object]], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = not path.exists()
@@ -208,7 +212,7 @@ def main(
         [Case(device, name, teachers, t, hidden, v, candidates, dtype) for name in implementations.split(",")]
         for v, t in itertools.product(map(int, vocab.split(",")), map(int, tokens.split(",")))
     ]
-    versions = f"python {platform.python_version()} torch {torch.__version__}"
+    versions = f"python {platform.python_version()} torch {torch.__version__} threads {torch.get_num_threads()}"
     rows: list[dict[str, object]] = []
     table = Table("head", "tokens", "vocab", "ms", "ratio", "extra GiB", "ratio", "full logits GiB")
     for cases in track(shapes, description="shapes", console=Console(stderr=True)):
@@ -221,13 +225,13 @@ def main(
                 case.implementation,
                 str(case.tokens),
                 str(case.vocab),
-                f"{times[case]:.1f}",
-                f"{times[case] / times[first]:.2f}",
-                f"{memory[case]:.3f}",
-                f"{memory[case] / memory[first]:.2f}",
+                number(times[case], 1),
+                number(times[case] / times[first], 2),
+                number(memory[case], 3),
+                number(memory[case] / memory[first], 2),
                 f"{4 * case.tokens * case.vocab / GIB:.3f}",
             )
-            measured = {"milliseconds": f"{times[case]:.2f}", "extra_gib": f"{memory[case]:.4f}"}
+            measured = {"milliseconds": number(times[case], 2), "extra_gib": number(memory[case], 4)}
             rows.append({**asdict(case), **measured, "versions": versions, "date": date.today().isoformat()})
     append(rows, output)
     Console().print(table)

@@ -1,7 +1,7 @@
 """Real training steps on fixed rollouts, and what those steps should compute, written out plainly.
 
-A replayed run is `trainer.train()` in which generation alone is replaced: each prompt has one response, whatever the split of the
-batch, the sampling options or the process that asks. Everything behind generation is the trainer's own.
+A replayed run is `trainer.train()` in which generation alone is replaced: each prompt has one response, whatever the
+split of the batch, the sampling options or the process that asks. Everything behind generation is the trainer's own.
 """
 
 import copy
@@ -182,8 +182,8 @@ def run(folder: Path, **options: Any) -> Run:
 
 
 def calibration_file(folder: Path, **options: Any) -> str:
-    """A calibration for `run`, with mu moved by teacher: measured on the rollouts of the step itself, it would make every mean
-    calibrated score 1, and a mistake in them hard to see."""
+    """A calibration for `run`, with mu moved by teacher: measured on the rollouts of the step itself, it would make
+    every mean calibrated score 1, and a mistake in them hard to see."""
     measured = trainer_of(folder, **options).calibrate()
     assert measured is not None
     moved = {name: mu * factor for (name, mu), factor in zip(measured.mu.items(), (0.9, 1.1, 1.3), strict=True)}
@@ -243,7 +243,7 @@ def plain_objective(
     candidates: int = CANDIDATES,
     temperature: float = 1.0,
 ) -> Plain:
-    """One step's loss and gradient. The reference is the student as it is; mu is the token mean of the scores of these responses."""
+    """One step's loss and gradient. The reference is the student; mu is the token mean of these responses' scores."""
     student, reference = copy.deepcopy(student).double().train(), copy.deepcopy(student).double()
     teachers = [copy.deepcopy(teacher).double() for teacher in teachers]
     asked = []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def launch(script: Path, *arguments: str, processes: int, logs: Path, timeout: float = 200) -> None:
-    """Run `script` in several processes that find each other as under `torchrun`. When one fails, or time is up, all are stopped."""
+    """Run `script` in processes told of each other as by `torchrun`. When one fails or time is up, all end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

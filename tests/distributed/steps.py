@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import replay
 import torch
@@ -12,6 +13,7 @@ from peft import LoraConfig
 
 from trustmopd import Teacher
 from trustmopd.method import ScoreTotals
+from trustmopd.training import records
 from trustmopd.training.rollouts import judge_rollouts
 
 #: Two steps of eight responses, each with some of the rows; one of them is empty.
@@ -23,6 +25,8 @@ SPLITS = {
     2: {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
 }
 RUNS = [*replay.RULES, "adapters"]
+#: Fewer than a step has, so that the processes must agree on a choice.
+RECORDED = 5
 
 
 def options_of(num_processes: int) -> dict[str, Any]:
@@ -39,7 +43,8 @@ def take_steps(folder: Path, calibration: str, adapters: Path, num_processes: in
         "gradient_checkpointing": True,
     }
     for name in RUNS:
-        run = replay.run(folder / name, **options_of(num_processes), **runs[name])
+        with mock.patch.object(records, "ROLLOUTS", RECORDED):
+            run = replay.run(folder / name, **options_of(num_processes), **runs[name])
         assert run.trainer.accelerator.num_processes == num_processes
         if run.trainer.accelerator.is_main_process:
             torch.save({"gradients": run.gradients, "logs": run.logs}, folder / f"{name}.pt")

@@ -1,4 +1,4 @@
-"""Adapters over one base: the same policies as full checkpoints, in one set of weights, and none of them touches another."""
+"""Adapters over one base: the policies of full checkpoints in one set of weights, and none touches another."""
 
 import copy
 from collections.abc import Iterable

@@ -1,8 +1,9 @@
-"""A step has one gradient: how the batch is split, where the teachers live and what multiplies their heads do not show in it."""
+"""A step has one gradient, however the batch is split, wherever the teachers live, whatever multiplies their heads."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
 
+import pyarrow.parquet as pq
 import pytest
 import replay
 
@@ -52,3 +53,10 @@ def test_each_rule_has_a_gradient_of_its_own(whole_batch):
     steps = [whole_batch(rule).gradient for rule in replay.RULES]
     pairs = [(one, other) for place, one in enumerate(steps) for other in steps[:place]]
     assert min(replay.difference(one, other) for one, other in pairs) > 0.1
+
+
+def test_random_weights_are_drawn_anew_at_every_step_response_and_token(tmp_path):
+    replay.run(tmp_path, max_steps=2, record_allocation_every=1, **replay.RULES["random"])
+    tables = [pq.read_table(tmp_path / "allocation" / f"step-{step:06d}.parquet") for step in (1, 2)]
+    drawn = [weight for table in tables for weight in table["weight_math"].to_pylist()]
+    assert len(set(drawn)) == len(drawn) == 2 * sum(replay.LENGTHS)

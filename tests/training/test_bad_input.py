@@ -1,4 +1,5 @@
-"""What is wrong is said before training, by name and with a remedy, and leaves nothing behind; what goes wrong later stops the run."""
+"""What is wrong is said before training, by name and with a remedy, and leaves nothing behind. What goes wrong later
+stops the run."""
 
 import copy
 import json
@@ -211,6 +212,11 @@ def test_a_teacher_of_nothing_is_refused(refuse):
     refuse("teacher 'code'", "neither `model` nor `adapter`", "Give one", teachers={"code": Teacher()})
 
 
+def test_a_reference_that_is_only_an_adapter_is_refused(refuse, family, tmp_path):
+    folder = tiny.adapter(family.base, tmp_path / "adapter", seed=1)
+    refuse("the reference", str(folder), "Give", reference=Teacher(adapter=folder))
+
+
 # ---- Settings
 
 
@@ -305,7 +311,18 @@ def test_labels_that_only_ride_along_may_be_anything(build, family, domain, tmp_
         (Dataset.from_dict({"prompt": [[{"content": "a"}]] * 8}), ("row 0", "'role'")),
         (Dataset.from_dict({"prompt": [[{"role": "user"}]] * 8}), ("row 0", "'content'")),
     ],
-    ids=["empty", "no column", "none", "number", "blank", "no messages", "no text", "blank text", "no role", "no content"],
+    ids=[
+        "empty",
+        "no column",
+        "none",
+        "number",
+        "blank",
+        "no messages",
+        "no text",
+        "blank text",
+        "no role",
+        "no content",
+    ],
 )
 def test_a_prompt_set_that_cannot_be_rendered_is_refused(refuse, prompts, words):
     refuse(*words, prompts=prompts)
@@ -408,7 +425,13 @@ def test_a_calibration_of_other_models_or_prompts_is_refused(refuse, calibration
 def test_a_calibration_file_that_is_missing_or_cut_short_is_refused(refuse, calibration_file, tmp_path):
     missing, cut = tmp_path / "missing.json", Path(shutil.copy(calibration_file, tmp_path / "cut.json"))
     half(cut)
-    refuse(str(missing), "does not exist", "calibrate again", error=(ValueError, FileNotFoundError), calibration_path=str(missing))
+    refuse(
+        str(missing),
+        "does not exist",
+        "calibrate again",
+        error=(ValueError, FileNotFoundError),
+        calibration_path=str(missing),
+    )
     refuse(str(cut), "cut short", "calibrate again", calibration_path=str(cut))
 
 
@@ -429,7 +452,9 @@ def test_a_teacher_equal_to_the_reference_is_named_and_nothing_half_written(buil
 
 
 def test_a_student_that_writes_nothing_cannot_be_calibrated_on(build, monkeypatch, files_under, tmp_path):
-    monkeypatch.setattr(DistillationTrainer, "_generate_single_turn", lambda self, prompts, *_, **__: [[] for _ in prompts])
+    monkeypatch.setattr(
+        DistillationTrainer, "_generate_single_turn", lambda self, prompts, *_, **__: [[] for _ in prompts]
+    )
     with pytest.raises(ValueError, match=r"wrote no token in 8 calibration rollouts.*EOS"):
         build().calibrate()
     assert files_under(tmp_path / "run") == []
@@ -515,7 +540,9 @@ def test_an_empty_response_leaves_the_gradient_of_the_others_alone(
     assert first["weight/math"] == pytest.approx(second["weight/math"], rel=1e-5)
 
 
-def test_a_step_without_any_response_changes_nothing_and_divides_by_nothing(make, family, monkeypatch, steps_of, tmp_path):
+def test_a_step_without_any_response_changes_nothing_and_divides_by_nothing(
+    make, family, monkeypatch, steps_of, tmp_path
+):
     replayed(monkeypatch, [[]] * 4)
     after = one_step(make, tmp_path / "run", prompts=family.prompts.select(range(4)))
     for name, parameter in family.base.named_parameters():
@@ -524,7 +551,7 @@ def test_a_step_without_any_response_changes_nothing_and_divides_by_nothing(make
 
 
 def test_an_empty_last_turn_leaves_the_other_responses_in_place(build, monkeypatch):
-    """With tools TRL generates again for the rows that called one: a row's number there is not its number in the batch."""
+    """With tools TRL generates again for the rows that called one, and there a row has another number."""
     turns = []
 
     def generate(self, prompts, *args, **kwargs):

@@ -1,5 +1,6 @@
 """mu on real rollouts: what it is, what it leaves untouched, and when it is measured."""
 
+import copy
 import json
 import logging
 import math
@@ -7,6 +8,7 @@ import random
 from functools import partial
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from peft import LoraConfig
@@ -40,7 +42,7 @@ def calibrated(make, tmp_path_factory):
 
 def plain_scores(batches, student, teacher, reference, num_candidates):
     """Displacements written out from full logits, response by response without padding, in float64."""
-    models = [model.double().eval() for model in (student, teacher, reference)]
+    models = [copy.deepcopy(model).double() for model in (student, teacher, reference)]
     scores = []
     for batch in batches:
         for row in range(len(batch["prompt_ids"])):
@@ -56,21 +58,13 @@ def plain_scores(batches, student, teacher, reference, num_candidates):
     return np.array(scores)
 
 
-def test_mu_is_the_mean_displacement_of_all_tokens_of_the_rollouts(calibrated, family, copies):
+def test_mu_is_the_mean_displacement_of_all_tokens_of_the_rollouts(calibrated, family):
     trainer, batches = calibrated
     for name in family.specialists:
-        student, teacher, reference = copies(family.base, family.specialists[name], family.base)
-        scores = plain_scores(batches, student, teacher, reference, trainer.args.num_candidates)
+        scores = plain_scores(batches, family.base, family.specialists[name], family.base, trainer.args.num_candidates)
         assert trainer.calibration.tokens == len(scores)
         assert trainer.calibration.mu[name] == pytest.approx(scores.mean(), rel=1e-5)
         assert trainer.calibration.spread[name] == pytest.approx(scores.std(), rel=1e-4)
-
-
-@pytest.fixture
-def copies():
-    from copy import deepcopy
-
-    return lambda *models: [deepcopy(model) for model in models]
 
 
 def test_mu_is_measured_on_as_many_rollouts_as_asked_for_each_prompt_once_before_any_twice(calibrated):
@@ -95,13 +89,13 @@ def test_calibrating_touches_neither_random_state_nor_model(build):
     trainer = build()
     trainer.model.train()
     random.seed(3)
-    np.random.seed(3)  # noqa: NPY002 - the state that libraries share
+    np.random.seed(3)
     torch.manual_seed(3)
     weights = {name: parameter.clone() for name, parameter in trainer.model.state_dict().items()}
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     trainer.calibrate()
     assert random.getstate() == states[0]
-    assert all(np.array_equal(now, then) for now, then in zip(np.random.get_state(), states[1], strict=True))  # noqa: NPY002
+    assert all(np.array_equal(now, then) for now, then in zip(np.random.get_state(), states[1], strict=True))
     assert torch.equal(torch.get_rng_state(), states[2])
     assert trainer.model.training
     assert all(torch.equal(parameter, weights[name]) for name, parameter in trainer.model.state_dict().items())
@@ -228,8 +222,6 @@ def test_a_given_calibration_is_written_into_the_run_folder_over_what_was_there(
 
 def test_the_logged_scores_are_the_recorded_ones_over_mu(build, tmp_path, steps_of):
     """With one step of at most eight rollouts, every token is recorded, so the mean can be taken again."""
-    import pyarrow.parquet as pq
-
     trainer = build(max_steps=1, record_allocation_every=1)
     trainer.train()
     records = pq.read_table(tmp_path / "run" / "allocation" / "step-000001.parquet")

@@ -134,7 +134,15 @@ def test_killed_run_resumes_on_the_same_trajectory(checkpoints, tmp_path, steps_
 
     expected, found = steps_of(whole), steps_of(killed)
     assert [line["step"] for line in found] == [line["step"] for line in expected] == [1, 2, 3, 4, 5, 6]
-    for name in ("loss", "grad_norm", "learning_rate", "weight/math", "weight/code", "candidates/student_mass", "epoch"):
+    for name in (
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "weight/math",
+        "weight/code",
+        "candidates/student_mass",
+        "epoch",
+    ):
         assert [line[name] for line in found] == pytest.approx([line[name] for line in expected], abs=1e-6), name
     assert len({line["loss"] for line in found}) == 6
     weights, resumed_weights = (load_file(run / "checkpoint-6" / "model.safetensors") for run in (whole, killed))
@@ -292,7 +300,9 @@ def test_another_prompt_set_is_refused(run, go_on, family):
 
 def test_another_student_or_reference_is_refused(run, go_on, family):
     with pytest.raises(ValueError, match=r"the student is not what this run began with"):
-        go_on(model=tiny.specialist(family.base, 98), reference=copy.deepcopy(family.base)).train(resume_from_checkpoint=True)
+        go_on(model=tiny.specialist(family.base, 98), reference=copy.deepcopy(family.base)).train(
+            resume_from_checkpoint=True
+        )
     with pytest.raises(ValueError, match=r"the reference is not what this run began with"):
         go_on(reference=tiny.specialist(family.base, 98)).train(resume_from_checkpoint=True)
 
@@ -313,6 +323,16 @@ def test_calibrating_a_resumed_run_is_refused_because_its_student_has_moved(run,
     trainer.train(resume_from_checkpoint=True)
     with pytest.raises(RuntimeError, match=r"calibrate\(\) was called after 3 training steps.*before train\(\)"):
         trainer.calibrate()
+
+
+def test_a_finished_run_has_nothing_left_to_resume(run, go_on):
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    trainer = go_on(max_steps=2)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 2
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    trained = load_file(run / "checkpoint-2" / "model.safetensors")["model.norm.weight"]
+    assert torch.equal(trainer.model.model.norm.weight, trained)
 
 
 def test_a_run_begun_anew_in_an_old_folder_keeps_nothing_of_the_old_metrics(run, go_on, steps_of):

@@ -1,4 +1,4 @@
-"""With one teacher and every token a candidate, the method is plain on-policy distillation: TRL's, but for the mean over responses."""
+"""One teacher, every token a candidate: plain on-policy distillation, TRL's but for the mean over responses."""
 
 from pathlib import Path
 

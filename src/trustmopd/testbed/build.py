@@ -1,0 +1,189 @@
+"""Make the small world: the reference, three specialists, their scores and their card. Resumable, stage by stage.
+
+python -m trustmopd.testbed.build --out DIR --seed 0
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from trustmopd import __version__
+from trustmopd.files import read_json, write_json, write_text
+from trustmopd.testbed.card import describe
+from trustmopd.testbed.checkpoints import CARD, digests
+from trustmopd.testbed.prompts import evaluation_set
+from trustmopd.testbed.reinforcement import REGIMES, Reinforcement, build_specialist
+from trustmopd.testbed.sampling import sample_scores
+from trustmopd.testbed.supervised import Supervision, build_reference
+from trustmopd.testbed.tasks import DOMAINS, MIXTURES
+
+__all__ = ["build_reference", "build_specialist", "build_world", "evaluate"]
+
+EVALUATION_TEMPERATURE = 0.6
+_PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "tokenizers", "safetensors")
+
+
+def build_world(
+    out: str | Path,
+    seed: int = 0,
+    *,
+    device: str | None = None,
+    supervision: Supervision | None = None,
+    reinforcement: Reinforcement | None = None,
+    evaluation_prompts: int = 1000,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """All stages into `out`, and the card. A stage whose files are those of the card is not made again."""
+    out = Path(out)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    supervision = supervision or Supervision()
+    reinforcement = reinforcement or REGIMES["moderate"]
+    settings: dict[str, Any] = {
+        "seed": seed,
+        "supervision": asdict(supervision),
+        "reinforcement": asdict(reinforcement),
+        "evaluation": {"prompts": evaluation_prompts, "temperature": EVALUATION_TEMPERATURE},
+    }
+    card = _open_card(out, settings, device)
+    with _reproducibly():
+        how = {"device": device, "quiet": quiet}
+        reference = out / "reference"
+        _stage(card, out, "reference", partial(build_reference, reference, seed, supervision, **how))
+        for domain in DOMAINS:
+            make = partial(build_specialist, domain, reference, out / domain, seed, reinforcement, **how)
+            _stage(card, out, domain, make, made_from="reference")
+        weights = {name: _weights(card, name) for name in ("reference", *DOMAINS)}
+        if card.get("evaluated") != weights:
+            began = time.perf_counter()
+            card |= evaluate({name: out / name for name in weights}, evaluation_prompts, device=device, quiet=quiet)
+            card |= {"evaluated": weights, "evaluation_seconds": round(time.perf_counter() - began, 1)}
+    write_json(out / CARD, card)
+    write_text(out / "README.md", describe(card))
+    return card
+
+
+def evaluate(
+    checkpoints: dict[str, Path], prompts: int, *, device: str = "cpu", seed: int = 0, quiet: bool = False
+) -> dict[str, Any]:
+    """model → kind of prompt → share of right answers, on the evaluation splits; and of answers right but for the
+    systematic mistakes."""
+    scores: dict[str, dict[str, float]] = {}
+    understood: dict[str, dict[str, float]] = {}
+    kinds = (*DOMAINS, *MIXTURES)
+    with tqdm(total=len(checkpoints) * len(kinds), desc="evaluation", disable=quiet) as bar:
+        for name, folder in checkpoints.items():
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            scores[name], understood[name] = {}, {}
+            for kind in kinds:
+                sampled = sample_scores(
+                    model, tokenizer, evaluation_set(kind, prompts), temperature=EVALUATION_TEMPERATURE, seed=seed
+                )
+                scores[name][kind] = round(sampled.mean, 4)
+                understood[name][kind] = round(sampled.understood, 4)
+                bar.update()
+    return {"scores": scores, "understood": understood}
+
+
+def _stage(
+    card: dict[str, Any], out: Path, name: str, make: Callable[[], dict[str, Any]], made_from: str | None = None
+) -> None:
+    """Make a checkpoint and enter it in the card, unless it is there and made from what is there."""
+    folder, done = out / name, card["stages"].get(name)
+    origin = {"made_from": _weights(card, made_from)} if made_from else {}
+    if done is not None and folder.is_dir() and digests(folder) == done["sha256"] and origin.items() <= done.items():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    began = time.perf_counter()
+    measured = make()
+    seconds = round(time.perf_counter() - began, 1)
+    card["stages"][name] = {**measured, "seconds": seconds, **origin, "sha256": digests(folder)}
+    write_json(out / CARD, card)
+
+
+def _weights(card: dict[str, Any], name: str) -> str:
+    return card["stages"][name]["sha256"]["model.safetensors"]
+
+
+def _open_card(out: Path, settings: dict[str, Any], device: str) -> dict[str, Any]:
+    if not (out / CARD).exists():
+        name = f"CPU, {platform.machine()}" if device == "cpu" else torch.cuda.get_device_name(device)
+        machine = {"device": name, "threads": torch.get_num_threads()}
+        versions = {"trustmopd": __version__, "python": platform.python_version()}
+        versions |= {package: version(package) for package in _PACKAGES}
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        card = {"created": created, "settings": settings, "machine": machine, "versions": versions, "stages": {}}
+        write_json(out / CARD, card)  # a folder that cannot be written to is found out now
+        return card
+    card = read_json(out / CARD, what="card", remedy="Remove the folder, or build into another.")
+    for name, value in settings.items():
+        if card["settings"].get(name) != value:
+            raise ValueError(
+                f"{out} holds a world built with {name} = {card['settings'].get(name)}, not {value}. Its checkpoints "
+                "would not go together with new ones: remove the folder, or build into another."
+            )
+    return card
+
+
+@contextmanager
+def _reproducibly() -> Iterator[None]:
+    """The same bits from the same seeds on the same machine: deterministic kernels wherever there are any."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m trustmopd.testbed.build", description=__doc__)
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default=None, help="cuda or cpu; cuda where there is one")
+    parser.add_argument("--steps", type=int, default=Supervision.steps, help="supervised steps of the reference")
+    parser.add_argument("--batch-size", type=int, default=Supervision.batch_size)
+    parser.add_argument("--learning-rate", type=float, default=Supervision.learning_rate)
+    parser.add_argument("--regime", choices=sorted(REGIMES), default="moderate", help="how the specialists are trained")
+    parser.add_argument("--rl-steps", type=int, default=None, help="at most; the regime's own unless given")
+    parser.add_argument("--evaluation-prompts", type=int, default=1000)
+    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    args = parser.parse_args(arguments)
+    regime = REGIMES[args.regime]
+    disable_progress_bar()  # of weights being loaded, a second bar inside ours
+    try:
+        card = build_world(
+            args.out,
+            args.seed,
+            device=args.device,
+            supervision=Supervision(steps=args.steps, batch_size=args.batch_size, learning_rate=args.learning_rate),
+            reinforcement=replace(regime, max_steps=args.rl_steps) if args.rl_steps else regime,
+            evaluation_prompts=args.evaluation_prompts,
+            quiet=args.quiet,
+        )
+    except KeyboardInterrupt:
+        raise SystemExit(
+            f"Interrupted. Finished stages are kept in {args.out}: run the same command to go on."
+        ) from None
+    print(describe(card))
+    print(f"Written to {args.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The checkpoints that ship with the package, and the proof that they are the ones that were measured."""
+
+from hashlib import file_digest
+from pathlib import Path
+
+from trustmopd.files import read_json
+
+CARD = "card.json"
+SHIPPED = Path(__file__).parent / "checkpoints"
+MODELS = ("reference", "math", "code", "if")
+_REMEDY = "Reinstall the package, or make the checkpoints again with `trustmopd testbed build`."
+
+
+def checkpoint(name: str, root: str | Path = SHIPPED) -> Path:
+    """The folder of `reference`, `math`, `code` or `if`, its files compared with the digests in the card."""
+    if name not in MODELS:
+        raise ValueError(f"the small world has no checkpoint {name!r}: choose one of {', '.join(MODELS)}.")
+    root = Path(root)
+    card = read_json(root / CARD, what="the small world's card", remedy=_REMEDY)
+    stage = card.get("stages", {}).get(name)
+    if stage is None:
+        raise ValueError(f"{root / CARD} says nothing of {name!r}: the build was cut short. {_REMEDY}")
+    for file, expected in stage["sha256"].items():
+        path = root / name / file
+        found = digest(path)
+        if found != expected:
+            state = "is missing" if found is None else f"was altered: its sha256 is {found}"
+            raise ValueError(f"the shipped checkpoint file {path} {state}; the card expects {expected}. {_REMEDY}")
+    return root / name
+
+
+def digest(path: Path) -> str | None:
+    """The sha256 of a file; None if it is not there."""
+    try:
+        with path.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """The sha256 of every file of a checkpoint."""
+    return {path.name: digest(path) or "" for path in sorted(folder.iterdir()) if path.is_file()}

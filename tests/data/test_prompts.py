@@ -1,0 +1,151 @@
+"""Prompt sets: read from wherever they lie, checked row by row, named by their prompts."""
+
+import json
+
+import pytest
+import tiny
+from datasets import Dataset, DatasetDict
+
+from trustmopd.data import check_labels, check_prompts, load_prompts, prompt_hash
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return tiny.prompts(6)
+
+
+def write_jsonl(dataset, path):
+    path.write_text("".join(json.dumps(row) + "\n" for row in dataset))
+
+
+def stored(dataset, kind, folder):
+    """The prompt set as a user may have it."""
+    if kind == "save_to_disk":
+        dataset.save_to_disk(str(folder / "set"))
+        return folder / "set"
+    if kind == "DatasetDict":
+        DatasetDict({"train": dataset, "test": dataset.select([0])}).save_to_disk(str(folder / "set"))
+        return folder / "set"
+    (folder / "set").mkdir()
+    if kind.endswith("parquet"):
+        dataset.to_parquet(str(folder / "set" / "a.parquet"))
+    else:
+        write_jsonl(dataset, folder / "set" / "a.jsonl")
+    return folder / "set" if kind.startswith("folder") else next((folder / "set").iterdir())
+
+
+@pytest.mark.parametrize(
+    "kind", ["parquet", "jsonl", "folder of parquet", "folder of jsonl", "save_to_disk", "DatasetDict"]
+)
+def test_a_prompt_set_reads_back_as_it_was_written(prompts, tmp_path, kind):
+    found = load_prompts(stored(prompts, kind, tmp_path))
+    assert found["prompt"][:] == prompts["prompt"][:]
+    assert found["id"][:] == prompts["id"][:]
+    assert prompt_hash(found) == prompt_hash(prompts)
+
+
+def test_the_files_of_a_folder_are_read_in_the_order_of_their_names(prompts, tmp_path):
+    prompts.select(range(3, 6)).to_parquet(str(tmp_path / "b.parquet"))
+    prompts.select(range(3)).to_parquet(str(tmp_path / "a.parquet"))
+    assert load_prompts(tmp_path)["id"][:] == prompts["id"][:]
+
+
+def test_a_folder_of_both_kinds_of_file_is_read_whole_or_refused(prompts, tmp_path):
+    prompts.select(range(3)).to_parquet(str(tmp_path / "a.parquet"))
+    write_jsonl(prompts.select(range(3, 6)), tmp_path / "b.jsonl")
+    try:
+        found = load_prompts(tmp_path)
+    except ValueError as error:
+        assert str(tmp_path) in str(error)
+    else:
+        assert found["id"][:] == prompts["id"][:]
+
+
+def test_a_split_of_a_stored_set_is_found_by_name(prompts, tmp_path):
+    path = stored(prompts, "DatasetDict", tmp_path)
+    assert len(load_prompts(path, split="test")) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("set.txt", "a", ("set.txt", ".txt", ".parquet")),
+        ("set.parquet", "PAR1 cut short", ("set.parquet", "cannot read")),
+        ("set.jsonl", '{"prompt": "a"}\n{"pro', ("set.jsonl", "cannot read")),
+        ("empty/readme.md", "a", ("empty", "no .parquet or .jsonl")),
+    ],
+)
+def test_a_prompt_file_that_cannot_be_read_is_named(tmp_path, name, content, words):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    with pytest.raises(ValueError) as refusal:
+        load_prompts(path.parent if path.suffix == ".md" else path)
+    assert [word for word in words if word not in str(refusal.value)] == [], refusal.value
+
+
+def test_a_split_that_is_not_there_is_named(prompts, tmp_path):
+    with pytest.raises(ValueError, match="validation"):
+        load_prompts(stored(prompts, "DatasetDict", tmp_path), split="validation")
+
+
+def test_a_set_that_is_nowhere_is_named():
+    with pytest.raises(ValueError, match=r"cannot read prompts from 'nobody/nothing'.*Hub dataset id"):
+        load_prompts("nobody/nothing")
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Say hi.",
+        [{"role": "user", "content": "Say hi."}],
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say hi."}],
+    ],
+)
+def test_text_and_messages_are_prompts(prompt):
+    check_prompts(Dataset.from_dict({"prompt": [prompt] * 2}))
+
+
+@pytest.mark.parametrize(
+    ("bad", "good"),
+    [
+        (None, "a"),
+        ("", "a"),
+        ("\n\t ", "a"),
+        ([], [{"role": "user", "content": "a"}]),
+        (None, [{"role": "user", "content": "a"}]),
+        ([{"role": None, "content": "a"}], [{"role": "user", "content": "a"}]),
+        ([{"role": "user", "content": None}], [{"role": "user", "content": "a"}]),
+        ([{"role": "user", "content": ""}], [{"role": "user", "content": "a"}]),
+        ([{"role": "user", "content": " \n"}], [{"role": "user", "content": "a"}]),
+    ],
+)
+def test_the_first_malformed_prompt_is_named_by_its_row(bad, good):
+    with pytest.raises(ValueError, match=r"row 2 of the prompt set has a malformed prompt.*'role': 'user'"):
+        check_prompts(Dataset.from_dict({"prompt": [good, good, bad, bad]}))
+
+
+def test_the_message_about_a_malformed_prompt_stays_short():
+    with pytest.raises(ValueError) as refusal:
+        check_prompts(Dataset.from_dict({"prompt": [[{"role": None, "content": "x" * 10_000}]]}))
+    assert len(str(refusal.value)) < 500
+
+
+def test_labels_that_name_teachers_pass_and_the_first_other_one_is_named(prompts):
+    check_labels(prompts, "domain", ["math", "code", "if"])
+    with pytest.raises(ValueError, match=r"2 of 6 prompts .* first 'code' in row 1; the teachers are math, if"):
+        check_labels(prompts, "domain", ["math", "if"])
+    with pytest.raises(ValueError, match=r"no column 'skill' \(it has id, prompt, domain, capabilities\)"):
+        check_labels(prompts, "skill", ["math"])
+
+
+def test_the_hash_follows_prompts_and_their_order_and_nothing_else(prompts):
+    name = prompt_hash(prompts)
+    assert prompt_hash(prompts.select(range(6))) == name
+    assert prompt_hash(prompts.remove_columns(["id", "domain", "capabilities"])) == name
+    assert prompt_hash(prompts.select(range(5))) != name
+    assert prompt_hash(prompts.select(range(5, -1, -1))) != name
+    assert prompt_hash(Dataset.from_dict({"prompt": ["a\nb"]})) != prompt_hash(
+        Dataset.from_dict({"prompt": ["a", "b"]})
+    )
+    assert prompt_hash(Dataset.from_dict({"prompt": ["ä"]})) != prompt_hash(Dataset.from_dict({"prompt": ["a"]}))
