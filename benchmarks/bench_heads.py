@@ -169,7 +169,8 @@ def extra_gib(case: Case) -> float:
 
 
 def in_own_process(case: Case) -> float:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
         return pool.submit(extra_gib, case).result()
 
 

@@ -35,6 +35,13 @@ def assert_agree(case, **transform):
 
 
 @pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_gathering_rows_and_reading_them_in_place_agree(shape, monkeypatch):
+    monkeypatch.setattr(chunked, "_reads_rows_in_place", lambda weight, dtype: False)
+    assert_agree(problem(shape, torch.float64), logit_scale=0.5, softcap=4.0)
+
+
+@pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -57,7 +64,9 @@ def test_any_shape_agrees_with_the_plain_computation(data):
     vocab_size = data.draw(st.integers(1, 60))
     shape = (num_tokens, hidden_size, vocab_size, data.draw(st.integers(1, vocab_size)))
     case = problem(shape, torch.float64, bias=data.draw(st.booleans()), seed=data.draw(st.integers(0, 99)))
+    in_place = data.draw(st.booleans())
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "_reads_rows_in_place", lambda weight, dtype: in_place)
         patch.setattr(chunked, "ROWS_BYTES", dict.fromkeys(chunked.ROWS_BYTES, data.draw(st.integers(1, 5000))))
         assert_agree(case, **data.draw(st.sampled_from(TRANSFORMS)))
 
@@ -174,6 +183,15 @@ def test_views_of_larger_tensors_need_no_copy_by_the_caller():
     weight = case.weight.T.contiguous().T
     assert not hidden.is_contiguous() and not ids.is_contiguous() and not weight.is_contiguous()
     assert_agree(type(case)(hidden, weight, case.bias, ids, case.upstream.T.contiguous().T))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bad", [-1, 17])
+def test_an_id_that_the_head_has_no_row_for_is_refused(bad, dtype):
+    case = problem((5, 6, 17, 4), dtype)
+    case.ids[2, 1] = bad
+    with pytest.raises(IndexError, match="out of range|the output head has 17 rows"):
+        chunked.candidate_logits(case.hidden, case.weight, case.ids)
 
 
 def test_int32_ids_are_as_good_as_int64():

@@ -162,3 +162,36 @@ def test_frozen_parts_of_a_student_are_shared_with_its_reference_and_the_rest_is
     reference = given.trainer.pool.members["reference"].host.model
     both = storages([given.trainer.model]).keys() & storages([reference]).keys()
     assert both == storages([given.trainer.model.model.embed_tokens, given.trainer.model.model.layers[0]]).keys()
+
+
+def loaded_with_adapter(adapters: dict[str, Path]) -> dict[str, PeftModel]:
+    return {name: PeftModel.from_pretrained(tiny.model(), path) for name, path in adapters.items()}
+
+
+def over_one_object(adapters: dict[str, Path]) -> dict[str, Teacher]:
+    base = tiny.model()
+    return {name: Teacher(model=base, adapter=path) for name, path in adapters.items()}
+
+
+@pytest.mark.parametrize("given", [loaded_with_adapter, over_one_object])
+def test_teachers_given_as_loaded_models_keep_to_their_own_adapter(given, adapters, as_checkpoints, tmp_path):
+    loaded = replay.run(tmp_path / "loaded", teachers=given(adapters), **STEPS)
+    apart = replay.run(tmp_path / "apart", teachers=as_checkpoints, **STEPS)
+    check_same_steps(apart, loaded)
+
+
+def test_a_reference_given_as_a_loaded_model_keeps_its_adapter(adapters, as_checkpoints, tmp_path):
+    loaded = PeftModel.from_pretrained(tiny.model(), adapters["math"])
+    given = replay.run(tmp_path / "given", reference=loaded, **STEPS)
+    apart = replay.run(tmp_path / "apart", reference=as_checkpoints["math"], **STEPS)
+    check_same_steps(apart, given)
+
+
+@pytest.mark.parametrize("how", ["lora", "full"])
+def test_the_students_own_object_can_be_a_teacher_and_the_base_of_another(how, adapters, as_checkpoints, tmp_path):
+    options = {**(FRESH if how == "lora" else STEPS), "allocation": "uniform"}
+    student = tiny.model()
+    teachers = {"calm": student, "math": Teacher(model=student, adapter=adapters["math"])}
+    one = replay.run(tmp_path / "one", student=student, teachers=teachers, **options)
+    teachers = {"calm": tiny.model(), "math": as_checkpoints["math"]}
+    check_same_steps(replay.run(tmp_path / "apart", teachers=teachers, **options), one)

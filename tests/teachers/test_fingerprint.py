@@ -143,6 +143,13 @@ def member_of(base, teacher):
     return pool.members["math"]
 
 
+def test_an_adapter_is_one_policy_wherever_it_was_read_from(base, adapters, tmp_path):
+    moved = shutil.copytree(adapters["math"], tmp_path / "moved")
+    found = {member_of(base, Teacher(adapter=folder, name="math")).fingerprint for folder in (adapters["math"], moved)}
+    assert len(found) == 1
+    assert member_of(base, Teacher(adapter=adapters["code"], name="math")).fingerprint not in found
+
+
 def test_the_strength_of_an_adapter_is_part_of_the_policy(base, adapters, tmp_path):
     """The tensors of both are equal; one is applied twice as strongly."""
     stronger = shutil.copytree(adapters["math"], tmp_path / "stronger")

@@ -109,6 +109,7 @@ def kill_after(process, metrics, step):
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("allocation", "killed_after"), [("trust", 5), ("random", 3)])
 def test_killed_run_resumes_on_the_same_trajectory(checkpoints, tmp_path, steps_of, allocation, killed_after):
     script = tmp_path / "train.py"

@@ -13,6 +13,7 @@ import transformers
 from trustmopd.method import displacement, trust_weights
 from trustmopd.teachers import TeacherPool, fingerprint
 from trustmopd.training.clock import PhaseClock
+from trustmopd.training.records import chosen_rows
 
 NAMES = ["math", "code", "if"]
 MODEL_LOADER = transformers.AutoModelForCausalLM
@@ -266,6 +267,15 @@ def test_the_recorded_sample_does_not_depend_on_the_split_into_micro_batches(tra
         assert table[column].to_pylist() == other[column].to_pylist(), column
     for name in NAMES:
         np.testing.assert_allclose(table[f"score_{name}"].to_pylist(), other[f"score_{name}"].to_pylist(), rtol=1e-3)
+
+
+def test_the_recorded_sample_does_not_depend_on_which_process_holds_which_prompt():
+    rows = list(range(100, 130))
+    chosen = chosen_rows(rows, seed=1, step=3)
+    assert len(chosen) == 8 and chosen < set(rows)
+    assert chosen_rows(rows[::2] + rows[1::2], seed=1, step=3) == chosen
+    assert chosen_rows(rows[::-1], seed=1, step=3) == chosen
+    assert chosen_rows(rows, seed=1, step=4) != chosen != chosen_rows(rows, seed=2, step=3)
 
 
 def test_records_are_kept_every_so_many_steps_and_never_at_zero(make, tmp_path, files_under):

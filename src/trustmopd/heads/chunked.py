@@ -49,7 +49,7 @@ class _CandidateLogits(torch.autograd.Function):
         logit_scale: float,
         softcap: float | None,
     ) -> Tensor:
-        dtype = logits_dtype(hidden, weight)
+        dtype, ids = logits_dtype(hidden, weight), ids.contiguous()
         with torch.autocast(hidden.device.type, enabled=False):
             logits = _row_products(hidden, weight, ids, dtype)
         if bias is not None:
@@ -203,8 +203,8 @@ def _addmm(total: Tensor, left: Tensor, right: Tensor, *, beta: int) -> None:
 
 
 def _reads_rows_in_place(weight: Float[Tensor, "V H"], dtype: torch.dtype) -> bool:
-    """PyTorch's weighted bags of embeddings gather nothing and so need no chunks: on a CPU twice as fast, and far more when
-    threads wait for a busy core after every chunk. They know no mixed precision."""
+    """PyTorch's weighted bags of embeddings gather nothing, and so need no chunks: on a CPU twice as fast, and far more
+    where threads wait for a busy core after every chunk. They know no mixed precision."""
     return weight.device.type == "cpu" and weight.dtype == dtype
 
 
@@ -212,9 +212,9 @@ def _check_ids(ids: Int[Tensor, "N C"], num_rows: int) -> None:
     # The kernel does not look, and would read beyond the weight.
     if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < num_rows:
         raise IndexError(
-            f"candidate ids run from {int(ids.min())} to {int(ids.max())}, but the output head has {num_rows} rows: the "
-            "candidates come from a model with a larger vocabulary. Compare the vocabularies, or trim the search with "
-            "vocab_size."
+            f"candidate ids run from {int(ids.min())} to {int(ids.max())}, but the output head has {num_rows} rows: "
+            "they come from a model with a larger vocabulary. Compare the two vocabularies, or pass vocab_size to the "
+            "search for candidates."
         )
 
 

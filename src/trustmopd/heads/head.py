@@ -29,7 +29,7 @@ class Head:
 
     @classmethod
     def of(cls, model: Any) -> "Head":
-        """The head of a transformers causal model, parameters shared. Sharded parameters (FSDP2) are gathered here, once:
+        """The head of a transformers causal model, parameters shared. Sharded ones (FSDP2) are gathered here, once:
         such a head is a snapshot, to be read anew at every step."""
         layer = model.get_output_embeddings()
         _check_plain_linear(layer, type(model).__name__)

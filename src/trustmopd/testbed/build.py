@@ -25,7 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 from trustmopd import __version__
 from trustmopd.files import read_json, write_json, write_text
 from trustmopd.testbed.card import describe
-from trustmopd.testbed.checkpoints import CARD, digests
+from trustmopd.testbed.checkpoints import CARD, checkpoint, digests
 from trustmopd.testbed.prompts import evaluation_set
 from trustmopd.testbed.reinforcement import REGIMES, Reinforcement, build_specialist
 from trustmopd.testbed.sampling import sample_scores
@@ -46,9 +46,14 @@ def build_world(
     supervision: Supervision | None = None,
     reinforcement: Reinforcement | None = None,
     evaluation_prompts: int = 1000,
+    reference_of: str | Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """All stages into `out`, and the card. A stage whose files are those of the card is not made again."""
+    """All stages into `out`, and the card. A stage whose files are those of the card is not made again.
+
+    With `reference_of`, a world already built with the same seed and supervision, its reference is taken over with
+    what was measured of it: other specialists of one reference, and no second supervised training.
+    """
     out = Path(out)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     supervision = supervision or Supervision()
@@ -60,8 +65,10 @@ def build_world(
         "evaluation": {"prompts": evaluation_prompts, "temperature": EVALUATION_TEMPERATURE},
     }
     card = _open_card(out, settings, device)
+    if reference_of is not None and "reference" not in card["stages"]:
+        _adopt_reference(card, out, Path(reference_of))
     with _reproducibly():
-        how = {"device": device, "quiet": quiet}
+        how: dict[str, Any] = {"device": device, "quiet": quiet}
         reference = out / "reference"
         _stage(card, out, "reference", partial(build_reference, reference, seed, supervision, **how))
         for domain in DOMAINS:
@@ -116,6 +123,22 @@ def _stage(
     write_json(out / CARD, card)
 
 
+def _adopt_reference(card: dict[str, Any], out: Path, world: Path) -> None:
+    folder = checkpoint("reference", world)
+    other = read_json(world / CARD, what="card", remedy="Name a world that was built.")
+    for name in ("seed", "supervision"):
+        ours, theirs = card["settings"][name], other["settings"][name]
+        if ours != theirs:
+            raise ValueError(
+                f"the reference of {world} was made with {name} = {theirs}, and {ours} is asked for here. Ask for what "
+                "it was made with, or leave reference_of out."
+            )
+    shutil.rmtree(out / "reference", ignore_errors=True)
+    shutil.copytree(folder, out / "reference")
+    card["stages"]["reference"] = other["stages"]["reference"]
+    write_json(out / CARD, card)
+
+
 def _weights(card: dict[str, Any], name: str) -> str:
     return card["stages"][name]["sha256"]["model.safetensors"]
 
@@ -127,8 +150,17 @@ def _open_card(out: Path, settings: dict[str, Any], device: str) -> dict[str, An
         versions = {"trustmopd": __version__, "python": platform.python_version()}
         versions |= {package: version(package) for package in _PACKAGES}
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        card = {"created": created, "settings": settings, "machine": machine, "versions": versions, "stages": {}}
-        write_json(out / CARD, card)  # a folder that cannot be written to is found out now
+        card: dict[str, Any] = {
+            "created": created,
+            "settings": settings,
+            "machine": machine,
+            "versions": versions,
+            "stages": {},
+        }
+        try:
+            write_json(out / CARD, card)
+        except OSError as error:
+            raise OSError(f"{out} cannot be written to ({error}). Choose another folder.") from None
         return card
     card = read_json(out / CARD, what="card", remedy="Remove the folder, or build into another.")
     for name, value in settings.items():
@@ -144,12 +176,15 @@ def _open_card(out: Path, settings: dict[str, Any], device: str) -> dict[str, An
 def _reproducibly() -> Iterator[None]:
     """The same bits from the same seeds on the same machine: deterministic kernels wherever there are any."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    memory_efficient = torch.backends.cuda.mem_efficient_sdp_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)  # its backward adds up in any order
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(deterministic)
+        torch.backends.cuda.enable_mem_efficient_sdp(memory_efficient)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -163,6 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--regime", choices=sorted(REGIMES), default="moderate", help="how the specialists are trained")
     parser.add_argument("--rl-steps", type=int, default=None, help="at most; the regime's own unless given")
     parser.add_argument("--evaluation-prompts", type=int, default=1000)
+    parser.add_argument("--reference-of", type=Path, default=None, help="a built world whose reference is taken over")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     args = parser.parse_args(arguments)
     regime = REGIMES[args.regime]
@@ -175,6 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             supervision=Supervision(steps=args.steps, batch_size=args.batch_size, learning_rate=args.learning_rate),
             reinforcement=replace(regime, max_steps=args.rl_steps) if args.rl_steps else regime,
             evaluation_prompts=args.evaluation_prompts,
+            reference_of=args.reference_of,
             quiet=args.quiet,
         )
     except KeyboardInterrupt:

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.trainer_callback import PrinterCallback
 
-from trustmopd.testbed.checkpoints import MODELS, SHIPPED, checkpoint
+from trustmopd.files import read_json
+from trustmopd.testbed.checkpoints import CARD, MODELS, SHIPPED, checkpoint
 from trustmopd.testbed.prompts import evaluation_set, prompt_set
 from trustmopd.testbed.sampling import sample_scores
 from trustmopd.testbed.tasks import DOMAINS
@@ -42,6 +44,7 @@ class Scale:
     max_completion_length: int = 16
     calibration_batches: int = 8
     evaluation_prompts: int = 1000
+    diagnosis_rollouts: int = 256
     prompt_seed: int = 0
 
 
@@ -50,6 +53,10 @@ class World:
     """Verified checkpoints of one reference and its specialists."""
 
     root: Path = SHIPPED
+
+    def fingerprint(self) -> dict[str, str]:
+        card = read_json(self.root / CARD, what="the small world's card", remedy="Build it: trustmopd testbed build.")
+        return {name: stage["sha256"]["model.safetensors"][:16] for name, stage in card["stages"].items()}
 
     @property
     def reference(self) -> str:
@@ -86,6 +93,7 @@ def make_trainer(
         }
     )
     trainer = TrustMOPDTrainer(world.reference, world.teachers, args=args, train_dataset=dataset)
+    trainer.remove_callback(PrinterCallback)  # without a bar, transformers prints every step's metrics instead
     return trainer
 
 

@@ -15,6 +15,7 @@ Split = Literal["train", "evaluation"]
 MISTAKE_RATE = 0.6
 MAX_PROMPT = 24
 MAX_ANSWER = 12
+_MAX_REPEATS = 3000
 _MAX_OUTPUT = 8  # letters a program writes: longer ones only cost time
 _SINGLE_SHARE = 0.28  # of MultiCap's prompts
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -55,15 +56,17 @@ def draw_mistakes(task: Task, rng: random.Random, rate: float = MISTAKE_RATE) ->
 def draw_distinct(kind: str, count: int, rng: random.Random, split: Split) -> list[Task]:
     """`count` different prompts."""
     tasks: dict[str, Task] = {}
-    for _ in range(40 * count + 1000):
-        if len(tasks) == count:
-            return list(tasks.values())
+    repeats = 0
+    while len(tasks) < count:
         task = draw(kind, rng, split)
+        repeats = repeats + 1 if task.prompt in tasks else 0
         tasks[task.prompt] = task
-    raise ValueError(
-        f"{count} different {split} prompts of kind {kind!r} were asked for, and drawing found only {len(tasks)}. "
-        "Ask for fewer."
-    )
+        if repeats == _MAX_REPEATS:
+            raise ValueError(
+                f"{count} different {split} prompts of kind {kind!r} were asked for; {len(tasks)} were found, and then "
+                f"{repeats} times in a row one of them again. Ask for fewer."
+            )
+    return list(tasks.values())
 
 
 def prompt_set(name: str, count: int, seed: int) -> "Dataset":

@@ -22,11 +22,11 @@ _IGNORED = -100
 class Supervision:
     """How the reference is trained. Batches are drawn evenly from the three domains and the three mixtures."""
 
-    steps: int = 3000
+    steps: int = 3000  # at 1,500 it knows 94% of the sums, at 3,000 all of them
     batch_size: int = 512
     learning_rate: float = 2e-3
     warmup_steps: int = 50
-    betas: tuple[float, float] = (0.9, 0.95)
+    adam_beta2: float = 0.95
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
     mistake_rate: float = MISTAKE_RATE
@@ -45,7 +45,7 @@ def build_reference(
     model = make_model(seed).to(device).train()
     # float32 throughout: at this size a step is bound by kernel launches, and autocast only adds to them.
     optimizer = torch.optim.AdamW(
-        model.parameters(), settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
+        model.parameters(), settings.learning_rate, betas=(0.9, settings.adam_beta2), weight_decay=settings.weight_decay
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warm_cosine(step, settings))
     losses = []

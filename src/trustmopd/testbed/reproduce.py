@@ -1,0 +1,192 @@
+"""The paper's comparison in the small world: every row, both prompt sets, several seeds. Resumable, cell by cell."""
+
+import json
+import multiprocessing
+import os
+import platform
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+
+from trustmopd.files import read_json, write_json
+from trustmopd.testbed.allocation import summarise_records
+from trustmopd.testbed.experiment import METHODS, PROMPT_SETS, Scale, World, make_trainer, reference_scores, run_cell
+from trustmopd.training.diagnosis import diagnose
+
+_REMEDY = "Remove the file: the cell is then run again."
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    prompts: str
+    method: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.prompts}/{self.method}/seed-{self.seed}"
+
+
+def all_cells(seeds: Iterable[int], only: Sequence[str] = ()) -> list[Cell]:
+    """Every cell of the comparison. `only` keeps prompt sets and methods by name. Mixed prompts have no one label, so
+    there is nothing to route them by."""
+    known = (*PROMPT_SETS, *METHODS)
+    for name in only:
+        if name not in known:
+            raise ValueError(f"--only {name}: no such prompt set or method. Choose from {', '.join(known)}.")
+    sets = [name for name in PROMPT_SETS if name in only] or PROMPT_SETS
+    methods = [name for name in METHODS if name in only] or METHODS
+    return [
+        Cell(prompts, method, seed)
+        for seed in seeds
+        for prompts in sets
+        for method in methods
+        if not (prompts == "multicap" and method == "routed")
+    ]
+
+
+def reproduce(
+    out: Path,
+    seeds: Sequence[int],
+    *,
+    only: Sequence[str] = (),
+    jobs: int = 1,
+    world: World | None = None,
+    scale: Scale | None = None,
+) -> None:
+    """Run the cells that are not there yet, `jobs` at a time, each in a process of its own."""
+    world, scale = world or World(), scale or Scale()
+    cells = all_cells(seeds, only)
+    prepare(out, world, scale)
+    for prompts in sorted({cell.prompts for cell in cells}):
+        for method in sorted({cell.method for cell in cells if cell.prompts == prompts}):
+            _calibration(out, world, prompts, method, scale)
+        _diagnosis(out, world, prompts, scale)
+    todo = [cell for cell in cells if not (out / "cells" / f"{cell.name}.json").is_file()]
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with (
+        tqdm(total=len(cells), initial=len(cells) - len(todo), desc="cells", unit="cell") as bar,
+        ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=(threads,)) as workers,
+    ):
+        futures = {workers.submit(_run, cell, out, world, scale): cell for cell in todo}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                bar.set_postfix_str(futures[future].name)
+                bar.update()
+        except BaseException:
+            workers.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def prepare(out: Path, world: World, scale: Scale) -> None:
+    """What all cells share: the scale, the machine, and the rows that need no distillation."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / ".writable").touch()
+        (out / ".writable").unlink()
+    except OSError as error:
+        raise ValueError(f"cannot write into {out} ({error.strerror}). Choose another folder with --out.") from error
+    settings = {"scale": asdict(scale), "world": world.fingerprint()}
+    path = out / "references.json"
+    if path.is_file():
+        stored = read_json(path, what="references", remedy="Choose another folder with --out.")
+        for name, value in settings.items():
+            if stored[name] != value:
+                raise ValueError(
+                    f"{out} holds results made with {name} = {stored[name]}, not {value}: they would not be "
+                    "comparable. Choose another folder with --out."
+                )
+        return
+    from trustmopd.merge import merge_checkpoints
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    average = out / "parameter-average"
+    if not average.is_dir():
+        merge_checkpoints(list(world.teachers.values()), average)
+    machine = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {platform.machine()}"
+    write_json(
+        path,
+        {
+            **settings,
+            "scores": reference_scores(world, scale, device, average),
+            "machine": f"{machine}, {os.cpu_count()} cores, torch {torch.__version__}",
+            "date": datetime.now(UTC).date().isoformat(),
+        },
+    )
+
+
+def _calibration(out: Path, world: World, prompts: str, method: str, scale: Scale) -> str | None:
+    """mu does not depend on seed, gamma or granularity: measured once for a prompt set and a score."""
+    settings = METHODS[method]
+    if settings.get("allocation", "trust") != "trust" or not settings.get("calibrated", True):
+        return None
+    folder = out / "calibration" / f"{prompts}-{settings.get('score', 'displacement')}"
+    path = folder / "calibration.json"
+    if not path.is_file():
+        _quiet()
+        make_trainer(world, prompts, method, 0, folder, scale).calibrate()
+    return str(path)
+
+
+def _diagnosis(out: Path, world: World, prompts: str, scale: Scale) -> None:
+    """The calibrated score matrix before any training, and what it says of the pool."""
+    path = out / "diagnosis" / f"{prompts}.json"
+    if not path.is_file():
+        _quiet()
+        calibration = _calibration(out, world, prompts, "trust", scale)
+        trainer = make_trainer(world, prompts, "trust", 0, out / "diagnosis", scale, calibration_path=calibration)
+        write_json(path, diagnose(trainer, scale.diagnosis_rollouts).to_dict())
+
+
+def _run(cell: Cell, out: Path, world: World, scale: Scale) -> None:
+    _quiet()
+    folder = out / "runs" / cell.name
+    began = time.perf_counter()
+    scores = run_cell(
+        world,
+        cell.prompts,
+        cell.method,
+        cell.seed,
+        folder,
+        scale,
+        calibration_path=_calibration(out, world, cell.prompts, cell.method, scale),
+    )
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    write_json(
+        out / "cells" / f"{cell.name}.json",
+        {
+            **asdict(cell),
+            "scores": scores,
+            "allocation": summarise_records(folder / "allocation"),
+            "max_weight": sum(line["agreement/max_weight"] for line in steps) / len(steps),
+            "loss": [line["loss"] for line in steps],
+            "seconds": time.perf_counter() - began,
+        },
+    )
+
+
+def load_cells(out: Path) -> list[dict[str, Any]]:
+    return [read_json(path, what="cell", remedy=_REMEDY) for path in sorted((out / "cells").glob("*/*/seed-*.json"))]
+
+
+def _start_worker(threads: int) -> None:
+    torch.set_num_threads(threads)
+
+
+def _quiet() -> None:
+    import datasets
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()

@@ -1,0 +1,195 @@
+"""The whole build, cut down to seconds, through the code that made the shipped checkpoints."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from trustmopd.testbed import DOMAINS, MIXTURES, evaluation_set
+from trustmopd.testbed import build as building
+from trustmopd.testbed.build import build_specialist, build_world, main
+from trustmopd.testbed.checkpoints import MODELS, checkpoint
+from trustmopd.testbed.reinforcement import Reinforcement
+from trustmopd.testbed.sampling import sample_scores
+from trustmopd.testbed.supervised import Supervision
+
+SUPERVISION = Supervision(steps=30, batch_size=48)
+REINFORCEMENT = Reinforcement(max_steps=2, prompts=16, prompts_per_step=4, generations=4)
+CUT_DOWN = {
+    "device": "cpu",
+    "supervision": SUPERVISION,
+    "reinforcement": REINFORCEMENT,
+    "evaluation_prompts": 8,
+    "quiet": True,
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    out = tmp_path_factory.mktemp("world")
+    build_world(out, 0, **CUT_DOWN)
+    return out
+
+
+@pytest.fixture
+def copied(world, tmp_path):
+    return shutil.copytree(world, tmp_path / "world")
+
+
+def made_again(*args, **kwargs):
+    pytest.fail("a stage was run that should not have been")
+
+
+def test_the_build_writes_four_checkpoints_their_card_and_its_prose(world):
+    card = json.loads((world / "card.json").read_text())
+    assert sorted(path.name for path in world.iterdir()) == sorted([*MODELS, "card.json", "README.md"])
+    for name in MODELS:
+        assert sorted(path.name for path in (world / name).iterdir()) == [
+            "chat_template.jinja",
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+        ]
+    assert card["schema_version"] == 1 and card["settings"]["seed"] == 0
+    losses = card["stages"]["reference"]["losses"]
+    assert losses[-1]["loss"] < losses[0]["loss"]
+    for domain in DOMAINS:
+        stage = card["stages"][domain]
+        assert len(stage["rewards"]) == len(stage["kl"]) == stage["steps"] == 2
+    assert set(card["scores"]) == set(MODELS)
+    assert all(set(row) == {*DOMAINS, *MIXTURES} for row in card["scores"].values())
+    prose = (world / "README.md").read_text()
+    assert all(name in prose for name in MODELS)
+
+
+def test_checkpoints_reload_as_any_other_and_share_one_tokenizer(world):
+    files = {name: (world / name / "tokenizer_config.json").read_text() for name in MODELS}
+    assert len(set(files.values())) == 1
+    for name in MODELS:
+        model = AutoModelForCausalLM.from_pretrained(world / name)
+        assert model.config.use_cache and model.dtype == torch.float32
+        assert len(AutoTokenizer.from_pretrained(world / name)) == model.config.vocab_size
+
+
+def test_the_same_seed_makes_the_same_world(world, tmp_path):
+    first = json.loads((world / "card.json").read_text())
+    again = build_world(tmp_path, 0, **CUT_DOWN)
+    for name in MODELS:
+        assert again["stages"][name]["sha256"] == first["stages"][name]["sha256"]
+    assert again["scores"] == first["scores"]
+
+
+def test_a_finished_build_is_not_made_again(copied, monkeypatch):
+    for stage in ("build_reference", "build_specialist", "evaluate"):
+        monkeypatch.setattr(building, stage, made_again)
+    before = (copied / "card.json").read_text()
+    build_world(copied, 0, **CUT_DOWN)
+    assert (copied / "card.json").read_text() == before
+
+
+def test_a_build_goes_on_with_the_stage_it_lost(copied, monkeypatch):
+    before = json.loads((copied / "card.json").read_text())
+    (copied / "code" / "model.safetensors").write_bytes(b"half a fi")
+    monkeypatch.setattr(building, "build_reference", made_again)
+    made = []
+    monkeypatch.setattr(
+        building,
+        "build_specialist",
+        lambda domain, *rest, **how: made.append(domain) or build_specialist(domain, *rest, **how),
+    )
+    after = build_world(copied, 0, **CUT_DOWN)
+    assert made == ["code"]
+    assert after["stages"]["code"]["sha256"] == before["stages"]["code"]["sha256"]
+
+
+def test_other_settings_do_not_go_into_the_same_folder(copied):
+    with pytest.raises(ValueError, match="seed = 0, not 1"):
+        build_world(copied, 1, **CUT_DOWN)
+    with pytest.raises(ValueError, match="supervision"):
+        build_world(copied, 0, **CUT_DOWN | {"supervision": replace(SUPERVISION, steps=31)})
+
+
+def test_another_regime_takes_over_a_reference_with_its_record(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(building, "build_reference", made_again)
+    monkeypatch.setattr(building, "evaluate", lambda *args, **how: dict.fromkeys(("scores", "understood"), {}))
+    first = json.loads((world / "card.json").read_text())
+    drifting = replace(REINFORCEMENT, learning_rate=1e-3, target_reward=None)
+    second = build_world(tmp_path / "drifting", 0, **CUT_DOWN | {"reinforcement": drifting}, reference_of=world)
+    assert second["stages"]["reference"] == first["stages"]["reference"]
+    assert checkpoint("reference", tmp_path / "drifting")
+    for domain in DOMAINS:
+        assert second["stages"][domain]["made_from"] == first["stages"][domain]["made_from"]
+    with pytest.raises(ValueError, match="made with seed = 0, and 1 is asked for"):
+        build_world(tmp_path / "other", 1, **CUT_DOWN, reference_of=world)
+
+
+def test_a_specialist_stops_when_its_own_reward_says_so(world, tmp_path):
+    easy = replace(REINFORCEMENT, max_steps=5, target_reward=0.0, reward_window=3)
+    measured = build_specialist("if", world / "reference", tmp_path / "easy", 0, easy, quiet=True)
+    assert measured["steps"] == 3 and measured["reached_target"]
+    endless = replace(easy, target_reward=None, max_steps=4, learning_rate=1e-3)
+    measured = build_specialist("if", world / "reference", tmp_path / "endless", 0, endless, quiet=True)
+    assert measured["steps"] == 4 and not measured["reached_target"]
+
+
+def test_sampling_is_a_function_of_its_seed(world):
+    model = AutoModelForCausalLM.from_pretrained(world / "reference")
+    tokenizer = AutoTokenizer.from_pretrained(world / "reference")
+    tasks = evaluation_set("math", 12)
+    state = torch.get_rng_state()
+    first = sample_scores(model, tokenizer, tasks, seed=1, batch_size=5)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert sample_scores(model, tokenizer, tasks, seed=1, batch_size=5).answers == first.answers
+    assert sample_scores(model, tokenizer, tasks, seed=2, batch_size=5).answers != first.answers
+    assert len(first.verdicts) == len(first.answers) == 12
+    assert first.mean == sum(verdict.right for verdict in first.verdicts) / 12
+    with pytest.raises(ValueError, match="no tasks"):
+        sample_scores(model, tokenizer, [])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_whole_checkpoint_is_found(world, name):
+    assert checkpoint(name, world) == world / name
+
+
+def test_an_altered_or_missing_checkpoint_is_named_with_its_digest(copied):
+    expected = json.loads((copied / "card.json").read_text())["stages"]["math"]["sha256"]
+    model = copied / "math" / "model.safetensors"
+    content = bytearray(model.read_bytes())
+    content[-1] ^= 1
+    model.write_bytes(content)
+    with pytest.raises(ValueError, match="math/model.safetensors was altered") as error:
+        checkpoint("math", copied)
+    assert expected["model.safetensors"] in str(error.value) and "trustmopd testbed build" in str(error.value)
+    model.unlink()
+    with pytest.raises(ValueError, match="math/model.safetensors is missing") as error:
+        checkpoint("math", copied)
+    assert expected["model.safetensors"] in str(error.value)
+    checkpoint("code", copied)
+    (copied / "card.json").unlink()
+    with pytest.raises(FileNotFoundError, match="Reinstall"):
+        checkpoint("code", copied)
+    with pytest.raises(ValueError, match="choose one of reference, math, code, if"):
+        checkpoint("poetry", copied)
+
+
+def test_the_command_takes_up_a_finished_world_and_prints_its_card(copied, capsys):
+    card = json.loads((copied / "card.json").read_text())
+    card["settings"]["reinforcement"] |= {"prompts": 3840, "prompts_per_step": 64, "generations": 8}
+    (copied / "card.json").write_text(json.dumps(card))
+    size = ["--steps", "30", "--batch-size", "48", "--rl-steps", "2", "--evaluation-prompts", "8"]
+    main(["--out", str(copied), "--seed", "0", "--device", "cpu", "--quiet", *size])
+    printed = capsys.readouterr().out
+    assert "| reference |" in printed and str(copied) in printed
+
+
+def test_a_folder_that_cannot_be_written_to_fails_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(building, "build_reference", made_again)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="world cannot be written to .* Choose another folder"):
+        build_world(tmp_path / "file" / "world", 0, **CUT_DOWN)
