@@ -116,7 +116,7 @@ def test_other_settings_do_not_go_into_the_same_folder(copied):
 
 def test_another_regime_takes_over_a_reference_with_its_record(world, tmp_path, monkeypatch):
     monkeypatch.setattr(building, "build_reference", made_again)
-    monkeypatch.setattr(building, "evaluate", lambda *args, **how: dict.fromkeys(("scores", "understood"), {}))
+    monkeypatch.setattr(building, "evaluate", lambda *args, **how: {"scores": {}, "understood": {}})
     first = json.loads((world / "card.json").read_text())
     drifting = replace(REINFORCEMENT, learning_rate=1e-3, target_reward=None)
     second = build_world(tmp_path / "drifting", 0, **CUT_DOWN | {"reinforcement": drifting}, reference_of=world)

@@ -34,9 +34,9 @@ def load_prompts(path: str | Path, split: str = "train") -> Dataset:
                 )
             return load_dataset(_READERS[Path(files[0]).suffix], data_files=files, split="train")
         return load_dataset(str(path), split=split)
-    except ValueError:
-        raise
     except Exception as error:  # datasets raises a different class for each of its readers and for the Hub
+        if type(error) is ValueError:  # ours, above; pyarrow's are subclasses, and do not name the file
+            raise
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
             f"cannot read prompts from {str(path)!r}: {reason}. It must be a prompt file or folder here, or a Hub "
@@ -69,6 +69,8 @@ def _malformed(prompt: Any) -> str | None:
     for message in prompt:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str) or not message.get("content"):
             return "a message lacks 'role' or 'content'"
+        if isinstance(message["content"], str) and not message["content"].strip():
+            return "the 'content' of a message is blank"
     return None
 
 

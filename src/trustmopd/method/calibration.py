@@ -19,8 +19,8 @@ def calibrated_scores(scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"]) ->
     drifted since (Eq. 24)."""
     if not bool(((mu > 0) & mu.isfinite()).all()):
         raise ValueError(
-            f"mu = {mu.tolist()} must be positive and finite: scores are divided by it. A teacher with mu = 0 equals the "
-            "reference; drop it from the pool."
+            f"mu = {mu.tolist()} must be positive and finite: scores are divided by it. A teacher with mu = 0 equals "
+            "the reference; drop it from the pool."
         )
     return scores / mu.to(scores).view(-1, *[1] * (scores.ndim - 1))
 

@@ -1,7 +1,9 @@
 """A short name for the weights of a model: equal fingerprints, equal policies."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +14,15 @@ _CHUNK = 1 << 22
 
 def fingerprint(model: nn.Module) -> str:
     """Depends on every bit of every parameter, and is computed where the weights lie: no copy of them to the host."""
-    return fingerprint_tensors(_effective_parameters(model))
+    # Positions are settings, not weights: a long-context variant has the same parameters and another policy.
+    config = getattr(model, "config", None)
+    positions = getattr(config.get_text_config(), "rope_parameters", None) if config is not None else None
+    return fingerprint_tensors(_effective_parameters(model), settings=positions)
 
 
-def fingerprint_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    digest = hashlib.sha256()
+def fingerprint_tensors(tensors: Iterable[tuple[str, Tensor]], settings: Mapping[str, Any] | None = None) -> str:
+    """`settings` change what the tensors compute."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=_plain).encode() if settings else b"")
     for name, tensor in sorted(tensors):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {_checksum(tensor)}\n".encode())
     return digest.hexdigest()[:16]
@@ -33,9 +39,13 @@ def _effective_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     would make one initial student look like another for every seed."""
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
-        partner = parameters.get(name.replace(".lora_A.", ".lora_B.")) if ".lora_" in name else None
-        if partner is None or bool(partner.any()):
+        zero_at_first = name.replace(".lora_A.", ".lora_B.").replace(".lora_embedding_B.", ".lora_embedding_A.")
+        if ".lora_" not in name or bool(parameters.get(zero_at_first, parameter).any()):
             yield name.replace("base_model.model.", "").replace(".base_layer.", "."), parameter
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict
@@ -51,14 +51,16 @@ def build_pool(
         if teacher.model is None:
             assert host is not None and isinstance(base, PeftModel)
             adapter = f"teacher-{name}"
-            adapter_fingerprint = fingerprint_tensors(get_peft_model_state_dict(base, adapter_name=adapter).items())
+            adapter_fingerprint = fingerprint_tensors(
+                get_peft_model_state_dict(base, adapter_name=adapter).items(), _settings(base.peft_config[adapter])
+            )
             members[name] = Member(
                 name, host, Head.of(base), teacher.source, f"{base_fingerprint}+{adapter_fingerprint}", adapter
             )
         else:
-            model = loader.full(f"teacher '{name}'", teacher)
-            own_host = Host(model.eval(), device, offload=offload)
-            members[name] = Member(name, own_host, Head.of(model), teacher.source, fingerprint(model))
+            model, shares, active = loader.full(f"teacher '{name}'", teacher)
+            own_host = Host(model.eval(), device, offload=offload, shared=shares)
+            members[name] = Member(name, own_host, Head.of(model), teacher.source, fingerprint(model), active)
     if with_reference:
         assert host is not None and base is not None
         members[REFERENCE] = Member(REFERENCE, host, Head.of(base), source, base_fingerprint, own_adapter)
@@ -87,7 +89,7 @@ class _Loader:
     def reference(self, given: Teacher | None, share: bool) -> tuple[StudentModel, bool, str | None]:
         """The reference model, whether it shares the student's tensors, and the adapter that makes it the reference."""
         if given is not None:
-            return self.full("the reference", given), False, None
+            return self.full("the reference", given)
         if not isinstance(self.student, PeftModel):
             all_copied = all(parameter.requires_grad for parameter in self.student.parameters())
             return frozen_twin(self.student, self.dtype if all_copied else None), not all_copied, None
@@ -98,27 +100,43 @@ class _Loader:
         own_adapter = None if fresh else twin.active_adapter
         return (twin, True, own_adapter) if share else (copy.deepcopy(twin), False, own_adapter)
 
-    def full(self, role: str, teacher: Teacher) -> StudentModel:
-        """A model of its own, with its adapter, if any, merged in."""
-        model = teacher.model
-        if model is self.student:
-            return frozen_twin(self.student)
-        if isinstance(model, (str, Path)):
-            try:
-                model = AutoModelForCausalLM.from_pretrained(
-                    model,
-                    revision=teacher.revision,
-                    dtype=teacher.dtype or self.dtype,
-                    trust_remote_code=self.trust_remote_code,
-                )
-            except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-                raise ValueError(
-                    f"{role}: cannot load {teacher.source!r} ({error}). Check the path or Hub id, and that its files "
-                    "are whole."
-                ) from error
-        assert model is not None
+    def full(self, role: str, teacher: Teacher) -> tuple[StudentModel, bool, str | None]:
+        """A model of its own, whether it shares tensors with another, and the adapter that is active in it."""
+        given = teacher.model
+        if isinstance(given, (str, Path)):
+            model = self._read(role, teacher)
+            if teacher.adapter is not None:
+                model = self.add_adapter(model, "teacher", teacher).merge_and_unload()
+            return model, False, None
+        assert given is not None
+        base = self.student.get_base_model() if isinstance(self.student, PeftModel) else None
+        # The student is trained, and one loaded base may carry several teachers: neither may be frozen or written into.
+        shared = teacher.adapter is not None or given is self.student or given is base
+        model = frozen_twin(given) if shared else given
         if teacher.adapter is not None:
-            model = self.add_adapter(model, "teacher", teacher).merge_and_unload()
+            model = self.add_adapter(model, "teacher", teacher)
+            model.set_adapter("teacher", inference_mode=True)
+        return model, shared, model.active_adapter if isinstance(model, PeftModel) else None
+
+    def _read(self, role: str, teacher: Teacher) -> PreTrainedModel:
+        try:
+            model, report = AutoModelForCausalLM.from_pretrained(
+                teacher.model,
+                revision=teacher.revision,
+                dtype=teacher.dtype or self.dtype,
+                trust_remote_code=self.trust_remote_code,
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise ValueError(
+                f"{role}: cannot load {teacher.source!r} ({error}). Check the path or Hub id, and that its files are "
+                "whole."
+            ) from error
+        if report["missing_keys"]:
+            raise ValueError(
+                f"{role}: {teacher.source!r} has no weights for {', '.join(sorted(report['missing_keys'])[:3])}: they "
+                "would be random, and it would teach noise. Save the checkpoint again, whole."
+            )
         return model
 
     def add_adapter(self, base: StudentModel, name: str, teacher: Teacher) -> PeftModel:
@@ -141,3 +159,9 @@ class _Loader:
                 stacklevel=2,
             )
         return base
+
+
+def _settings(config: PeftConfig) -> dict[str, Any]:
+    """What of an adapter's configuration changes the policy: its strength and places, not where it was read from."""
+    elsewhere = ("base_model_name_or_path", "revision", "inference_mode", "peft_version", "auto_mapping")
+    return {name: value for name, value in config.to_dict().items() if name not in elsewhere}

@@ -79,6 +79,7 @@ class Member:
         if self.adapter is None:
             with model.disable_adapter():
                 yield backbone
+            model.requires_grad_(False)  # PEFT makes an adapter trainable when it is enabled again
         else:
             model.set_adapter(self.adapter, inference_mode=True)
             yield backbone

@@ -137,16 +137,20 @@ def check_pool(
     models have."""
     assert student.tokenizer is not None
     needed = max(student.tokenizer.get_vocab().values()) + 1
-    for other in others:
+    for other in (student, *others):
         if other.vocab_rows < needed:
             raise ValueError(
                 f"{other.role} ({other.source}) has {other.vocab_rows} vocabulary rows, the student's tokenizer has "
                 f"{needed} tokens: it cannot say anything about the rest. Use specialists grown from the student's "
                 "own base model."
             )
+    for other in others:
         if other.tokenizer is not None and other.tokenizer is not student.tokenizer:
             _check_tokenizer(student, other, allow_template_mismatch)
-    vocab_size = min(facts.vocab_rows for facts in (student, *others))
+        _check_end(student, other, allow_template_mismatch)
+    # Rows behind the tokenizer's last token are padding: candidates only where C asks for more than there are tokens.
+    shared = min(facts.vocab_rows for facts in (student, *others))
+    vocab_size = needed if num_candidates <= needed else shared
     check_candidate_count(num_candidates, vocab_size)
     return vocab_size
 
@@ -176,18 +180,24 @@ def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mism
             f"{their_ids[:8]}… against {our_ids[:8]}… on the same probe. It was trained on other token sequences. Use "
             "specialists of the same base model."
         )
-    if student.eos_ids != other.eos_ids:
-        _mismatch(
-            f"{other.role} ({other.source}) ends a response with token ids {sorted(other.eos_ids)}, the student "
-            f"({student.source}) with {sorted(student.eos_ids)}: a response may never end, or end for one model only",
-            allow_template_mismatch,
-        )
     our_template, their_template = (getattr(tok, "chat_template", None) for tok in (ours, theirs))
     if our_template != their_template:
         _mismatch(
             f"{other.role} ({other.source}) has another chat template than the student ({student.source}): "
             f"{_start(their_template)} against {_start(our_template)}; it would see prompts in a form it was not "
             "trained on",
+            allow_template_mismatch,
+        )
+
+
+def _check_end(student: ModelFacts, other: ModelFacts, allow_template_mismatch: bool) -> None:
+    # A model without a tokenizer of its own is read with the student's.
+    assert student.tokenizer is not None
+    ends = other.eos_ids if other.tokenizer is not None else other.eos_ids | {student.tokenizer.eos_token_id}
+    if student.eos_ids != ends:
+        _mismatch(
+            f"{other.role} ({other.source}) ends a response with token ids {sorted(ends)}, the student "
+            f"({student.source}) with {sorted(student.eos_ids)}: a response may never end, or end for one model only",
             allow_template_mismatch,
         )
 

@@ -46,7 +46,7 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
         )
     pool = {}
     for name, given in teachers.items():
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == REFERENCE:
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == REFERENCE:
             raise ValueError(
                 f"teacher name {name!r} cannot be used: names become metric and column names (`weight/<name>`), and "
                 f"{REFERENCE!r} is taken. Use letters, digits, '_' and '-'."

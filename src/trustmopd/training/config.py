@@ -117,6 +117,11 @@ class TrustMOPDConfig(DistillationConfig):
             )
         if self.allocation == "single" and self.single_teacher is None:
             raise ValueError("allocation = 'single' needs single_teacher, the name of the one teacher to learn from.")
+        if self.remove_unused_columns:
+            raise ValueError(
+                "remove_unused_columns = True would drop id, domain and row of every prompt before they reach routing, "
+                "random weights and records. Leave it unset."
+            )
         if self.beta != 1.0:
             raise ValueError(
                 f"beta = {self.beta} would have no effect: the objective is reverse KL (beta = 1). Leave beta unset, "

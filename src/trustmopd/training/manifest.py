@@ -45,12 +45,14 @@ def dependencies(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
     """What a calibration follows from. The training seed is not among it: one calibration serves all seeds."""
     members = trainer.pool.members
     return {
+        # The first difference is named, so causes come before what follows from them: another score may need no
+        # reference, and another student is another reference.
+        "score": rule_name(trainer.args.score),
+        "student": trainer.student_fingerprint,
         "teachers": {name: members[name].fingerprint for name in trainer.pool.teachers},
         "reference": members[REFERENCE].fingerprint if REFERENCE in members else None,
-        "student": trainer.student_fingerprint,
         "tokenizer": fingerprint_tokenizer(trainer._tokenizer),
         "prompts": trainer.prompt_hash,
-        "score": rule_name(trainer.args.score),
         **{name: getattr(trainer.args, name) for name in _SAMPLING},
     }
 

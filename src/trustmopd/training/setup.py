@@ -19,7 +19,8 @@ from trustmopd.training.config import TrustMOPDConfig
 
 @dataclass(frozen=True)
 class Ingredients:
-    """`source` names the student, `reference=None` is the student; `vocab_size` counts the rows that all models have."""
+    """`source` names the student, `reference=None` is the student; `vocab_size` counts the rows that all models
+    have."""
 
     source: str
     teachers: dict[str, Teacher]
@@ -35,6 +36,7 @@ def check_ingredients(
     args: TrustMOPDConfig,
     prompts: Any,
     tokenizer: Any = None,
+    eval_prompts: Any = None,
 ) -> Ingredients:
     if not isinstance(prompts, Dataset):
         raise ValueError(
@@ -42,9 +44,11 @@ def check_ingredients(
             "labels are checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
         )
     pool = as_teachers(teachers)
-    check_prompts(prompts)
-    if args.allocation == "routed":
-        check_labels(prompts, args.domain_column, list(pool))
+    evaluated = eval_prompts if isinstance(eval_prompts, Mapping) else {"eval": eval_prompts}
+    for checked in (prompts, *(dataset for dataset in evaluated.values() if isinstance(dataset, Dataset))):
+        check_prompts(checked)
+        if args.allocation == "routed":
+            check_labels(checked, args.domain_column, list(pool))
     if args.allocation == "single" and args.single_teacher not in pool:
         raise ValueError(
             f"single_teacher = {args.single_teacher!r} names no teacher; the pool has {', '.join(pool)}. Choose one of "
@@ -76,6 +80,11 @@ def _as_reference(reference: Any, student: Any) -> Teacher | None:
     named = isinstance(reference, (str, Path)) and str(reference) == str(student)
     if reference is None or reference is student or named:
         return None
+    if isinstance(reference, Teacher) and reference.model is None:
+        raise ValueError(
+            f"the reference is {reference!r}, without a `model`: adapters are put on the reference, so it has to be a "
+            "model of its own. Give its checkpoint, or None for the initial student."
+        )
     return reference if isinstance(reference, Teacher) else Teacher(model=reference)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from peft import PeftConfig
 from torch import Tensor
@@ -22,7 +22,7 @@ from transformers import (
     TrainerState,
 )
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 from trl import DistillationTrainer
 
 from trustmopd.data import prompt_hash
@@ -34,6 +34,7 @@ from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.manifest import (
     CALIBRATION,
+    MANIFEST,
     check_same_run,
     dependencies,
     describe_machine,
@@ -93,7 +94,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         tools: list[Callable] | None = None,
     ):
         args = args or TrustMOPDConfig(output_dir="TrustMOPD")
-        given = check_ingredients(model, teachers, reference, args, train_dataset, processing_class)
+        given = check_ingredients(model, teachers, reference, args, train_dataset, processing_class, eval_dataset)
         assert train_dataset is not None
         super().__init__(
             model=str(model) if isinstance(model, Path) else model,
@@ -132,7 +133,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         self._totals = StepTotals()
         self._recorded_rows: set[int] = set()
         self._tables: list = []
-        self._empty: list[int] = []
+        self._empty: list[int] | None = None
         if args.calibrates and args.calibration_path is not None:
             self.calibration = self._loaded(Path(args.calibration_path))
         self.add_callback(RunFiles(self))
@@ -158,14 +159,16 @@ class TrustMOPDTrainer(DistillationTrainer):
         """Use what `calibrate` left in the run directory if it fits, measure otherwise."""
         if not self.args.calibrates or self.calibration is not None:
             return
-        saved = self.run_dir / CALIBRATION
-        if saved.is_file():
+        saved, found = self.run_dir / CALIBRATION, None
+        if self.accelerator.is_main_process and saved.is_file():
             try:
-                self.calibration = self._loaded(saved)
-                return
+                found = self._loaded(saved)
             except ValueError as error:
                 logger.warning("%s is not used, and will be replaced: %s", saved, error)
-        self.calibrate()
+        # The first process decides: others may not see its disk, and would wait in calibration for ever.
+        (self.calibration,) = broadcast_object_list([found])
+        if self.calibration is None:
+            self.calibrate()
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         if resume_from_checkpoint:
@@ -188,10 +191,21 @@ class TrustMOPDTrainer(DistillationTrainer):
         return calibration
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
+        """Whole once its manifest is there: an old one of the same name loses its manifest first, and older checkpoints
+        are deleted only after the new one is whole."""
+        run_dir = Path(self._get_output_dir(trial=trial))
+        checkpoint = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         if self.accelerator.is_main_process:
-            folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            save_beside(Path(self._get_output_dir(trial=trial)) / folder, self)
+            (checkpoint / MANIFEST).unlink(missing_ok=True)
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()  # every process has written its random state
+        if self.accelerator.is_main_process:
+            save_beside(checkpoint, self)
+            rotate_checkpoints(str(run_dir), limit, self.state.best_model_checkpoint, use_mtime=True)
 
     # ---- Rollouts
 
@@ -202,6 +216,8 @@ class TrustMOPDTrainer(DistillationTrainer):
 
     def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> list[list[int]]:
         completions = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        if self._empty is not None:  # a later turn, after tools, of some rows only: TRL expects empty ones there
+            return completions
         # TRL reads the last token of every completion. An engine may return none: put in one, and mask it out below.
         self._empty = [row for row, ids in enumerate(completions) if not ids]
         return [ids or [self._tokenizer.pad_token_id] for ids in completions]
@@ -209,15 +225,16 @@ class TrustMOPDTrainer(DistillationTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's rollouts, with all that a shuffle of them must carry along: rows, labels, and what every frozen
         policy says."""
+        self._empty = None
         with self.clock("rollout"):
             batch = super()._generate_and_score_completions(inputs)
-        batch["completion_mask"][self._empty] = 0
+        batch["completion_mask"][self._empty or []] = 0
         batch["row"] = torch.tensor([example.get(ROW, index) for index, example in enumerate(inputs)])
         batch["meta"] = [
             {
                 "id": str(example.get("id", example.get(ROW))),
-                "domain": example.get(self.args.domain_column or ""),
-                "capabilities": example.get("capabilities"),
+                "domain": _text(example.get(self.args.domain_column or "")),
+                "capabilities": _texts(example.get("capabilities")),
             }
             for example in inputs
         ]
@@ -329,6 +346,14 @@ class TrustMOPDTrainer(DistillationTrainer):
             tables, self._tables = gather_object(self._tables), []
             if self.accelerator.is_main_process and tables:
                 write_records(self.run_dir / "allocation" / f"step-{self.state.global_step + 1:06d}.parquet", tables)
+
+
+def _text(label: Any) -> str | None:
+    return None if label is None else str(label)
+
+
+def _texts(labels: Any) -> list[str] | None:
+    return None if labels is None else [labels] if isinstance(labels, str) else [str(label) for label in labels]
 
 
 def _sequences(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
