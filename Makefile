@@ -14,10 +14,13 @@ STAMP := $(VENV)/.installed
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help venv system test lint format clean
+.PHONY: help venv quickstart system test lint format clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+quickstart: $(STAMP) ## Watch it work: three small specialists, one student, in minutes and offline
+	$(OFFLINE) $(BIN)/trustmopd quickstart
 
 venv: $(STAMP) ## The environment in .venv: this package, editable, with test and viewer extras
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
@@ -115,8 +116,9 @@ def reference_scores(
     world: World, scale: Scale, device: str, average: Path | None = None
 ) -> dict[str, dict[str, float]]:
     """The rows that need no distillation: initial student, each specialist, routed teachers, parameter average."""
-    rows = {"initial": evaluate_checkpoint(world.reference, scale, device)}
-    rows |= {f"teacher-{name}": evaluate_checkpoint(path, scale, device) for name, path in world.teachers.items()}
+    folders = {"initial": world.reference, **{f"teacher-{name}": path for name, path in world.teachers.items()}}
+    bar = tqdm(folders.items(), desc="Evaluating initial student and teachers", unit="model")
+    rows = {name: evaluate_checkpoint(folder, scale, device) for name, folder in bar}
     routed = {domain: rows[f"teacher-{domain}"][domain] for domain in DOMAINS}
     rows["routed-teachers"] = {**routed, "overall": sum(routed.values()) / len(routed)}
     if average is not None:

@@ -52,6 +52,17 @@ def all_cells(seeds: Iterable[int], only: Sequence[str] = ()) -> list[Cell]:
     ]
 
 
+def parse_seeds(text: str) -> list[int]:
+    """`5` is the seeds 0 to 4; `0,3,4` is those."""
+    try:
+        seeds = [int(part) for part in text.split(",")] if "," in text else list(range(int(text)))
+    except ValueError:
+        seeds = []
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ValueError(f"--seeds {text}: give how many (5), or different seeds from 0 up (0,3,4).")
+    return seeds
+
+
 def reproduce(
     out: Path,
     seeds: Sequence[int],
@@ -132,7 +143,7 @@ def _calibration(out: Path, world: World, prompts: str, method: str, scale: Scal
     folder = out / "calibration" / f"{prompts}-{settings.get('score', 'displacement')}"
     path = folder / "calibration.json"
     if not path.is_file():
-        _quiet()
+        quiet()
         make_trainer(world, prompts, method, 0, folder, scale).calibrate()
     return str(path)
 
@@ -141,14 +152,14 @@ def _diagnosis(out: Path, world: World, prompts: str, scale: Scale) -> None:
     """The calibrated score matrix before any training, and what it says of the pool."""
     path = out / "diagnosis" / f"{prompts}.json"
     if not path.is_file():
-        _quiet()
+        quiet()
         calibration = _calibration(out, world, prompts, "trust", scale)
         trainer = make_trainer(world, prompts, "trust", 0, out / "diagnosis", scale, calibration_path=calibration)
         write_json(path, diagnose(trainer, scale.diagnosis_rollouts).to_dict())
 
 
 def _run(cell: Cell, out: Path, world: World, scale: Scale) -> None:
-    _quiet()
+    quiet()
     folder = out / "runs" / cell.name
     began = time.perf_counter()
     scores = run_cell(
@@ -183,7 +194,7 @@ def _start_worker(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _quiet() -> None:
+def quiet() -> None:
     import datasets
     import transformers
 

@@ -1,0 +1,83 @@
+"""Watch the method work: distil three specialists with trust and with uniform weights, compare, and draw it."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from trustmopd.files import write_json, write_text
+from trustmopd.testbed.allocation import summarise_records
+from trustmopd.testbed.experiment import Scale, World, evaluate, make_trainer, reference_scores, with_recovery
+from trustmopd.testbed.figures import draw_allocation, draw_scores
+from trustmopd.testbed.report import render_report
+from trustmopd.testbed.reproduce import quiet
+
+PROMPTS = "multicap"  # most of its prompts need two specialists, so trust can be seen to move within a response
+METHODS = ("uniform", "trust")
+
+
+def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = None, seed: int = 0) -> dict[str, Any]:
+    """Everything into `out`: runs, scores.json, figures, report.html. Returns the rows of scores.json."""
+    world, scale = world or World(), scale or Scale()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    quiet()
+    began = time.perf_counter()
+    rows = reference_scores(world, scale, device)
+    trainers = {method: make_trainer(world, PROMPTS, method, seed, out / method, scale) for method in METHODS}
+    trainers["trust"].calibrate()
+    for method, trainer in trainers.items():
+        trainer.add_callback(Bar(f"Distilling, {method}"))
+        trainer.train()
+        rows |= with_recovery({method: evaluate(trainer.model, trainer.processing_class, scale)}, rows)
+    allocation = summarise_records(out / "trust" / "allocation")
+    write_json(out / "scores.json", dict(rows))
+    write_json(out / "allocation.json", allocation)
+    figures = [draw_scores(rows, out / "figures"), draw_allocation(allocation, out / "figures")]
+    seconds = time.perf_counter() - began
+    prompts = {row["id"]: row["prompt"][0]["content"] for row in trainers["trust"].train_dataset}
+    write_text(out / "report.html", render_report(rows, allocation, figures, out / "trust", prompts, scale, seconds))
+    return rows
+
+
+def table_rows(rows: Mapping[str, Mapping[str, float]]) -> list[tuple[str, Mapping[str, float]]]:
+    """The four lines that tell the story, in its order."""
+    titles = {
+        "initial": "initial student",
+        "uniform": "student, uniform weights",
+        "trust": "student, trust",
+        "routed-teachers": "the three teachers, routed by label",
+    }
+    return [(title, rows[name]) for name, title in titles.items() if name in rows]
+
+
+class Bar(TrainerCallback):
+    """One line of progress with an ETA in place of every step's metrics."""
+
+    def __init__(self, description: str):
+        self.description = description
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.bar = tqdm(total=state.max_steps, desc=self.description, unit="step")
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if logs and "loss" in logs:
+            self.bar.set_postfix(loss=f"{logs['loss']:.3f}")
+            self.bar.update(state.global_step - self.bar.n)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.bar.close()

@@ -1,0 +1,120 @@
+"""The comparison, cut down to seconds, through the code that makes the full one."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from trustmopd.testbed.checkpoints import SHIPPED
+from trustmopd.testbed.experiment import METHODS, Scale, World
+from trustmopd.testbed.quickstart import quickstart
+from trustmopd.testbed.reproduce import all_cells, load_cells, parse_seeds, reproduce
+from trustmopd.testbed.results import spread, summarise, write_results
+
+SMALL = Scale(steps=3, batch_size=16, calibration_batches=2, evaluation_prompts=40, diagnosis_rollouts=8)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("reproduce")
+    reproduce(out, [0, 1], only=["multicap", "trust", "uniform"], scale=SMALL)
+    return out
+
+
+def test_the_comparison_has_every_row_of_the_paper_on_both_prompt_sets() -> None:
+    cells = all_cells(range(5))
+    assert len(cells) == 5 * (len(METHODS) + len(METHODS) - 1)  # mixed prompts cannot be routed by label
+    assert {cell.method for cell in cells if cell.prompts == "singlecap"} == set(METHODS)
+
+
+def test_finished_cells_are_not_run_again_and_a_lost_one_is(finished: Path) -> None:
+    cells = {path: path.stat().st_mtime_ns for path in (finished / "cells").rglob("seed-*.json")}
+    assert len(cells) == 4
+    lost = finished / "cells" / "multicap" / "trust" / "seed-1.json"
+    before = json.loads(lost.read_text())
+    lost.unlink()
+    reproduce(finished, [0, 1], only=["multicap", "trust", "uniform"], scale=SMALL)
+    assert {path for path in cells if path.stat().st_mtime_ns != cells[path]} == {lost}
+    after = json.loads(lost.read_text())
+    for cell in (before, after):
+        cell.pop("seconds")
+    assert before == after  # the same numbers from the same seed
+
+
+def test_trust_gives_the_matched_specialists_more_than_uniform_does(finished: Path) -> None:
+    _, rows = summarise(finished)
+    by_method = {row["method"]: row["allocation"] for row in rows}
+    for needs, entry in by_method["uniform"].items():
+        assert entry["relevant_mass"] == pytest.approx(len(needs.split("+")) / 3, abs=1e-5)
+        assert by_method["trust"][needs]["relevant_mass"] > entry["relevant_mass"]
+
+
+def test_tables_are_means_and_deviations_over_seeds_paired_by_seed(finished: Path) -> None:
+    write_results(finished)
+    with (finished / "results.csv").open() as file:
+        rows = {(row["prompts"], row["method"]): row for row in csv.DictReader(file)}
+    references = json.loads((finished / "references.json").read_text())["scores"]
+    low, high = references["initial"]["overall"], references["routed-teachers"]["overall"]
+    recovery = {
+        (cell["method"], cell["seed"]): (cell["scores"]["overall"] - low) / (high - low)
+        for cell in load_cells(finished)
+    }
+    ahead = [recovery["trust", seed] - recovery["uniform", seed] for seed in (0, 1)]
+    row = rows["multicap", "uniform"]
+    assert float(row["recovery_mean"]) == pytest.approx((recovery["uniform", 0] + recovery["uniform", 1]) / 2, abs=1e-5)
+    assert float(row["trust_ahead_mean"]) == pytest.approx(sum(ahead) / 2, abs=1e-5)
+    assert float(row["trust_ahead_sd"]) == pytest.approx(abs(ahead[0] - ahead[1]) / 2**0.5, abs=1e-5)
+    assert float(rows["", "routed-teachers"]["recovery_mean"]) == 1
+    text = (finished / "results.md").read_text()
+    assert "## MultiCap" in text and "`diagnose` says" in text and "relevant mass" in text
+    assert spread([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
+
+
+def test_results_of_another_scale_or_world_are_not_mixed_in(finished: Path) -> None:
+    with pytest.raises(ValueError, match="results made with scale .*--out"):
+        reproduce(finished, [0], scale=Scale(steps=4))
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("5", [0, 1, 2, 3, 4]), ("0,3,4", [0, 3, 4]), ("1", [0])])
+def test_seeds_are_a_number_or_a_list(text: str, seeds: list[int]) -> None:
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "x", "1,1", "1,-2", "1.5"])
+def test_a_wrong_seed_list_is_told_at_once(text: str) -> None:
+    with pytest.raises(ValueError, match="--seeds"):
+        parse_seeds(text)
+
+
+def test_an_unknown_method_and_a_folder_that_cannot_be_written_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--only trsut: no such .*trust"):
+        reproduce(tmp_path, [0], only=["trsut"], scale=SMALL)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot write into .*--out"):
+        reproduce(tmp_path / "file" / "below", [0], scale=SMALL)
+
+
+def test_an_altered_checkpoint_is_named_with_its_digest(tmp_path: Path) -> None:
+    world = shutil.copytree(SHIPPED, tmp_path / "world")
+    (world / "code" / "model.safetensors").write_bytes(b"other")
+    with pytest.raises(ValueError, match=r"code.model\.safetensors was altered.*the card expects [0-9a-f]{64}"):
+        reproduce(tmp_path / "out", [0], world=World(world), scale=SMALL)
+
+
+def test_the_quickstart_leaves_scores_figures_and_a_report_that_opens_from_disk(tmp_path: Path) -> None:
+    rows = quickstart(tmp_path, scale=SMALL)
+    saved = json.loads((tmp_path / "scores.json").read_text())
+    assert saved["schema_version"] == 1
+    for name in ("initial", "uniform", "trust", "routed-teachers"):
+        assert saved[name] == rows[name]
+        assert set(saved[name]) == {"math", "code", "if", "overall", "recovery"}
+    assert saved["initial"]["recovery"] == 0 and saved["routed-teachers"]["recovery"] == 1
+    for figure in ("scores", "allocation"):
+        assert (tmp_path / "figures" / f"{figure}.png").stat().st_size > 5000
+    report = (tmp_path / "report.html").read_text()
+    assert "http://" not in report.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    )
+    assert f"{rows['trust']['recovery']:.0%}" in report and "<svg" in report and 'class="tokens"' in report
