@@ -84,7 +84,7 @@ def test_dry_run_fails_where_the_run_would(recipe: Path, tmp_path: Path) -> None
 def test_train_leaves_a_run_directory_and_a_student_that_loads(recipe: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     said = run("train", recipe, f"output={output}", "seeds=[0, 1]")
-    assert "Trained 4 steps" in said
+    assert "Trained to step 4" in said
     for seed in (0, 1):
         folder = output / f"seed-{seed}"
         files = {path.name for path in folder.iterdir()}

@@ -64,33 +64,38 @@ def train(
 ) -> None:
     """Distil: calibrate if needed, train every seed of the recipe, leave a run directory for each."""
     with _errors(again=f"trustmopd train {recipe} {' '.join(overrides or [])} --resume"):
-        loaded = _load(recipe, overrides, dry_run)
-        from trustmopd.files import write_text
-        from trustmopd.training.from_recipe import config_of, trainer_of
-
-        for seed in loaded.seeds:
-            config_of(loaded, seed)  # a slip in the recipe is told before anything is loaded
+        loaded = _load(recipe, overrides)
         checkpoints = {
-            seed: sorted((loaded.run_directory(seed) / "checkpoints").glob("checkpoint-*")) for seed in loaded.seeds
+            seed: list((loaded.run_directory(seed) / "checkpoints").glob("checkpoint-*/manifest.json"))
+            for seed in loaded.seeds
         }
-        begun = [loaded.run_directory(seed) for seed in loaded.seeds if checkpoints[seed]]
-        if begun and not resume:
+        if begun := [loaded.run_directory(seed) for seed in loaded.seeds if checkpoints[seed] and not resume]:
             raise ValueError(
                 f"{begun[0]} holds checkpoints of an earlier run. Continue it with --resume, or choose another "
                 "output=FOLDER."
             )
+        if dry_run:
+            _explain(loaded)
+            return
+        from trustmopd.files import write_text
+        from trustmopd.training.from_recipe import config_of, trainer_of
+        from trustmopd.training.progress import show_progress
+
+        for seed in loaded.seeds:
+            config_of(loaded, seed)  # a slip in the recipe is told before anything is loaded
         calibration: dict[str, str] = {}
         for seed in loaded.seeds:
             run_dir = loaded.run_directory(seed)
             console.rule(f"{loaded.name}, seed {seed}")
             trainer = trainer_of(loaded, seed, **calibration)
-            if trainer.accelerator.is_main_process:
+            show_progress(trainer, "Distilling")
+            if trainer.accelerator.is_main_process and not checkpoints[seed]:
                 write_text(run_dir / "recipe.yaml", loaded.to_yaml())
             trainer.train(resume_from_checkpoint=bool(checkpoints[seed]))
             if trainer.args.calibrates:  # it does not depend on the seed: measured once, used by all
                 calibration = {"calibration_path": trainer.args.calibration_path or str(run_dir / "calibration.json")}
             loss = next((line["loss"] for line in reversed(trainer.state.log_history) if "loss" in line), float("nan"))
-            console.print(f"[bold]Trained[/] {trainer.state.global_step} steps; last loss {loss:.4g}.")
+            console.print(f"[bold]Trained[/] to step {trainer.state.global_step}; last loss {loss:.4g}.")
             console.print(f"Student: {trainer.args.output_dir}/checkpoint-{trainer.state.global_step}")
             console.print(f"Metrics: {run_dir / 'metrics.jsonl'}")
 
@@ -99,7 +104,10 @@ def train(
 def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun = False) -> None:
     """Measure mu, each teacher's habit, on rollouts of the initial student. `train` does it by itself when it must."""
     with _errors():
-        loaded = _load(recipe, overrides, dry_run)
+        loaded = _load(recipe, overrides)
+        if dry_run:
+            _explain(loaded)
+            return
         from trustmopd.training.from_recipe import trainer_of
 
         trainer = trainer_of(loaded, loaded.seeds[0])
@@ -123,7 +131,10 @@ def diagnose(
 ) -> None:
     """Before training: does displacement tell these teachers apart on these prompts?"""
     with _errors():
-        loaded = _load(recipe, overrides, dry_run)
+        loaded = _load(recipe, overrides)
+        if dry_run:
+            _explain(loaded)
+            return
         from trustmopd.files import write_json
         from trustmopd.training.diagnosis import diagnose as judge
         from trustmopd.training.from_recipe import trainer_of
@@ -239,20 +250,20 @@ def testbed_build(
         console.print(f"World: {out}\nCard:  {out / 'README.md'}")
 
 
-def _load(path: Path, overrides: list[str] | None, dry_run: bool) -> "Recipe":
-    """The recipe; with `dry_run`, checked and described, and then the command is over."""
+def _load(path: Path, overrides: list[str] | None) -> "Recipe":
     from trustmopd.recipe import load_recipe
 
-    recipe = load_recipe(path, overrides or [])
-    if dry_run:
-        from trustmopd.training.from_recipe import check
+    return load_recipe(path, overrides or [])
 
-        table = Table(title=f"{recipe.name}: all checks passed; this is what would run", show_header=False)
-        for what, how in check(recipe).items():
-            table.add_row(what, how)
-        console.print(table)
-        raise typer.Exit
-    return recipe
+
+def _explain(recipe: "Recipe") -> None:
+    """Check what can be checked without weights, and say what would run."""
+    from trustmopd.training.from_recipe import check
+
+    table = Table(title=f"{recipe.name}: all checks passed; this is what would run", show_header=False)
+    for what, how in check(recipe).items():
+        table.add_row(what, how)
+    console.print(table)
 
 
 def _show(found: "Diagnosis") -> None:

@@ -264,12 +264,20 @@ def _state(teacher_logp: torch.Tensor, reference_logp: torch.Tensor) -> Candidat
     )
 
 
-def test_a_teacher_gone_wrong_shows_in_the_loss_and_never_becomes_a_flat_target() -> None:
+def test_a_teacher_gone_wrong_never_becomes_a_flat_target() -> None:
     torch.manual_seed(0)
     teacher_logp = torch.randn(2, 1, 3, 4).log_softmax(-1)
     teacher_logp[1, 0, 2] = float("nan")
-    result = objective(_state(teacher_logp, torch.randn(1, 3, 4).log_softmax(-1)), trust(7.0), SCORES["displacement"])
-    assert result.token_loss[0, :2].isfinite().all() and result.token_loss[0, 2].isnan()
+    with pytest.raises(ValueError, match="NaN comes from scores"):
+        objective(_state(teacher_logp, torch.randn(1, 3, 4).log_softmax(-1)), trust(7.0), SCORES["displacement"])
+    assert mixed_target(teacher_logp, torch.full((2, 1, 3), 0.5))[0, 2].isnan().all()
+
+
+def test_weights_that_do_not_sum_to_one_over_teachers_are_refused() -> None:
+    state = _state(torch.zeros(2, 1, 3, 4).log_softmax(-1), torch.zeros(1, 3, 4).log_softmax(-1))
+    for wrong in (torch.full((2, 1, 3), 1 / 3), torch.tensor([[[1.5]], [[-0.5]]]).expand(2, 1, 3)):
+        with pytest.raises(ValueError, match="sum to one over teachers"):
+            objective(state, lambda at, scores, wrong=wrong: wrong)
 
 
 @pytest.mark.parametrize("mu", [0.0, -1.0, float("nan"), float("inf")])
@@ -282,7 +290,9 @@ def test_the_objective_refuses_a_mu_that_cannot_divide(mu: float) -> None:
 
 def test_the_objective_refuses_weights_of_another_shape_and_an_unknown_granularity() -> None:
     state = _state(torch.zeros(2, 1, 3, 4).log_softmax(-1), torch.zeros(1, 3, 4).log_softmax(-1))
-    with pytest.raises(ValueError, match=r"shape \(2, 3\).*Return \[K, B, T\]"):
+    with pytest.raises(ValueError, match=r"allocation rule.*shape \(2, 3\).*Return \[K, B, T\]"):
         objective(state, lambda at, scores: torch.full((2, 3), 0.5))
+    with pytest.raises(ValueError, match=r"score rule.*shape \(2, 1, 3, 4\)"):
+        objective(state, trust(7.0), lambda at: at.teacher_logp)
     with pytest.raises(ValueError, match="granularity = 'respones'"):
         objective(state, lambda at, scores: torch.full((2, 1, 3), 0.5), granularity="respones")

@@ -193,7 +193,7 @@ def _addmm(total: Tensor, left: Tensor, right: Tensor, *, beta: int) -> None:
     """total ← beta · total + left @ right, in the precision of `total`; `right` is rounded to that of `left`."""
     if left.dtype == right.dtype == total.dtype:
         torch.addmm(total, left, right, beta=beta, out=total)
-    elif left.is_cuda and left.dtype == right.dtype:
+    elif left.is_cuda and left.dtype == right.dtype and total.dtype == torch.float32:
         torch.addmm(total, left, right, beta=beta, out_dtype=total.dtype, out=total)
     else:
         raised = left.to(total.dtype)

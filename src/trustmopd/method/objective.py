@@ -70,16 +70,20 @@ def objective(
 ) -> Objective:
     """The token losses of one batch. Gradients reach the student through `student_logp` alone (stop-gradient, line
     10)."""
-    scores = None if score is None else score(at).detach()
-    calibrated = scores if scores is None or mu is None else calibrated_scores(scores, mu)
-    weights = allocate(at, calibrated).detach()
-    if weights.shape != at.teacher_logp.shape[:-1]:
-        raise ValueError(
-            f"the allocation rule gave weights of shape {tuple(weights.shape)}; one for each teacher at each token is "
-            f"{tuple(at.teacher_logp.shape[:-1])}. Return [K, B, T]."
-        )
     if granularity not in ("token", "response"):
         raise ValueError(f"granularity = {granularity!r} is unknown. Choose token or response.")
+    scores = None if score is None else score(at).detach()
+    if scores is not None:
+        _check_shape("score", scores, at)
+    calibrated = scores if scores is None or mu is None else calibrated_scores(scores, mu)
+    weights = allocate(at, calibrated).detach()
+    _check_shape("allocation", weights, at)
+    if not bool(((weights >= 0).all(dim=0) & ((weights.sum(dim=0) - 1).abs() < 1e-3)).all()):
+        raise ValueError(
+            "the allocation rule gave weights that are negative, NaN, or do not sum to one over teachers (their first "
+            f"axis); the sums go from {weights.sum(dim=0).min():.3g} to {weights.sum(dim=0).max():.3g}. Normalise over "
+            "dimension 0; NaN comes from scores that are NaN or infinite."
+        )
     if granularity == "response":
         weights = response_level(weights, at.mask)
     target_logp = mixed_target(at.teacher_logp, weights).detach()
@@ -87,3 +91,11 @@ def objective(
     valid = at.mask != 0
     degenerate = torch.zeros_like(valid) if scores is None else valid & degenerate_tokens(scores)
     return Objective(token_loss, weights, scores, target_logp, degenerate)
+
+
+def _check_shape(rule: str, values: Tensor, at: CandidateState) -> None:
+    if values.shape != at.teacher_logp.shape[:-1]:
+        raise ValueError(
+            f"the {rule} rule gave values of shape {tuple(values.shape)}; one for each teacher at each token is "
+            f"{tuple(at.teacher_logp.shape[:-1])}. Return [K, B, T]."
+        )

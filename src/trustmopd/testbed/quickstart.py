@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trustmopd.files import write_json, write_text
 from trustmopd.testbed.allocation import summarise_records
@@ -15,6 +13,7 @@ from trustmopd.testbed.experiment import Scale, World, evaluate, make_trainer, r
 from trustmopd.testbed.figures import draw_allocation, draw_scores
 from trustmopd.testbed.report import render_report
 from trustmopd.testbed.reproduce import quiet
+from trustmopd.training.progress import show_progress
 
 PROMPTS = "multicap"  # most of its prompts need two specialists, so trust can be seen to move within a response
 METHODS = ("uniform", "trust")
@@ -30,7 +29,7 @@ def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = N
     trainers = {method: make_trainer(world, PROMPTS, method, seed, out / method, scale) for method in METHODS}
     trainers["trust"].calibrate()
     for method, trainer in trainers.items():
-        trainer.add_callback(Bar(f"Distilling, {method}"))
+        show_progress(trainer, f"Distilling, {method}")
         trainer.train()
         rows |= with_recovery({method: evaluate(trainer.model, trainer.processing_class, scale)}, rows)
     allocation = summarise_records(out / "trust" / "allocation")
@@ -52,32 +51,3 @@ def table_rows(rows: Mapping[str, Mapping[str, float]]) -> list[tuple[str, Mappi
         "routed-teachers": "the three teachers, routed by label",
     }
     return [(title, rows[name]) for name, title in titles.items() if name in rows]
-
-
-class Bar(TrainerCallback):
-    """One line of progress with an ETA in place of every step's metrics."""
-
-    def __init__(self, description: str):
-        self.description = description
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.bar = tqdm(total=state.max_steps, desc=self.description, unit="step")
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        if logs and "loss" in logs:
-            self.bar.set_postfix(loss=f"{logs['loss']:.3f}")
-            self.bar.update(state.global_step - self.bar.n)
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.bar.close()

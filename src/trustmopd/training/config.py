@@ -101,6 +101,9 @@ class TrustMOPDConfig(DistillationConfig):
         _choice("granularity", self.granularity, ("token", "response"))
         _choice("prompt_truncation", self.prompt_truncation, ("left", "right", "drop", "error"))
         _choice("teacher_placement", self.teacher_placement, ("resident", "offload"))
+        for name in ("gamma", "temperature", "distillation_temperature", "top_p", "learning_rate"):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), (int, float)):
+                raise ValueError(f"{name} = {getattr(self, name)!r} is no number. Give one.")
         check_gamma(self.gamma)
         for name in ("num_candidates", "calibration_batches", "global_batch_size", "per_device_train_batch_size"):
             if getattr(self, name) < 1:

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 CALIBRATION = "calibration.json"
 _SAMPLING = ("num_candidates", "max_completion_length", "distillation_temperature", "temperature", "top_p", "top_k")
+_LESSONS = (
+    "allocation",
+    "score",
+    "gamma",
+    "granularity",
+    "calibrated",
+    "single_teacher",
+    "num_candidates",
+    "distillation_temperature",
+)
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 
@@ -62,6 +72,7 @@ def run_manifest(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
     reference = members.pop(REFERENCE, None)
     unused = {name: {"source": teacher.source, "fingerprint": None} for name, teacher in trainer.teachers.items()}
     return {
+        "run": trainer.run_id,
         **trainer.machine,
         "models": {
             "student": {"source": trainer.student_source, "fingerprint": trainer.student_fingerprint},
@@ -79,8 +90,9 @@ def run_manifest(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
     }
 
 
-def whole_checkpoint(checkpoint: str | bool, output_dir: str) -> Path:
-    """The checkpoint to resume from: the one named, or the newest in `output_dir` that was written to its end."""
+def whole_checkpoint(checkpoint: str | bool, output_dir: str, run_dir: Path) -> Path:
+    """The checkpoint to resume from: the one named, or the newest of the run in `run_dir` that was written to its end.
+    Checkpoints that an earlier run left in the same folder are passed over."""
     if not isinstance(checkpoint, bool):
         path = Path(checkpoint)
         if not (path / MANIFEST).is_file():
@@ -90,7 +102,12 @@ def whole_checkpoint(checkpoint: str | bool, output_dir: str) -> Path:
                 "resume_from_checkpoint=True from the newest whole one."
             )
         return path
-    found = [path for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (path / MANIFEST).is_file()]
+    run = _run_of(run_dir)
+    found = [
+        path
+        for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+        if (path / MANIFEST).is_file() and run in (None, _run_of(path))
+    ]
     if not found:
         raise ValueError(
             f"there is no whole checkpoint in {output_dir} to resume from. Start the run without resuming."
@@ -98,15 +115,29 @@ def whole_checkpoint(checkpoint: str | bool, output_dir: str) -> Path:
     return max(found, key=lambda path: int(path.name.rsplit("-", 1)[1]))
 
 
+def read_manifest(folder: Path) -> dict[str, Any]:
+    remedy = "Resume from another checkpoint, or start the run again."
+    return read_json(folder / MANIFEST, what="manifest", remedy=remedy)
+
+
+def _run_of(folder: Path) -> str | None:
+    return read_manifest(folder).get("run") if (folder / MANIFEST).is_file() else None
+
+
 def check_same_run(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse to go on with other weights or prompts under the same names."""
+    """Refuse to go on with other weights, prompts or another rule; optimisation may be changed in mid-run."""
     check_files("checkpoint", str(checkpoint))
-    stored = read_json(
-        checkpoint / MANIFEST, what="manifest", remedy="Resume from another checkpoint, or start the run again."
-    )
-    then, now = _ingredients(stored), _ingredients(manifest)
-    for name in {**then, **now}:
-        was, is_now = then.get(name) or {}, now.get(name) or {}
+    stored = read_manifest(checkpoint)
+    for field in _LESSONS:
+        was, now = (each["config"].get(field) for each in (stored, manifest))
+        if was != now:
+            raise ValueError(
+                f"{field} was {was!r} when this run began ({checkpoint}), and is {now!r} now. The student would change "
+                "its lessons in mid-run. Restore it, or start a new run in another output_dir."
+            )
+    before, after = _ingredients(stored), _ingredients(manifest)
+    for name in {**before, **after}:
+        was, is_now = before.get(name) or {}, after.get(name) or {}
         if was.get("fingerprint") != is_now.get("fingerprint"):
             raise ValueError(
                 f"{name} is not what this run began with: {was.get('source', 'none')} ({was.get('fingerprint')}) in "

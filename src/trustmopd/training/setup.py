@@ -49,6 +49,16 @@ def check_ingredients(
         check_prompts(checked)
         if args.allocation == "routed":
             check_labels(checked, args.domain_column, list(pool))
+    if len(prompts) < args.global_batch_size:
+        raise ValueError(
+            f"the prompt set has {len(prompts)} prompts, fewer than one batch of global_batch_size = "
+            f"{args.global_batch_size}. Add prompts, or lower global_batch_size."
+        )
+    if args.domain_column not in (None, "domain", *prompts.column_names):
+        raise ValueError(
+            f"domain_column = {args.domain_column!r} is no column of the prompt set, which has "
+            f"{', '.join(prompts.column_names)}. Name one of them, or None if prompts have no labels."
+        )
     if args.allocation == "single" and args.single_teacher not in pool:
         raise ValueError(
             f"single_teacher = {args.single_teacher!r} names no teacher; the pool has {', '.join(pool)}. Choose one of "

@@ -6,6 +6,7 @@ scored and the method's objective taken (`_compute_loss`); and the loss is a mea
 """
 
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,6 +39,7 @@ from trustmopd.training.manifest import (
     check_same_run,
     dependencies,
     describe_machine,
+    read_manifest,
     run_manifest,
     whole_checkpoint,
 )
@@ -129,6 +131,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         self.calibration: Calibration | None = None
         self._score = args.score if callable(args.score) else SCORES[args.score]
         self.prompt_hash = prompt_hash(self.train_dataset)
+        self.run_id = uuid.uuid4().hex
         self.machine = describe_machine(self.accelerator.num_processes)
         self._totals = StepTotals()
         self._recorded_rows: set[int] = set()
@@ -172,8 +175,9 @@ class TrustMOPDTrainer(DistillationTrainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         if resume_from_checkpoint:
-            checkpoint = whole_checkpoint(resume_from_checkpoint, self.args.output_dir)
+            checkpoint = whole_checkpoint(resume_from_checkpoint, self.args.output_dir, self.run_dir)
             check_same_run(checkpoint, run_manifest(self))
+            self.run_id = read_manifest(checkpoint)["run"]
             if self.args.calibrates:
                 self.calibration = self._loaded(checkpoint / CALIBRATION)
             resume_from_checkpoint = str(checkpoint)
@@ -183,6 +187,8 @@ class TrustMOPDTrainer(DistillationTrainer):
                 self._load_from_checkpoint(resume_from_checkpoint)
                 self.state = state
                 return TrainOutput(state.global_step, float("nan"), {})
+        elif earlier := sorted(Path(self.args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
+            logger.warning("%s is of an earlier run: it is not resumed, and its steps may be overwritten.", earlier[-1])
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _loaded(self, path: Path) -> Calibration:

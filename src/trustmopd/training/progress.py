@@ -1,0 +1,47 @@
+"""One line of progress with an ETA, in place of every step's thirty metrics; those are in metrics.jsonl."""
+
+from typing import Any
+
+from tqdm.auto import tqdm
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+
+def show_progress(trainer: Trainer, description: str) -> None:
+    for noisy in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(noisy)
+    trainer.add_callback(_Bar(description))
+
+
+class _Bar(TrainerCallback):
+    def __init__(self, description: str):
+        self.description = description
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.bar = tqdm(
+            total=state.max_steps,
+            initial=state.global_step,
+            desc=self.description,
+            unit="step",
+            disable=not state.is_world_process_zero,
+        )
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if logs and "loss" in logs:
+            weights = {key.removeprefix("weight/"): f"{logs[key]:.2f}" for key in logs if key.startswith("weight/")}
+            self.bar.set_postfix(loss=f"{logs['loss']:.4f}", **weights, refresh=False)
+            self.bar.update(state.global_step - self.bar.n)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.bar.close()
