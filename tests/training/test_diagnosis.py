@@ -58,14 +58,19 @@ def test_diagnosis_leaves_weights_mode_and_random_state_alone(trainer: TrustMOPD
 
 
 def domain(name: str, math: float, code: float, leads: float | None) -> DomainDiagnosis:
-    scores = {"math": math, "code": code}
-    return DomainDiagnosis(name, 9, 90, scores, scores, scores, scores, leads)
+    scores, spread = {"math": math, "code": code}, {"math": 0.03, "code": 0.03}
+    return DomainDiagnosis(name, 9, 90, scores, scores, spread, scores, leads)
 
 
 def test_the_verdict_names_the_teacher_that_outshines_the_matched_one() -> None:
     separates, words = _verdict([domain("math", 1.2, 0.9, 0.9), domain("code", 1.4, 1.3, 0.4)], ["math", "code"])
     assert separates is False
     assert "on 'code' prompts teacher 'math' scores 1.40 against 1.30" in words
+
+
+def test_the_verdict_is_open_where_the_rollouts_cannot_tell_two_teachers_apart() -> None:
+    separates, words = _verdict([domain("code", 1.01, 1.0, 0.4)], ["math", "code"])
+    assert separates is None and "Take more rollouts" in words
 
 
 def test_the_verdict_says_yes_only_if_every_matched_teacher_also_leads_on_most_rollouts() -> None:

@@ -46,13 +46,18 @@ def facts_of(
     else:
         source = where = str(model)
         check_files(role, source)
+        if (Path(source) / "adapter_config.json").is_file() and not (Path(source) / "config.json").is_file():
+            raise ValueError(
+                f"{role}: {source!r} is a LoRA adapter, not a model. Give it as Teacher(adapter={source!r}), in a "
+                f"recipe as {{adapter: {source}}}."
+            )
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
         try:
             config = AutoConfig.from_pretrained(source, **options)
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"{role}: cannot read the configuration of {source!r} ({_first_line(error)}). Check the path or Hub "
-                "id, the revision, and that you are logged in if the repository is gated."
+                f"{role}: {_absent(source)}cannot read the configuration of {source!r} ({_first_line(error)}). Check "
+                "the path or Hub id, the revision, and that you are logged in if the repository is gated."
             ) from error
         try:
             generation = GenerationConfig.from_pretrained(source, revision=revision)
@@ -86,8 +91,8 @@ def load_tokenizer(
         )
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"the student: cannot load the tokenizer of {source!r} ({_first_line(error)}). Check the path or Hub id; "
-            "save a tokenizer beside the checkpoint, or pass one as processing_class."
+            f"the student: {_absent(source)}cannot load the tokenizer of {source!r} ({_first_line(error)}). Check the "
+            "path or Hub id; save a tokenizer beside the checkpoint, or pass one as processing_class."
         ) from error
 
 
@@ -229,6 +234,10 @@ def check_files(role: str, source: str) -> None:
                 f"{role}: {file} ({file.stat().st_size} bytes) is not a whole checkpoint file ({_first_line(error)}): "
                 "it was cut short. Download or save it again."
             ) from error
+
+
+def _absent(source: str) -> str:
+    return "" if Path(source).exists() else "there is no such folder here, and the Hub did not help: "
 
 
 def _first_line(error: Exception) -> str:

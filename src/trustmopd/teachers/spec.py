@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import NoneType
 
 import torch
 from transformers import PreTrainedModel
@@ -60,6 +61,11 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
         if teacher.model is None and teacher.adapter is None:
             raise ValueError(
                 f"teacher '{name}' has neither `model` nor `adapter`: nothing to load. Give one of the two."
+            )
+        if not isinstance(teacher.model, (str, Path, NoneType)) and not hasattr(teacher.model, "get_output_embeddings"):
+            raise ValueError(
+                f"teacher '{name}' is a {type(teacher.model).__name__}; a path, a Hub id or a loaded transformers "
+                "model is needed."
             )
         pool[name] = replace(teacher, name=name)
     return pool

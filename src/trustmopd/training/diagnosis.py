@@ -3,6 +3,7 @@
 Labels, where there are any, only sort the prompts into columns; scores and weights never see them.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean, stdev
@@ -142,6 +143,13 @@ def _verdict(domains: Sequence[DomainDiagnosis], teachers: Sequence[str]) -> tup
         best = max(domain.score, key=domain.score.__getitem__)
         own = f"{domain.score[domain.domain]:.2f}"
         if best != domain.domain:
+            noise = 2 * math.hypot(domain.spread[best], domain.spread[domain.domain]) / math.sqrt(domain.rollouts)
+            if domain.score[best] - domain.score[domain.domain] < noise:
+                return None, (
+                    f"Not decided: on '{domain.domain}' prompts '{best}' scores {domain.score[best]:.2f} and "
+                    f"'{domain.domain}' {own}, which {domain.rollouts} rollouts do not tell apart. Take more rollouts; "
+                    "if they stay this close, expect little over allocation uniform."
+                )
             return False, (
                 f"Displacement does not separate this pool: on '{domain.domain}' prompts teacher '{best}' scores "
                 f"{domain.score[best]:.2f} against {own} of '{domain.domain}', so trust would follow the wrong "

@@ -71,7 +71,8 @@ def check(recipe: Recipe) -> dict[str, str]:
         "vocabulary": f"{given.vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
         "allocation": rule,
         "calibration": calibration if args.calibrates else "none: this rule uses no calibrated scores",
-        "prompts": f"{len(prompts)} from {recipe.prompts.path}",
+        "prompts": f"{len(prompts)} from {recipe.prompts.path}, "
+        + ("plain text: no chat template is applied" if isinstance(prompts[0]["prompt"], str) else "conversational"),
         "training": (
             f"{args.max_steps} steps of {args.global_batch_size} prompts ({args.per_device_train_batch_size} × "
             f"{args.gradient_accumulation_steps} accumulation), learning rate {args.learning_rate:g}, "
