@@ -93,7 +93,6 @@ def test_the_trust_recipe_states_the_hyper_parameters_of_the_paper():
         "max_steps": 116,
         "global_batch_size": 64,
         "per_device_train_batch_size": 4,
-        "bf16": True,
         "temperature": 0.6,
         "top_p": 1.0,
         "max_prompt_length": 4096,

@@ -139,8 +139,7 @@ def diagnose(
         from trustmopd.training.diagnosis import diagnose as judge
         from trustmopd.training.from_recipe import trainer_of
 
-        changes = {} if loaded.allocation.rule == "trust" else {"allocation": "trust"}
-        trainer = trainer_of(loaded, loaded.seeds[0], **changes)
+        trainer = trainer_of(loaded, loaded.seeds[0], allocation="trust", calibrated=True)
         found = judge(trainer, rollouts)
         if trainer.accelerator.is_main_process:
             path = write_json(trainer.run_dir / "diagnosis.json", found.to_dict())
@@ -169,7 +168,7 @@ def merge(
                 f"teacher '{adapters[0]}' is an adapter; only full checkpoints are averaged. Merge it into its base "
                 "first."
             )
-        sources = [str(teacher.model) for teacher in loaded.teachers.values()]
+        sources = [f"{t.model}@{t.revision}" if t.revision else str(t.model) for t in loaded.teachers.values()]
         if dry_run:
             console.print(f"Would average {len(sources)} checkpoints into {folder}:")
             for source in sources:

@@ -268,7 +268,7 @@ def test_a_teacher_gone_wrong_never_becomes_a_flat_target() -> None:
     torch.manual_seed(0)
     teacher_logp = torch.randn(2, 1, 3, 4).log_softmax(-1)
     teacher_logp[1, 0, 2] = float("nan")
-    with pytest.raises(ValueError, match="NaN comes from scores"):
+    with pytest.raises(ValueError, match="NaN comes from a model"):
         objective(_state(teacher_logp, torch.randn(1, 3, 4).log_softmax(-1)), trust(7.0), SCORES["displacement"])
     assert mixed_target(teacher_logp, torch.full((2, 1, 3), 0.5))[0, 2].isnan().all()
 

@@ -182,7 +182,7 @@ def test_a_student_that_does_not_exist_is_named_when_its_tokenizer_would_be_read
         TrustMOPDTrainer(
             model=missing,
             teachers=family.specialists,
-            args=TrustMOPDConfig(output_dir=str(tmp_path / "run"), use_cpu=True),
+            args=TrustMOPDConfig(output_dir=str(tmp_path / "run"), use_cpu=True, global_batch_size=8),
             train_dataset=family.prompts,
         )
     assert not (tmp_path / "run").exists()

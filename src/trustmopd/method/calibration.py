@@ -93,11 +93,18 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> "Calibration":
+        if not Path(path).is_file():
+            raise FileNotFoundError(
+                f"calibration {path} does not exist. Check calibration_path; unset, the run calibrates."
+            )
         payload = read_json(path, what="calibration", remedy=_REMEDY)
         if missing := {field.name for field in fields(cls)} - payload.keys():
             raise ValueError(f"calibration {path} lacks {', '.join(sorted(missing))}. {_REMEDY}")
-        if not isinstance(payload["mu"], dict) or not payload["mu"]:
-            raise ValueError(f"calibration {path} has mu = {payload['mu']!r}, not a value for each teacher. {_REMEDY}")
+        mu = payload["mu"]
+        if not isinstance(mu, dict) or not mu or not all(type(value) in (int, float) for value in mu.values()):
+            raise ValueError(f"calibration {path} has mu = {mu!r}, not a number for each teacher. {_REMEDY}")
+        if not isinstance(payload["depends_on"], dict):
+            raise ValueError(f"calibration {path} has depends_on = {payload['depends_on']!r}, not fields. {_REMEDY}")
         return cls(**{field.name: payload[field.name] for field in fields(cls)})
 
 

@@ -75,6 +75,11 @@ def objective(
     scores = None if score is None else score(at).detach()
     if scores is not None:
         _check_shape("score", scores, at)
+        if not bool((scores.isfinite() & (scores >= 0)).all()):
+            raise ValueError(
+                f"the score rule gave values from {scores.min():.3g} to {scores.max():.3g}, some negative, NaN or "
+                "infinite. Scores are non-negative numbers; NaN comes from a model whose logits are not finite."
+            )
     calibrated = scores if scores is None or mu is None else calibrated_scores(scores, mu)
     weights = allocate(at, calibrated).detach()
     _check_shape("allocation", weights, at)
@@ -82,7 +87,7 @@ def objective(
         raise ValueError(
             "the allocation rule gave weights that are negative, NaN, or do not sum to one over teachers (their first "
             f"axis); the sums go from {weights.sum(dim=0).min():.3g} to {weights.sum(dim=0).max():.3g}. Normalise over "
-            "dimension 0; NaN comes from scores that are NaN or infinite."
+            "dimension 0."
         )
     if granularity == "response":
         weights = response_level(weights, at.mask)

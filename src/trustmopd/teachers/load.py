@@ -137,7 +137,7 @@ class _Loader:
                 f"{role}: {teacher.source!r} has no weights for {', '.join(sorted(report['missing_keys'])[:3])}: they "
                 "would be random, and it would teach noise. Save the checkpoint again, whole."
             )
-        return model
+        return model.requires_grad_(False)
 
     def add_adapter(self, base: StudentModel, name: str, teacher: Teacher) -> PeftModel:
         path = str(teacher.adapter)

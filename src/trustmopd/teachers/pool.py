@@ -32,7 +32,6 @@ class Host:
         self.model = model
         self.device = device
         self._in_host_memory: list[nn.Parameter | Tensor] = []
-        model.requires_grad_(False)
         if shared or not offload:  # tensors that the student uses as well are never moved away
             model.to(device)
             return
@@ -131,9 +130,10 @@ class TeacherPool:
     def _hidden_states(
         self, member: Member, input_ids: Tensor, attention_mask: Tensor, response_mask: Tensor
     ) -> list[Tensor]:
-        """One forward, over the columns in which some response of the micro-batch has a token."""
+        """One forward. Columns behind the last token of the micro-batch are cut; padding before the prompts stays,
+        since the student sees it too and positions are counted from it."""
         used = attention_mask.bool().any(dim=0).nonzero()
-        first, last = (int(used[0]), int(used[-1])) if len(used) else (0, input_ids.shape[1] - 1)
+        end = int(used[-1]) + 1 if len(used) else input_ids.shape[1]
         prompt_width = input_ids.shape[1] - response_mask.shape[1]
         autocast = (
             torch.autocast(input_ids.device.type, self.autocast_dtype)
@@ -142,12 +142,11 @@ class TeacherPool:
         )
         with member.active() as backbone, autocast:
             hidden = backbone(
-                input_ids=input_ids[:, first : last + 1],
-                attention_mask=attention_mask[:, first : last + 1],
+                input_ids=input_ids[:, :end],
+                attention_mask=attention_mask[:, :end],
                 use_cache=False,
             ).last_hidden_state
         # The state before a token predicts it: shift by one, and leave the prompt behind.
-        start = prompt_width - 1 - first
-        width = last + 1 - prompt_width
+        start, width = prompt_width - 1, end - prompt_width
         valid = response_mask[:, :width] != 0
         return [states[keep] for states, keep in zip(hidden[:, start : start + width], valid, strict=True)]

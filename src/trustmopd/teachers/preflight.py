@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from peft import PeftConfig
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -109,30 +110,32 @@ def preflight(
     """Check every model of a run against the student and its tokenizer; return the number of vocabulary rows all
     models have."""
     read = partial(facts_of, trust_remote_code=trust_remote_code)
+    facts = read("the student", student, tokenizer=tokenizer)
     others = []
     for name, teacher in teachers.items():
         role = f"teacher '{name}'"
-        if teacher.adapter is not None:
-            _check_adapter(role, str(teacher.adapter))
         if teacher.model is not None:
             others.append(read(role, teacher.model, revision=teacher.revision))
+        if teacher.adapter is not None:
+            others.append(_facts_of_adapter(role, str(teacher.adapter), teacher.revision, facts))
     if reference is not None and reference.model is not None:
         others.append(read("the reference", reference.model, revision=reference.revision))
-    return check_pool(
-        read("the student", student, tokenizer=tokenizer),
-        others,
-        num_candidates=num_candidates,
-        allow_template_mismatch=allow_template_mismatch,
-    )
+    return check_pool(facts, others, num_candidates=num_candidates, allow_template_mismatch=allow_template_mismatch)
 
 
-def _check_adapter(role: str, adapter: str) -> None:
+def _facts_of_adapter(role: str, adapter: str, revision: str | None, base: ModelFacts) -> ModelFacts:
+    """An adapter has its base's vocabulary; it may bring a tokenizer, and so a chat template, of its own."""
     check_files(role, adapter)
-    if Path(adapter).is_dir() and not (Path(adapter) / "adapter_config.json").is_file():
+    try:
+        PeftConfig.from_pretrained(adapter, revision=revision)
+    except (OSError, ValueError) as error:
         raise ValueError(
-            f"{role}: {adapter} has no adapter_config.json, so it is no PEFT adapter. Give a full checkpoint as "
-            "`model`."
-        )
+            f"{role}: {_absent(adapter)}cannot read {adapter!r} as a PEFT adapter ({_first_line(error)}). Check the "
+            "path; a full checkpoint is given as `model`."
+        ) from error
+    own = Path(adapter) / "tokenizer_config.json"
+    tokenizer = AutoTokenizer.from_pretrained(adapter, revision=revision) if own.is_file() else None
+    return ModelFacts(role, adapter, base.vocab_rows, base.eos_ids, tokenizer)
 
 
 def check_pool(
@@ -219,8 +222,15 @@ def check_files(role: str, source: str) -> None:
     folder = Path(source)
     if not folder.is_dir():
         return
+    if not any(file.suffix in (".safetensors", ".bin", ".gguf") for file in folder.iterdir()):
+        raise ValueError(f"{role}: {source} holds no weights (*.safetensors). Check the path, or save the model there.")
     for index in folder.glob("*.safetensors.index.json"):
-        shards = set(json.loads(index.read_text())["weight_map"].values())
+        try:
+            shards = set(json.loads(index.read_text())["weight_map"].values())
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{role}: {index} is not whole ({_first_line(error)}). Download or save it again."
+            ) from error
         if missing := sorted(shard for shard in shards if not (folder / shard).is_file()):
             raise ValueError(
                 f"{role}: {source} lacks {', '.join(missing)}, named by {index.name}. Download or save it again."

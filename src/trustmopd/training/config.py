@@ -1,5 +1,6 @@
 """`TrustMOPDConfig`: TRL's `DistillationConfig` with the paper's defaults and the method's own fields."""
 
+import copy
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -89,7 +90,7 @@ class TrustMOPDConfig(DistillationConfig):
 
     @property
     def needs_reference(self) -> bool:
-        return self.scored and (self.score == "displacement" or callable(self.score))
+        return self.scored and (self.score == "displacement" or callable(self.score) or callable(self.allocation))
 
     @property
     def calibrates(self) -> bool:
@@ -106,14 +107,27 @@ class TrustMOPDConfig(DistillationConfig):
                 raise ValueError(f"{name} = {getattr(self, name)!r} is no number. Give one.")
         check_gamma(self.gamma)
         for name in ("num_candidates", "calibration_batches", "global_batch_size", "per_device_train_batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)} must be at least 1.")
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)!r} must be a whole number, at least 1.")
+        if not isinstance(self.max_steps, int):
+            raise ValueError(f"max_steps = {self.max_steps!r} must be a whole number; -1 goes by num_train_epochs.")
+        if (
+            self.num_candidates == 1
+            and self.scored
+            and self.score in ("displacement", "negative_entropy", "teacher_student_kl")
+        ):
+            raise ValueError(
+                f"num_candidates = 1 leaves nothing to compare: on one candidate every {self.score} score is 0. Take "
+                "at least 2; the paper uses 128."
+            )
         if self.max_prompt_length is not None and self.max_prompt_length < 1:
             raise ValueError(f"max_prompt_length = {self.max_prompt_length} must be at least 1, or None for no limit.")
         if not self.distillation_temperature > 0:
             raise ValueError(
                 f"distillation_temperature = {self.distillation_temperature} must be positive; the paper uses 1."
             )
+        if isinstance(self.teacher_dtype, torch.dtype):
+            self.teacher_dtype = str(self.teacher_dtype).removeprefix("torch.")
         if self.teacher_dtype is not None and not isinstance(getattr(torch, self.teacher_dtype, None), torch.dtype):
             raise ValueError(
                 f"teacher_dtype = {self.teacher_dtype!r} is no torch dtype. Use 'bfloat16', 'float16' or 'float32'."
@@ -157,6 +171,11 @@ class TrustMOPDConfig(DistillationConfig):
         return {
             key: rule_name(value) if key in ("allocation", "score") else value for key, value in self.__dict__.items()
         }
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "TrustMOPDConfig":
+        copied = object.__new__(type(self))
+        copied.__dict__.update({key: copy.deepcopy(value, memo) for key, value in self.__dict__.items()})
+        return copied
 
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "allocation": rule_name(self.allocation), "score": rule_name(self.score)}

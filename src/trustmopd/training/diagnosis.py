@@ -14,6 +14,7 @@ from accelerate.utils import gather_object
 
 from trustmopd.method import calibrated_scores
 from trustmopd.training.calibrating import CALIBRATION_SEED, calibration_rows
+from trustmopd.training.config import rule_name
 from trustmopd.training.rollouts import judge_rollouts
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
                 }
                 found.append({"domain": domain_of[index], "tokens": int(valid.sum()), **sums})
     domains = _summarise(gather_object(found), list(groups), teachers)
-    return Diagnosis(domains, held_out, *_verdict(domains, teachers))
+    return Diagnosis(domains, held_out, *_verdict(domains, teachers, rule_name(trainer.args.score).replace("_", " ")))
 
 
 def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int]], bool]:
@@ -85,7 +86,7 @@ def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int
     order = np.random.default_rng(CALIBRATION_SEED + 1).permutation(len(dataset)).tolist()
     groups: dict[str, list[int]] = {}
     for row in sorted(order, key=lambda row: row in used):  # stable: held-out prompts first, each kind in random order
-        group = groups.setdefault((labels[row] or "mixed") if labelled else ALL, [])
+        group = groups.setdefault(("mixed" if labels[row] is None else str(labels[row])) if labelled else ALL, [])
         if len(group) < count:
             group.append(row)
     teachers = trainer.pool.teachers  # their order makes the matched pairs the diagonal of the table
@@ -129,7 +130,9 @@ def _summarise(
     return domains
 
 
-def _verdict(domains: Sequence[DomainDiagnosis], teachers: Sequence[str]) -> tuple[bool | None, str]:
+def _verdict(
+    domains: Sequence[DomainDiagnosis], teachers: Sequence[str], score: str = "displacement"
+) -> tuple[bool | None, str]:
     """A plain sentence. A domain is separated if its own teacher scores highest there and leads on most of its
     rollouts."""
     matched = [domain for domain in domains if domain.leads is not None]
@@ -151,20 +154,20 @@ def _verdict(domains: Sequence[DomainDiagnosis], teachers: Sequence[str]) -> tup
                     "if they stay this close, expect little over allocation uniform."
                 )
             return False, (
-                f"Displacement does not separate this pool: on '{domain.domain}' prompts teacher '{best}' scores "
-                f"{domain.score[best]:.2f} against {own} of '{domain.domain}', so trust would follow the wrong "
+                f"{score.capitalize()} does not separate this pool: on '{domain.domain}' prompts teacher '{best}' "
+                f"scores {domain.score[best]:.2f} against {own} of '{domain.domain}', so trust would follow the wrong "
                 "teacher there. Expect little or nothing over allocation uniform; a specialist that drifted far from "
                 "the reference out of its domain does this."
             )
         if domain.leads is not None and domain.leads <= 0.5:
             return False, (
-                f"Displacement separates this pool only on average: '{domain.domain}' scores highest on its own "
-                f"prompts ({own}), but leads on {domain.leads:.0%} of their rollouts. Compare with allocation uniform "
-                "before a long run."
+                f"{score.capitalize()} separates this pool only on average: '{domain.domain}' scores highest on its "
+                f"own prompts ({own}), but leads on {domain.leads:.0%} of their rollouts. Compare with allocation "
+                "uniform before a long run."
             )
     lead = ", ".join(f"{domain.leads:.0%} of '{domain.domain}'" for domain in matched)
     return (
         True,
-        f"Displacement separates this pool: each domain's own teacher scores highest there, and leads on {lead} "
-        "rollouts.",
+        f"{score.capitalize()} separates this pool: each domain's own teacher scores highest there, and leads on "
+        f"{lead} rollouts.",
     )

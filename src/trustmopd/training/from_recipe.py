@@ -74,9 +74,10 @@ def check(recipe: Recipe) -> dict[str, str]:
         "prompts": f"{len(prompts)} from {recipe.prompts.path}, "
         + ("plain text: no chat template is applied" if isinstance(prompts[0]["prompt"], str) else "conversational"),
         "training": (
-            f"{args.max_steps} steps of {args.global_batch_size} prompts ({args.per_device_train_batch_size} × "
-            f"{args.gradient_accumulation_steps} accumulation), learning rate {args.learning_rate:g}, "
-            f"responses up to {args.max_completion_length} tokens"
+            f"{f'{args.max_steps} steps' if args.max_steps > 0 else f'{args.num_train_epochs:g} epochs'} of "
+            f"{args.global_batch_size} prompts ({args.per_device_train_batch_size} × "
+            f"{args.gradient_accumulation_steps} accumulation), learning rate {args.learning_rate:g}, responses up to "
+            f"{args.max_completion_length} tokens"
         ),
         "seeds": ", ".join(str(seed) for seed in recipe.seeds),
         "output": ", ".join(str(Path(recipe.run_directory(seed))) for seed in recipe.seeds),

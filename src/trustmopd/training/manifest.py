@@ -2,6 +2,7 @@
 written last, in every checkpoint: a checkpoint without it was cut short."""
 
 import platform
+import zipfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -22,7 +23,18 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 CALIBRATION = "calibration.json"
-_SAMPLING = ("num_candidates", "max_completion_length", "distillation_temperature", "temperature", "top_p", "top_k")
+_SAMPLING = (
+    "num_candidates",
+    "max_completion_length",
+    "distillation_temperature",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "max_prompt_length",
+    "prompt_truncation",
+)
 _LESSONS = (
     "allocation",
     "score",
@@ -127,6 +139,9 @@ def _run_of(folder: Path) -> str | None:
 def check_same_run(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
     """Refuse to go on with other weights, prompts or another rule; optimisation may be changed in mid-run."""
     check_files("checkpoint", str(checkpoint))
+    for file in sorted((*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth"))):
+        if not zipfile.is_zipfile(file):
+            raise ValueError(f"{file} was cut short. Resume from another checkpoint, or start the run again.")
     stored = read_manifest(checkpoint)
     for field in _LESSONS:
         was, now = (each["config"].get(field) for each in (stored, manifest))

@@ -28,6 +28,8 @@ def allocation_rule(
     if rule == "single":
         index = teachers.index(str(args.single_teacher))
         return lambda at, _: single_weights(len(at.teacher_logp), tuple(at.mask.shape), index, device=at.mask.device)
+    if rule != "uniform":
+        raise ValueError(f"allocation = {rule!r} is no rule. A rule given as a function is not restored from a file.")
     return lambda at, _: uniform_weights(len(at.teacher_logp), tuple(at.mask.shape), device=at.mask.device)
 
 

@@ -1,7 +1,7 @@
 """What a trainer is given, checked before anything is loaded or written."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from trustmopd.data import check_labels, check_prompts
-from trustmopd.teachers import Teacher, TeacherPool, as_teachers, build_pool, load_tokenizer, preflight
+from trustmopd.method import Calibration
+from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, as_teachers, build_pool, load_tokenizer, preflight
 from trustmopd.teachers.spec import model_id
 from trustmopd.training.config import TrustMOPDConfig
 
@@ -54,6 +55,12 @@ def check_ingredients(
             f"the prompt set has {len(prompts)} prompts, fewer than one batch of global_batch_size = "
             f"{args.global_batch_size}. Add prompts, or lower global_batch_size."
         )
+    if images := {"image", "images"} & {*prompts.column_names}:
+        raise ValueError(
+            f"the prompt set has a column {images.pop()!r}, but only text is supported. Remove the column."
+        )
+    if args.calibrates and args.calibration_path is not None:
+        Calibration.load(args.calibration_path)  # whether it fits is known once the models are loaded
     if args.domain_column not in (None, "domain", *prompts.column_names):
         raise ValueError(
             f"domain_column = {args.domain_column!r} is no column of the prompt set, which has "
@@ -95,7 +102,8 @@ def _as_reference(reference: Any, student: Any) -> Teacher | None:
             f"the reference is {reference!r}, without a `model`: adapters are put on the reference, so it has to be a "
             "model of its own. Give its checkpoint, or None for the initial student."
         )
-    return reference if isinstance(reference, Teacher) else Teacher(model=reference)
+    given = reference if isinstance(reference, Teacher) else Teacher(model=reference)
+    return replace(as_teachers({"as-reference": given})["as-reference"], name=REFERENCE)
 
 
 def used_teachers(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> dict[str, Teacher]:

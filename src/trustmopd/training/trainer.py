@@ -121,6 +121,11 @@ class TrustMOPDTrainer(DistillationTrainer):
                 f"the prompt set has {len(self.train_dataset)} prompts to train on, fewer than one batch of "
                 f"global_batch_size = {args.global_batch_size}. Add prompts, or lower global_batch_size."
             )
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise ValueError(
+                "the student has no trainable parameter (requires_grad is False for all): nothing would be learnt. "
+                "Call model.requires_grad_(True), or pass peft_config."
+            )
         self.teachers = given.teachers
         self.vocab_size = given.vocab_size
         self.student_source = given.source
@@ -153,6 +158,7 @@ class TrustMOPDTrainer(DistillationTrainer):
                 f"calibrate() was called after {self.state.global_step} training steps, but mu is a property of the "
                 "initial student. Call it before train(); a resumed run uses the calibration it began with."
             )
+        self.calibration = None
         self.calibration = measure_calibration(self)
         if self.accelerator.is_main_process:
             self.calibration.save(self.run_dir / CALIBRATION)
@@ -181,7 +187,12 @@ class TrustMOPDTrainer(DistillationTrainer):
             if self.args.calibrates:
                 self.calibration = self._loaded(checkpoint / CALIBRATION)
             resume_from_checkpoint = str(checkpoint)
-            state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+            try:
+                state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+            except ValueError as error:
+                raise ValueError(
+                    f"{checkpoint / TRAINER_STATE_NAME} was cut short ({error}). Resume from another."
+                ) from error
             if state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many
                 logger.info("%s has all of its %d steps: nothing left to train.", checkpoint, self.args.max_steps)
                 self._load_from_checkpoint(resume_from_checkpoint)
@@ -190,6 +201,13 @@ class TrustMOPDTrainer(DistillationTrainer):
         elif earlier := sorted(Path(self.args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
             logger.warning("%s is of an earlier run: it is not resumed, and its steps may be overwritten.", earlier[-1])
         return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        self.ensure_calibration()
+        try:
+            return super().evaluate(*args, **kwargs)
+        finally:
+            self.clock.take()  # the next step's seconds are its own
 
     def _loaded(self, path: Path) -> Calibration:
         calibration = Calibration.load(path)
@@ -238,7 +256,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         batch["row"] = torch.tensor([example.get(ROW, index) for index, example in enumerate(inputs)])
         batch["meta"] = [
             {
-                "id": str(example.get("id", example.get(ROW))),
+                "id": _text(example.get("id")) or str(example.get(ROW)),
                 "domain": _text(example.get(self.args.domain_column or "")),
                 "capabilities": _texts(example.get("capabilities")),
             }
@@ -246,6 +264,8 @@ class TrustMOPDTrainer(DistillationTrainer):
         ]
         if self.args.allocation == "routed":
             names = list(self.teachers)
+            if strangers := [meta["domain"] for meta in batch["meta"] if meta["domain"] not in names]:
+                raise ValueError(f"label {strangers[0]!r} names no teacher; the teachers are {', '.join(names)}.")
             batch["label"] = torch.tensor([names.index(meta["domain"]) for meta in batch["meta"]])
         # The loss is a mean over responses: they, not tokens, are the items.
         count = (_response_mask(batch) != 0).any(dim=1).sum()
@@ -307,11 +327,19 @@ class TrustMOPDTrainer(DistillationTrainer):
         return self.calibration.mu_of(self.pool.teachers).to(self.accelerator.device)
 
     def _compute_loss(self, unwrapped_student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple:
+        if self.args.calibrates and self.calibration is None:
+            raise RuntimeError("the scores are not calibrated yet. Call calibrate() first; train() does it by itself.")
         scored, result = self._judge(unwrapped_student, inputs)
         valid = scored.at.mask != 0
         if num_items_in_batch is None:
             num_items_in_batch = valid.any(dim=1).sum().clamp_min(1)
         loss = response_means(result.token_loss, valid).sum() / num_items_in_batch
+        if not bool(loss.isfinite()):
+            raise FloatingPointError(
+                f"the loss is {loss.item()} at step {self.state.global_step + 1}; training stopped before it reached "
+                "the student, and the last checkpoint is whole. Look at the score and allocation rules, and at the "
+                "models' dtype."
+            )
         student_logp = scored.at.student_logp.detach()[valid]
         entropy = torch.special.entr(student_logp.exp()).sum()
         if self.model.training:
@@ -359,7 +387,9 @@ def _text(label: Any) -> str | None:
 
 
 def _texts(labels: Any) -> list[str] | None:
-    return None if labels is None else [labels] if isinstance(labels, str) else [str(label) for label in labels]
+    if labels is None:
+        return None
+    return [str(label) for label in labels] if isinstance(labels, (list, tuple)) else [str(labels)]
 
 
 def _sequences(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
