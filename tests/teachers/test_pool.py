@@ -281,12 +281,15 @@ def test_a_teacher_that_is_the_student_itself_is_the_student_as_it_began(base):
     assert_answers(pool, {"math": base})
 
 
-def test_every_member_is_frozen_and_in_evaluation_mode(base, specialists):
+def test_what_the_pool_loads_or_copies_is_frozen_and_everything_in_evaluation_mode(base, specialists, checkpoints):
     student = copy.deepcopy(base).train()
-    pool = pool_of(student, {name: copy.deepcopy(model).train() for name, model in specialists.items()})
-    for member in pool.members.values():
+    given = copy.deepcopy(specialists["code"]).train()
+    pool = pool_of(student, {"math": checkpoints["math"], "code": given})
+    for name, member in pool.members.items():
         assert not member.host.model.training
-        assert not any(parameter.requires_grad for parameter in member.host.model.parameters())
+        if name != "code":  # a loaded model stays the caller's, and is asked without gradients
+            assert not any(parameter.requires_grad for parameter in member.host.model.parameters())
+    assert all(parameter.requires_grad for parameter in given.parameters())
     assert student.training and all(parameter.requires_grad for parameter in student.parameters())
 
 
@@ -295,3 +298,23 @@ def test_paths_are_loaded_in_the_dtype_asked_for(base, checkpoints):
     pool = pool_of(copy.deepcopy(base), teachers, with_reference=False)
     assert pool.members["math"].head.weight.dtype == torch.float32
     assert pool.members["code"].head.weight.dtype == torch.float64
+
+
+def test_a_pool_in_mixed_precision_computes_under_autocast(base, specialists):
+    ids, mask, response = rollouts([(3, 5)])
+    pool = build_pool(
+        as_teachers({"math": specialists["math"]}),
+        None,
+        copy.deepcopy(base),
+        with_reference=False,
+        device=CPU,
+        dtype=torch.float32,
+        autocast_dtype=torch.bfloat16,
+    )
+    answer = pool.ask(ids, mask, response, micro_batch=1)[0]["math"]
+    with torch.no_grad():
+        exact = specialists["math"].model(input_ids=ids, use_cache=False).last_hidden_state[0, 2:7]
+        with torch.autocast("cpu", torch.bfloat16):
+            mixed = specialists["math"].model(input_ids=ids, use_cache=False).last_hidden_state[0, 2:7]
+    assert torch.equal(answer, mixed)
+    assert not torch.equal(mixed.float(), exact)

@@ -95,7 +95,7 @@ class Calibration:
     def load(cls, path: str | Path) -> "Calibration":
         if not Path(path).is_file():
             raise FileNotFoundError(
-                f"calibration {path} does not exist. Check calibration_path; unset, the run calibrates."
+                f"calibration {path} does not exist. Check calibration_path, or leave it unset to calibrate again."
             )
         payload = read_json(path, what="calibration", remedy=_REMEDY)
         if missing := {field.name for field in fields(cls)} - payload.keys():

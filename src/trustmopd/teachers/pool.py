@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trustmopd.heads import Head
+from trustmopd.teachers.backbone import backbone_of, last_hidden_states, takes_positions
 from trustmopd.teachers.spec import REFERENCE
 
 Timer = Callable[[str], AbstractContextManager[None]]
@@ -71,11 +72,10 @@ class Member:
     def active(self) -> Iterator[nn.Module]:
         """The backbone that computes this policy's last hidden state."""
         model = self.host.model
+        backbone = backbone_of(model)
         if not isinstance(model, PeftModel):
-            yield model.base_model
-            return
-        backbone = model.base_model.model.base_model
-        if self.adapter is None:
+            yield backbone
+        elif self.adapter is None:
             with model.disable_adapter():
                 yield backbone
             model.requires_grad_(False)  # PEFT makes an adapter trainable when it is enabled again
@@ -130,10 +130,9 @@ class TeacherPool:
     def _hidden_states(
         self, member: Member, input_ids: Tensor, attention_mask: Tensor, response_mask: Tensor
     ) -> list[Tensor]:
-        """One forward. Columns behind the last token of the micro-batch are cut; padding before the prompts stays,
-        since the student sees it too and positions are counted from it."""
+        """One forward, over the columns in which some sequence of the micro-batch has a token."""
         used = attention_mask.bool().any(dim=0).nonzero()
-        end = int(used[-1]) + 1 if len(used) else input_ids.shape[1]
+        first, end = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, input_ids.shape[1])
         prompt_width = input_ids.shape[1] - response_mask.shape[1]
         autocast = (
             torch.autocast(input_ids.device.type, self.autocast_dtype)
@@ -141,12 +140,9 @@ class TeacherPool:
             else nullcontext()
         )
         with member.active() as backbone, autocast:
-            hidden = backbone(
-                input_ids=input_ids[:, :end],
-                attention_mask=attention_mask[:, :end],
-                use_cache=False,
-            ).last_hidden_state
+            first = first if takes_positions(backbone) else 0  # others count from the first column, as the student does
+            hidden = last_hidden_states(backbone, input_ids[:, first:end], attention_mask[:, first:end])
         # The state before a token predicts it: shift by one, and leave the prompt behind.
-        start, width = prompt_width - 1, end - prompt_width
+        start, width = prompt_width - 1 - first, end - prompt_width
         valid = response_mask[:, :width] != 0
         return [states[keep] for states, keep in zip(hidden[:, start : start + width], valid, strict=True)]

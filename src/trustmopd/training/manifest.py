@@ -114,17 +114,19 @@ def whole_checkpoint(checkpoint: str | bool, output_dir: str, run_dir: Path) -> 
                 "resume_from_checkpoint=True from the newest whole one."
             )
         return path
-    run = _run_of(run_dir)
-    found = [
-        path
-        for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-        if (path / MANIFEST).is_file() and run in (None, _run_of(path))
-    ]
+    found = checkpoints_of(_run_of(run_dir), Path(output_dir))
     if not found:
         raise ValueError(
             f"there is no whole checkpoint in {output_dir} to resume from. Start the run without resuming."
         )
-    return max(found, key=lambda path: int(path.name.rsplit("-", 1)[1]))
+    return found[-1]
+
+
+def checkpoints_of(run: str | None, output_dir: Path) -> list[Path]:
+    """The whole checkpoints of a run (None: of any), oldest first."""
+    found = [path.parent for path in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{MANIFEST}")]
+    mine = [path for path in found if run in (None, _run_of(path))]
+    return sorted(mine, key=lambda path: int(path.name.rsplit("-", 1)[1]))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ scored and the method's objective taken (`_compute_loss`); and the loss is a mea
 """
 
 import logging
+import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,13 +24,14 @@ from transformers import (
     TrainerState,
 )
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl import DistillationTrainer
 
 from trustmopd.data import prompt_hash
 from trustmopd.heads import Head
 from trustmopd.method import SCORES, Calibration, Objective, objective, response_means
 from trustmopd.teachers import Teacher, fingerprint
+from trustmopd.teachers.backbone import backbone_of, last_hidden_states
 from trustmopd.training.calibrating import measure_calibration
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
@@ -37,6 +39,7 @@ from trustmopd.training.manifest import (
     CALIBRATION,
     MANIFEST,
     check_same_run,
+    checkpoints_of,
     dependencies,
     describe_machine,
     read_manifest,
@@ -229,7 +232,10 @@ class TrustMOPDTrainer(DistillationTrainer):
         self.accelerator.wait_for_everyone()  # every process has written its random state
         if self.accelerator.is_main_process:
             save_beside(checkpoint, self)
-            rotate_checkpoints(str(run_dir), limit, self.state.best_model_checkpoint, use_mtime=True)
+            mine = checkpoints_of(self.run_id, run_dir)
+            for old in mine[: -limit if limit else 0]:
+                if str(old) != self.state.best_model_checkpoint:
+                    shutil.rmtree(old)
 
     # ---- Rollouts
 
@@ -300,7 +306,8 @@ class TrustMOPDTrainer(DistillationTrainer):
         answers = inputs["answers"] if "answers" in inputs else self._ask(inputs)
         with self.clock("student"):
             sampled_ids = inputs["completion_ids"]
-            hidden = self._get_last_hidden_state(student, *_sequences(inputs), sampled_ids.shape[1])
+            states = last_hidden_states(backbone_of(student), *_sequences(inputs))
+            hidden = states[:, -sampled_ids.shape[1] - 1 : -1]  # the state before a token predicts it
             scored = score_candidates(
                 hidden,
                 Head.of(student),

@@ -1,0 +1,28 @@
+"""The forward that the student and the frozen policies share: everything below the output head."""
+
+import inspect
+from typing import Any
+
+from jaxtyping import Float, Int, Shaped
+from peft import PeftModel
+from torch import Tensor, nn
+
+
+def backbone_of(model: Any) -> nn.Module:
+    """What computes the last hidden state, with whatever adapters are active in it."""
+    return model.base_model.model.base_model if isinstance(model, PeftModel) else model.base_model
+
+
+def takes_positions(backbone: nn.Module) -> bool:
+    return "position_ids" in inspect.signature(backbone.forward).parameters
+
+
+def last_hidden_states(
+    backbone: nn.Module, input_ids: Int[Tensor, "B L"], attention_mask: Shaped[Tensor, "B L"]
+) -> Float[Tensor, "B L H"]:
+    """Positions count from each sequence's first token, as they do in generation: neither the padding before a prompt
+    nor the batch it is in changes what a model says. (TRL's own forward counts from the padding.)"""
+    inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "use_cache": False}
+    if takes_positions(backbone):
+        inputs["position_ids"] = (attention_mask.long().cumsum(dim=1) - 1).clamp_min(0)
+    return backbone(**inputs).last_hidden_state
