@@ -4,7 +4,7 @@ PYTHON ?= python3
 # The whole test suite runs on the CPU. Name the build you have, if not this one: make test TORCH=torch==2.13.0+cu130
 TORCH ?= torch==2.13.0
 # Test processes. Each imports torch and transformers (6 s of a core): worth it once the tests take minutes.
-WORKERS ?= 0
+WORKERS ?= 2
 # Debian packages that some tests need, and skip without.
 SYSTEM_PACKAGES ?=
 

@@ -14,6 +14,7 @@ from trustmopd.method import (
     SCORES,
     CandidateState,
     mean_of_response_means,
+    mixed_target,
     objective,
     renormalise,
     routed_weights,
@@ -21,7 +22,6 @@ from trustmopd.method import (
     trust,
     trust_weights,
     uniform_weights,
-    mixed_target,
 )
 
 SEVERAL = st.integers(2, 5)
