@@ -8,8 +8,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.patches import Patch
 
-from trustmopd.testbed.tasks import DOMAINS
+from trustmopd.testbed.tasks import DOMAINS, MIXTURES
 
 # Okabe–Ito: told apart by colour-blind readers, and with the hatching in black and white.
 COLOURS = {"math": "#0072B2", "code": "#E69F00", "if": "#009E73"}
@@ -40,7 +41,8 @@ def draw_scores(rows: Mapping[str, Mapping[str, float]], folder: Path) -> Path:
 
 def draw_allocation(allocation: Mapping[str, Mapping[str, Any]], folder: Path) -> Path:
     """Mean weight of each teacher by what the prompts need; relevant teachers are outlined."""
-    groups = sorted(allocation, key=lambda needs: (needs.count("+"), needs))
+    order = (*DOMAINS, *MIXTURES)
+    groups = sorted(allocation, key=order.index)
     figure, axes = plt.subplots(figsize=(7.2, 0.5 + 0.42 * len(groups)), layout="constrained")
     for row, needs in enumerate(groups):
         left = 0.0
@@ -56,17 +58,18 @@ def draw_allocation(allocation: Mapping[str, Mapping[str, Any]], folder: Path) -
                 hatch=HATCHES[domain],
                 edgecolor="black" if relevant else "white",
                 linewidth=1.2 if relevant else 0.5,
-                label=domain if row == 0 else None,
             )
             if weight > 0.07:
-                axes.text(left + weight / 2, row, f"{weight:.2f}", ha="center", va="center", fontsize=8)
+                box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+                axes.text(left + weight / 2, row, f"{weight:.2f}", ha="center", va="center", fontsize=8, bbox=box)
             left += weight
     axes.set_yticks(range(len(groups)), [needs.replace("+", " + ") for needs in groups])
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
-    axes.set_xlabel("mean weight of each teacher (outlined: teachers the prompt needs; trust never sees the label)")
+    axes.set_xlabel("mean weight of each teacher; outlined: the teachers that a prompt needs")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    keys = [Patch(facecolor=COLOURS[d], hatch=HATCHES[d], edgecolor="black", label=d) for d in DOMAINS]
+    axes.legend(handles=keys, frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return _save(figure, folder / "allocation")
 
 
