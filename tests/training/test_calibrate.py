@@ -13,7 +13,7 @@ import pytest
 import torch
 from peft import LoraConfig
 
-import trustmopd.training.trainer as trainer_module
+import trustmopd.training.run as trainer_module
 from trustmopd import Calibration
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from transformers import Trainer
 
 import trustmopd
-import trustmopd.training.trainer as trainer_module
+import trustmopd.training.run as trainer_module
 
 SCRIPT = '''
 """Six steps from checkpoints on disk. With `wait_after`, that step is made and the next one never begins."""
@@ -32,7 +32,7 @@ import tiny
 import torch
 from transformers import TrainerCallback
 
-import trustmopd.training.trainer as trainer_module
+import trustmopd.training.run as trainer_module
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 
 

@@ -3,28 +3,20 @@
 TRL generates, shuffles, splits, wraps, checkpoints and logs. What differs is here: before a rollout batch is split,
 every frozen policy reads it once (`_generate_and_score_completions`); in each micro-batch the student's candidates are
 scored and the method's objective taken (`_compute_loss`); and the loss is a mean over responses, not over tokens.
+`run.py` has the rest of a run's life: calibration, checkpoints, resuming.
 """
 
-import logging
-import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import gather_object
 from datasets import Dataset
 from peft import PeftConfig
 from torch import Tensor
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    TrainerCallback,
-    TrainerState,
-)
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import DistillationTrainer
 
 from trustmopd.data import prompt_hash
@@ -32,32 +24,20 @@ from trustmopd.heads import Head
 from trustmopd.method import SCORES, Calibration, Objective, objective, response_means
 from trustmopd.teachers import Teacher, fingerprint
 from trustmopd.teachers.backbone import backbone_of, last_hidden_states
-from trustmopd.training.calibrating import measure_calibration
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
-from trustmopd.training.manifest import (
-    CALIBRATION,
-    MANIFEST,
-    check_same_run,
-    checkpoints_of,
-    dependencies,
-    describe_machine,
-    read_manifest,
-    run_manifest,
-    whole_checkpoint,
-)
+from trustmopd.training.manifest import describe_machine
 from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
 from trustmopd.training.prompts import ROW, fit_prompts, truncate, with_rows
 from trustmopd.training.records import chosen_rows, token_table, write_records
 from trustmopd.training.rules import allocation_rule
-from trustmopd.training.run_files import RunFiles, save_beside
+from trustmopd.training.run import CalibratedRun
+from trustmopd.training.run_files import RunFiles
 from trustmopd.training.scoring import ScoredCandidates, score_candidates
 from trustmopd.training.setup import check_ingredients, load_pool
 
-logger = logging.getLogger(__name__)
 
-
-class TrustMOPDTrainer(DistillationTrainer):
+class TrustMOPDTrainer(CalibratedRun):
     """Distil several specialists of one base model into one student, trusting each where it has moved from the
     reference.
 
@@ -148,94 +128,6 @@ class TrustMOPDTrainer(DistillationTrainer):
         if args.calibrates and args.calibration_path is not None:
             self.calibration = self._loaded(Path(args.calibration_path))
         self.add_callback(RunFiles(self))
-
-    # ---- Calibration, resuming, provenance
-
-    def calibrate(self) -> Calibration | None:
-        """Measure mu on rollouts of the initial student (Algorithm 1), keep it for training and save it in the run
-        directory. Random state and model are left as they were. None where the rule uses no calibrated scores."""
-        if not self.args.calibrates:
-            return None
-        if self.state.global_step > 0:
-            raise RuntimeError(
-                f"calibrate() was called after {self.state.global_step} training steps, but mu is a property of the "
-                "initial student. Call it before train(); a resumed run uses the calibration it began with."
-            )
-        self.calibration = None
-        self.calibration = measure_calibration(self)
-        if self.accelerator.is_main_process:
-            self.calibration.save(self.run_dir / CALIBRATION)
-        return self.calibration
-
-    def ensure_calibration(self) -> None:
-        """Use what `calibrate` left in the run directory if it fits, measure otherwise."""
-        if not self.args.calibrates or self.calibration is not None:
-            return
-        saved, found = self.run_dir / CALIBRATION, None
-        if self.accelerator.is_main_process and saved.is_file():
-            try:
-                found = self._loaded(saved)
-            except ValueError as error:
-                logger.warning("%s is not used, and will be replaced: %s", saved, error)
-        # The first process decides: others may not see its disk, and would wait in calibration for ever.
-        (self.calibration,) = broadcast_object_list([found])
-        if self.calibration is None:
-            self.calibrate()
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        if resume_from_checkpoint:
-            checkpoint = whole_checkpoint(resume_from_checkpoint, self.args.output_dir, self.run_dir)
-            check_same_run(checkpoint, run_manifest(self))
-            self.run_id = read_manifest(checkpoint)["run"]
-            if self.args.calibrates:
-                self.calibration = self._loaded(checkpoint / CALIBRATION)
-            resume_from_checkpoint = str(checkpoint)
-            try:
-                state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-            except ValueError as error:
-                raise ValueError(
-                    f"{checkpoint / TRAINER_STATE_NAME} was cut short ({error}). Resume from another."
-                ) from error
-            if state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many
-                logger.info("%s has all of its %d steps: nothing left to train.", checkpoint, self.args.max_steps)
-                self._load_from_checkpoint(resume_from_checkpoint)
-                self.state = state
-                return TrainOutput(state.global_step, float("nan"), {})
-        elif earlier := sorted(Path(self.args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
-            logger.warning("%s is of an earlier run: it is not resumed, and its steps may be overwritten.", earlier[-1])
-        return super().train(resume_from_checkpoint, *args, **kwargs)
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        self.ensure_calibration()
-        try:
-            return super().evaluate(*args, **kwargs)
-        finally:
-            self.clock.take()  # the next step's seconds are its own
-
-    def _loaded(self, path: Path) -> Calibration:
-        calibration = Calibration.load(path)
-        calibration.check(dependencies(self))
-        return calibration
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Whole once its manifest is there: an old one of the same name loses its manifest first, and older checkpoints
-        are deleted only after the new one is whole."""
-        run_dir = Path(self._get_output_dir(trial=trial))
-        checkpoint = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        if self.accelerator.is_main_process:
-            (checkpoint / MANIFEST).unlink(missing_ok=True)
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
-            super()._save_checkpoint(model, trial)
-        finally:
-            self.args.save_total_limit = limit
-        self.accelerator.wait_for_everyone()  # every process has written its random state
-        if self.accelerator.is_main_process:
-            save_beside(checkpoint, self)
-            mine = checkpoints_of(self.run_id, run_dir)
-            for old in mine[: -limit if limit else 0]:
-                if str(old) != self.state.best_model_checkpoint:
-                    shutil.rmtree(old)
 
     # ---- Rollouts
 

@@ -1,0 +1,126 @@
+"""A run as a whole: calibrated before it begins, whole at every checkpoint, resumed as what it was."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from trl import DistillationTrainer
+
+from trustmopd.method import Calibration
+from trustmopd.training.calibrating import measure_calibration
+from trustmopd.training.clock import PhaseClock
+from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.manifest import (
+    CALIBRATION,
+    MANIFEST,
+    check_same_run,
+    checkpoints_of,
+    dependencies,
+    read_manifest,
+    run_manifest,
+    whole_checkpoint,
+)
+from trustmopd.training.run_files import save_beside
+
+logger = logging.getLogger(__name__)
+
+
+class CalibratedRun(DistillationTrainer):
+    """The life of a `TrustMOPDTrainer`, which supplies the pool, the objective and these attributes."""
+
+    args: TrustMOPDConfig
+    calibration: Calibration | None
+    clock: PhaseClock
+    run_dir: Path
+    run_id: str
+
+    def calibrate(self) -> Calibration | None:
+        """Measure mu on rollouts of the initial student (Algorithm 1), keep it for training and save it in the run
+        directory. Random state and model are left as they were. None where the rule uses no calibrated scores."""
+        if not self.args.calibrates:
+            return None
+        if self.state.global_step > 0:
+            raise RuntimeError(
+                f"calibrate() was called after {self.state.global_step} training steps, but mu is a property of the "
+                "initial student. Call it before train(); a resumed run uses the calibration it began with."
+            )
+        self.calibration = None
+        self.calibration = measure_calibration(self)
+        if self.accelerator.is_main_process:
+            self.calibration.save(self.run_dir / CALIBRATION)
+        return self.calibration
+
+    def ensure_calibration(self) -> None:
+        """Use what `calibrate` left in the run directory if it fits, measure otherwise."""
+        if not self.args.calibrates or self.calibration is not None:
+            return
+        saved, found = self.run_dir / CALIBRATION, None
+        if self.accelerator.is_main_process and saved.is_file():
+            try:
+                found = self._loaded(saved)
+            except ValueError as error:
+                logger.warning("%s is not used, and will be replaced: %s", saved, error)
+        # The first process decides: others may not see its disk, and would wait in calibration for ever.
+        (self.calibration,) = broadcast_object_list([found])
+        if self.calibration is None:
+            self.calibrate()
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        if resume_from_checkpoint:
+            checkpoint = whole_checkpoint(resume_from_checkpoint, self.args.output_dir, self.run_dir)
+            check_same_run(checkpoint, run_manifest(self))
+            self.run_id = read_manifest(checkpoint)["run"]
+            if self.args.calibrates:
+                self.calibration = self._loaded(checkpoint / CALIBRATION)
+            resume_from_checkpoint = str(checkpoint)
+            try:
+                state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+            except ValueError as error:
+                raise ValueError(
+                    f"{checkpoint / TRAINER_STATE_NAME} was cut short ({error}). Resume from another."
+                ) from error
+            if state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many
+                logger.info("%s has all of its %d steps: nothing left to train.", checkpoint, self.args.max_steps)
+                self._load_from_checkpoint(resume_from_checkpoint)
+                self.state = state
+                return TrainOutput(state.global_step, float("nan"), {})
+        elif earlier := sorted(Path(self.args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
+            logger.warning("%s is of an earlier run: it is not resumed, and its steps may be overwritten.", earlier[-1])
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        self.ensure_calibration()
+        try:
+            return super().evaluate(*args, **kwargs)
+        finally:
+            self.clock.take()  # the next step's seconds are its own
+
+    def _loaded(self, path: Path) -> Calibration:
+        calibration = Calibration.load(path)
+        calibration.check(dependencies(self))
+        return calibration
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Whole once its manifest is there: an old one of the same name loses its manifest first, and older checkpoints
+        are deleted only after the new one is whole."""
+        run_dir = Path(self._get_output_dir(trial=trial))
+        checkpoint = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        if self.accelerator.is_main_process:
+            (checkpoint / MANIFEST).unlink(missing_ok=True)
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()  # every process has written its random state
+        if self.accelerator.is_main_process:
+            save_beside(checkpoint, self)
+            mine = checkpoints_of(self.run_id, run_dir)
+            for old in mine[: -limit if limit else 0]:
+                if str(old) != self.state.best_model_checkpoint:
+                    shutil.rmtree(old)
