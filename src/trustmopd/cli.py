@@ -185,15 +185,15 @@ def quickstart(
 ) -> None:
     """Watch it work, offline, in minutes: three small specialists, one student, trust against uniform weights."""
     with _errors(again=f"trustmopd quickstart --out {out}"):
+        from trustmopd.testbed.experiment import STORY
         from trustmopd.testbed.quickstart import quickstart as run
-        from trustmopd.testbed.quickstart import table_rows
 
         rows = run(out)
         domains = [name for name in rows["initial"] if name not in ("overall", "recovery")]
         table = Table("", *domains, "overall", "recovered", title="right answers, %, on prompts never trained on")
-        for title, row in table_rows(rows):
-            scores = [f"{100 * row[name]:.1f}" for name in (*domains, "overall")]
-            table.add_row(title, *scores, f"{row['recovery']:.0%}")
+        for row, title in STORY.items():
+            scores = [f"{100 * rows[row][name]:.1f}" for name in (*domains, "overall")]
+            table.add_row(title, *scores, f"{rows[row]['recovery']:.0%}")
         console.print(table)
         ahead = 100 * (rows["trust"]["recovery"] - rows["uniform"]["recovery"])
         console.print(

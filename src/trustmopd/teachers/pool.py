@@ -108,24 +108,24 @@ class TeacherPool:
     ) -> list[dict[str, Tensor]]:
         """Hidden states ``[tokens, H]`` of each response's tokens, by member. `rows` limits a member to some
         responses."""
-        answers: list[dict[str, Tensor]] = [{} for _ in range(len(input_ids))]
+        everyone = range(len(input_ids))
+        asked = {name: list(everyone) if rows is None else rows.get(name, []) for name in self.members}
+        answers: list[dict[str, Tensor]] = [{} for _ in everyone]
         for host in dict.fromkeys(member.host for member in self.members.values()):
-            members = [member for member in self.members.values() if member.host is host]
-            with timer("teachers"), host.on_device() if any(self._asked(m, rows) for m in members) else nullcontext():
+            members = [member for member in self.members.values() if member.host is host and asked[member.name]]
+            if not members:
+                continue
+            with timer("teachers"), host.on_device():
                 for member in members:
-                    asked = list(range(len(input_ids))) if rows is None else rows.get(member.name, [])
                     with timer("reference") if member.name == REFERENCE else nullcontext():
-                        for start in range(0, len(asked), micro_batch):
-                            chosen = asked[start : start + micro_batch]
+                        for start in range(0, len(asked[member.name]), micro_batch):
+                            chosen = asked[member.name][start : start + micro_batch]
                             states = self._hidden_states(
                                 member, input_ids[chosen], attention_mask[chosen], response_mask[chosen]
                             )
                             for row, state in zip(chosen, states, strict=True):
                                 answers[row][member.name] = state
         return answers
-
-    def _asked(self, member: Member, rows: Mapping[str, list[int]] | None) -> bool:
-        return rows is None or bool(rows.get(member.name))
 
     def _hidden_states(
         self, member: Member, input_ids: Tensor, attention_mask: Tensor, response_mask: Tensor

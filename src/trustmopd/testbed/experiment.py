@@ -17,6 +17,8 @@ from trustmopd.testbed.sampling import sample_scores
 from trustmopd.testbed.tasks import DOMAINS
 from trustmopd.training import TrustMOPDConfig, TrustMOPDTrainer
 
+#: The rows that tell the quickstart's story, in its order, as people read them.
+STORY = {"initial": "initial student", "uniform": "uniform", "trust": "trust", "routed-teachers": "routed teachers"}
 PROMPT_SETS = ("singlecap", "multicap")
 #: The rows of the paper's tables, as changes to the configuration below.
 METHODS: Mapping[str, Mapping[str, Any]] = {

@@ -10,17 +10,17 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.patches import Patch
 
+from trustmopd.testbed.experiment import STORY
 from trustmopd.testbed.tasks import DOMAINS, MIXTURES
 
 # Okabe–Ito: told apart by colour-blind readers, and with the hatching in black and white.
 COLOURS = {"math": "#0072B2", "code": "#E69F00", "if": "#009E73"}
 HATCHES = {"math": "", "code": "//", "if": ".."}
-_ROWS = {"initial": "initial student", "uniform": "uniform", "trust": "trust", "routed-teachers": "routed teachers"}
 
 
 def draw_scores(rows: Mapping[str, Mapping[str, float]], folder: Path) -> Path:
     """Share of right answers by domain, for the students and what they started from and aim at."""
-    shown = [name for name in _ROWS if name in rows]
+    shown = list(STORY)
     figure, axes = plt.subplots(figsize=(7.2, 3.4), layout="constrained")
     width = 0.8 / len(DOMAINS)
     for index, domain in enumerate(DOMAINS):
@@ -30,7 +30,7 @@ def draw_scores(rows: Mapping[str, Mapping[str, float]], folder: Path) -> Path:
             places, values, width, label=domain, color=COLOURS[domain], hatch=HATCHES[domain], edgecolor="white"
         )
         axes.bar_label(bars, fmt="%.0f", fontsize=8, padding=1)
-    labels = [f"{_ROWS[name]}\n{rows[name]['recovery']:.0%} of the gap" for name in shown]
+    labels = [f"{STORY[name]}\n{rows[name]['recovery']:.0%} of the gap" for name in shown]
     axes.set_xticks(range(len(shown)), labels)
     axes.set_ylabel("right answers, %")
     axes.set_ylim(0, 100)

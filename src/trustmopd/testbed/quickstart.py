@@ -1,7 +1,6 @@
 """Watch the method work: distil three specialists with trust and with uniform weights, compare, and draw it."""
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +39,3 @@ def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = N
     prompts = {row["id"]: row["prompt"][0]["content"] for row in trainers["trust"].train_dataset}
     write_text(out / "report.html", render_report(rows, allocation, figures, out / "trust", prompts, scale, seconds))
     return rows
-
-
-def table_rows(rows: Mapping[str, Mapping[str, float]]) -> list[tuple[str, Mapping[str, float]]]:
-    """The four lines that tell the story, in its order."""
-    titles = {
-        "initial": "initial student",
-        "uniform": "student, uniform weights",
-        "trust": "student, trust",
-        "routed-teachers": "the three teachers, routed by label",
-    }
-    return [(title, rows[name]) for name, title in titles.items() if name in rows]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from trustmopd.testbed.experiment import Scale
+from trustmopd.testbed.experiment import STORY, Scale
 from trustmopd.testbed.tasks import DOMAINS
 
 _STYLE = """
@@ -67,13 +67,12 @@ training prompt, one sample at temperature 0.6. It took {seconds:.0f} s. Every b
 
 
 def _table(rows: Mapping[str, Mapping[str, float]]) -> str:
-    names = {"initial": "initial student", "uniform": "uniform", "trust": "trust", "routed-teachers": "routed teachers"}
     head = "".join(f"<th>{column}</th>" for column in ("", *DOMAINS, "overall", "recovered"))
     body = "".join(
         f"<tr><td>{title}</td>"
         + "".join(f"<td>{100 * rows[name][column]:.1f}</td>" for column in (*DOMAINS, "overall"))
         + f"<td>{rows[name]['recovery']:.0%}</td></tr>"
-        for name, title in names.items()
+        for name, title in STORY.items()
     )
     return f"<table><tr>{head}</tr>{body}</table>"
 

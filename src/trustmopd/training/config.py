@@ -147,9 +147,8 @@ class TrustMOPDConfig(DistillationConfig):
         for name in ("teacher_model_name_or_path", "teacher_model_revision", "teacher_model_init_kwargs"):
             if getattr(self, name) is not None:
                 raise ValueError(
-                    f"{name} = {getattr(self, name)!r} would have no effect: teachers are given to TrustMOPDTrainer, "
-                    "as "
-                    'teachers={"name": "checkpoint"} or Teacher(...) records with revision and dtype.'
+                    f"{name} = {getattr(self, name)!r} would have no effect: teachers are given to "
+                    'TrustMOPDTrainer, as teachers={"name": "checkpoint"} or Teacher(...) with revision and dtype.'
                 )
 
     def _derive_accumulation(self) -> None:

@@ -49,7 +49,6 @@ class CalibratedRun(DistillationTrainer):
                 f"calibrate() was called after {self.state.global_step} training steps, but mu is a property of the "
                 "initial student. Call it before train(); a resumed run uses the calibration it began with."
             )
-        self.calibration = None
         self.calibration = measure_calibration(self)
         if self.accelerator.is_main_process:
             self.calibration.save(self.run_dir / CALIBRATION)
