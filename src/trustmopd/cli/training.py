@@ -1,56 +1,23 @@
-"""The command line: one verb per stage. It parses, calls, and prints what a person wants next."""
+"""The verbs of one recipe: train, calibrate, diagnose, merge."""
 
-import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from trustmopd import __version__
+from trustmopd.cli.common import app, console, errors
 
 if TYPE_CHECKING:
     from trustmopd.recipe import Recipe
     from trustmopd.training.diagnosis import Diagnosis
-
-app = typer.Typer(
-    name="trustmopd",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    help="Distil several RL specialists of one base model into one student, without labels.",
-    epilog="A recipe is one YAML file; recipes/ has one per experiment of the paper. "
-    "Any field can be changed on the command line: "
-    "trustmopd train recipe.yaml training.max_steps=10",
-)
-testbed = typer.Typer(no_args_is_help=True, help="The small world that ships with the package.")
-app.add_typer(testbed, name="testbed")
-console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
 
 RecipePath = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Fields to change, as training.max_steps=10.", show_default=False)
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, load no weights, say what would happen.")]
-
-
-def _version(show: bool) -> None:
-    if show:
-        console.print(f"trustmopd {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
 
 
 @app.command(epilog="Example: trustmopd train recipes/smollm3-3b/singlecap-trust.yaml seeds=[0]")
@@ -63,8 +30,8 @@ def train(
     dry_run: DryRun = False,
 ) -> None:
     """Distil: calibrate if needed, train every seed of the recipe, leave a run directory for each."""
-    with _errors(again=f"trustmopd train {recipe} {' '.join(overrides or [])} --resume"):
-        loaded = _load(recipe, overrides)
+    with errors(again=f"trustmopd train {recipe} {' '.join(overrides or [])} --resume"):
+        loaded = load(recipe, overrides)
         checkpoints = {
             seed: list((loaded.run_directory(seed) / "checkpoints").glob("checkpoint-*/manifest.json"))
             for seed in loaded.seeds
@@ -103,8 +70,8 @@ def train(
 @app.command(epilog="Example: trustmopd calibrate recipes/smollm3-3b/singlecap-trust.yaml")
 def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun = False) -> None:
     """Measure mu, each teacher's habit, on rollouts of the initial student. `train` does it by itself when it must."""
-    with _errors():
-        loaded = _load(recipe, overrides)
+    with errors():
+        loaded = load(recipe, overrides)
         if dry_run:
             _explain(loaded)
             return
@@ -130,8 +97,8 @@ def diagnose(
     dry_run: DryRun = False,
 ) -> None:
     """Before training: does displacement tell these teachers apart on these prompts?"""
-    with _errors():
-        loaded = _load(recipe, overrides)
+    with errors():
+        loaded = load(recipe, overrides)
         if dry_run:
             _explain(loaded)
             return
@@ -157,7 +124,7 @@ def merge(
     dry_run: DryRun = False,
 ) -> None:
     """Average the parameters of the recipe's teachers: the merging reference, with no training."""
-    with _errors():
+    with errors():
         from trustmopd.merge import merge_checkpoints
         from trustmopd.recipe import load_recipe
 
@@ -177,79 +144,7 @@ def merge(
         console.print(f"Averaged {len(sources)} checkpoints: {merge_checkpoints(sources, folder)}")
 
 
-@app.command(epilog="Example: trustmopd quickstart --out runs/quickstart")
-def quickstart(
-    out: Annotated[Path, typer.Option(help="Folder for runs, scores, figures and the report.")] = Path(
-        "runs/quickstart"
-    ),
-) -> None:
-    """Watch it work, offline, in minutes: three small specialists, one student, trust against uniform weights."""
-    with _errors(again=f"trustmopd quickstart --out {out}"):
-        from trustmopd.testbed.experiment import STORY
-        from trustmopd.testbed.quickstart import quickstart as run
-
-        rows = run(out)
-        domains = [name for name in rows["initial"] if name not in ("overall", "recovery")]
-        table = Table("", *domains, "overall", "recovered", title="right answers, %, on prompts never trained on")
-        for row, title in STORY.items():
-            scores = [f"{100 * rows[row][name]:.1f}" for name in (*domains, "overall")]
-            table.add_row(title, *scores, f"{rows[row]['recovery']:.0%}")
-        console.print(table)
-        ahead = 100 * (rows["trust"]["recovery"] - rows["uniform"]["recovery"])
-        console.print(
-            f"[bold]Trust recovered {ahead:.0f} points more of the gap than uniform weights, without labels.[/]"
-        )
-        console.print(f"Open:   {out / 'report.html'}\nScores: {out / 'scores.json'}")
-
-
-@app.command(epilog="Example: trustmopd reproduce testbed --seeds 5 --jobs 2")
-def reproduce(
-    what: Annotated[str, typer.Argument(help="What to reproduce: testbed.")],
-    seeds: Annotated[str, typer.Option(help="How many seeds, or a list such as 0,3,4.")] = "5",
-    only: Annotated[list[str] | None, typer.Option(help="A prompt set or method; may be given several times.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Cells to run side by side, each on its share of the cores.")] = 1,
-    world: Annotated[
-        Path | None, typer.Option(help="Another world, from `testbed build`.", show_default="shipped")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/reproduce-testbed"),
-) -> None:
-    """The paper's comparison in the small world: every baseline and ablation on both prompt sets. Finished cells
-    stay."""
-    with _errors(again=f"trustmopd reproduce {what} --seeds {seeds} --jobs {jobs} --out {out}"):
-        if what != "testbed":
-            raise ValueError(f"{what!r} cannot be reproduced here. Choose testbed.")
-        from trustmopd.testbed.experiment import World
-        from trustmopd.testbed.reproduce import parse_seeds
-        from trustmopd.testbed.reproduce import reproduce as run
-        from trustmopd.testbed.results import write_results
-
-        run(out, parse_seeds(seeds), only=only or (), jobs=jobs, world=World(world) if world else None)
-        console.print(f"Results: {write_results(out)}\n         {out / 'results.csv'}")
-
-
-@testbed.command("build", epilog="Example: trustmopd testbed build --out runs/world --seed 1")
-def testbed_build(
-    out: Annotated[Path, typer.Option(help="Folder of the checkpoints and their card.")],
-    seed: Annotated[int, typer.Option(help="Everything follows from it.")] = 0,
-    regime: Annotated[
-        str, typer.Option(help="How specialists are trained: moderate, overtrained or drifting.")
-    ] = "moderate",
-    reference_of: Annotated[
-        Path | None, typer.Option(help="Take the reference of that world.", show_default=False)
-    ] = None,
-) -> None:
-    """Make the small world's reference and specialists again: supervised training, then GRPO with verified rewards."""
-    with _errors(again=f"trustmopd testbed build --out {out} --seed {seed} --regime {regime}"):
-        from trustmopd.testbed.build import build_world
-        from trustmopd.testbed.reinforcement import REGIMES
-
-        if regime not in REGIMES:
-            raise ValueError(f"--regime {regime}: there is no such regime. Choose from {', '.join(REGIMES)}.")
-        build_world(out, seed, reinforcement=REGIMES[regime], reference_of=reference_of)
-        console.print(f"World: {out}\nCard:  {out / 'README.md'}")
-
-
-def _load(path: Path, overrides: list[str] | None) -> "Recipe":
+def load(path: Path, overrides: list[str] | None) -> "Recipe":
     from trustmopd.recipe import load_recipe
 
     return load_recipe(path, overrides or [])
@@ -290,18 +185,3 @@ def _show(found: "Diagnosis") -> None:
     if not found.held_out:
         console.print("Too few prompts to hold enough out of calibration: some were used for both.")
     console.print(f"[bold]{found.verdict}[/]")
-
-
-@contextmanager
-def _errors(again: str | None = None) -> Iterator[None]:
-    """What a user can mend is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it)."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        console.print(f"\nInterrupted; whole checkpoints are kept.{f' Continue with: {again}' if again else ''}")
-        raise typer.Exit(130) from None
-    except (ValueError, OSError, FloatingPointError) as error:
-        if os.environ.get("TRUSTMOPD_TRACEBACK"):
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None

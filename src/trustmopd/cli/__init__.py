@@ -1,0 +1,26 @@
+"""The command line: one verb per stage. It parses, calls, and prints what a person wants next."""
+
+from typing import Annotated
+
+import typer
+
+from trustmopd import __version__
+from trustmopd.cli import testbed, training
+from trustmopd.cli.common import app, console
+
+__all__ = ["app", "testbed", "training"]
+
+
+def _version(show: bool) -> None:
+    if show:
+        console.print(f"trustmopd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

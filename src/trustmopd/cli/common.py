@@ -1,0 +1,36 @@
+"""What all verbs share: the app, the console, and errors that a person can act on."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    name="trustmopd",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Distil several RL specialists of one base model into one student, without labels.",
+    epilog="A recipe is one YAML file; recipes/ has one per experiment of the paper. "
+    "Any field can be changed on the command line: "
+    "trustmopd train recipe.yaml training.max_steps=10",
+)
+console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
+
+
+@contextmanager
+def errors(again: str | None = None) -> Iterator[None]:
+    """What a user can mend is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it)."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print(f"\nInterrupted; whole checkpoints are kept.{f' Continue with: {again}' if again else ''}")
+        raise typer.Exit(130) from None
+    except (ValueError, OSError, FloatingPointError) as error:
+        if os.environ.get("TRUSTMOPD_TRACEBACK"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None

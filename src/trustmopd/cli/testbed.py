@@ -1,0 +1,84 @@
+"""The verbs of the small world: quickstart, reproduce, testbed build."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from trustmopd.cli.common import app, console, errors
+
+testbed = typer.Typer(no_args_is_help=True, help="The small world that ships with the package.")
+app.add_typer(testbed, name="testbed")
+
+
+@app.command(epilog="Example: trustmopd quickstart --out runs/quickstart")
+def quickstart(
+    out: Annotated[Path, typer.Option(help="Folder for runs, scores, figures and the report.")] = Path(
+        "runs/quickstart"
+    ),
+) -> None:
+    """Watch it work, offline, in minutes: three small specialists, one student, trust against uniform weights."""
+    with errors(again=f"trustmopd quickstart --out {out}"):
+        from trustmopd.testbed.experiment import STORY
+        from trustmopd.testbed.quickstart import quickstart as run
+
+        rows = run(out)
+        domains = [name for name in rows["initial"] if name not in ("overall", "recovery")]
+        table = Table("", *domains, "overall", "recovered", title="right answers, %, on prompts never trained on")
+        for row, title in STORY.items():
+            scores = [f"{100 * rows[row][name]:.1f}" for name in (*domains, "overall")]
+            table.add_row(title, *scores, f"{rows[row]['recovery']:.0%}")
+        console.print(table)
+        ahead = 100 * (rows["trust"]["recovery"] - rows["uniform"]["recovery"])
+        console.print(
+            f"[bold]Trust recovered {ahead:.0f} points more of the gap than uniform weights, without labels.[/]"
+        )
+        console.print(f"Open:   {out / 'report.html'}\nScores: {out / 'scores.json'}")
+
+
+@app.command(epilog="Example: trustmopd reproduce testbed --seeds 5 --jobs 2")
+def reproduce(
+    what: Annotated[str, typer.Argument(help="What to reproduce: testbed.")],
+    seeds: Annotated[str, typer.Option(help="How many seeds, or a list such as 0,3,4.")] = "5",
+    only: Annotated[list[str] | None, typer.Option(help="A prompt set or method; may be given several times.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Cells to run side by side, each on its share of the cores.")] = 1,
+    world: Annotated[
+        Path | None, typer.Option(help="Another world, from `testbed build`.", show_default="shipped")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/reproduce-testbed"),
+) -> None:
+    """The paper's comparison in the small world: every baseline and ablation on both prompt sets. Finished cells
+    stay."""
+    with errors(again=f"trustmopd reproduce {what} --seeds {seeds} --jobs {jobs} --out {out}"):
+        if what != "testbed":
+            raise ValueError(f"{what!r} cannot be reproduced here. Choose testbed.")
+        from trustmopd.testbed.experiment import World
+        from trustmopd.testbed.reproduce import parse_seeds
+        from trustmopd.testbed.reproduce import reproduce as run
+        from trustmopd.testbed.results import write_results
+
+        run(out, parse_seeds(seeds), only=only or (), jobs=jobs, world=World(world) if world else None)
+        console.print(f"Results: {write_results(out)}\n         {out / 'results.csv'}")
+
+
+@testbed.command("build", epilog="Example: trustmopd testbed build --out runs/world --seed 1")
+def testbed_build(
+    out: Annotated[Path, typer.Option(help="Folder of the checkpoints and their card.")],
+    seed: Annotated[int, typer.Option(help="Everything follows from it.")] = 0,
+    regime: Annotated[
+        str, typer.Option(help="How specialists are trained: moderate, overtrained or drifting.")
+    ] = "moderate",
+    reference_of: Annotated[
+        Path | None, typer.Option(help="Take the reference of that world.", show_default=False)
+    ] = None,
+) -> None:
+    """Make the small world's reference and specialists again: supervised training, then GRPO with verified rewards."""
+    with errors(again=f"trustmopd testbed build --out {out} --seed {seed} --regime {regime}"):
+        from trustmopd.testbed.build import build_world
+        from trustmopd.testbed.reinforcement import REGIMES
+
+        if regime not in REGIMES:
+            raise ValueError(f"--regime {regime}: there is no such regime. Choose from {', '.join(REGIMES)}.")
+        build_world(out, seed, reinforcement=REGIMES[regime], reference_of=reference_of)
+        console.print(f"World: {out}\nCard:  {out / 'README.md'}")
