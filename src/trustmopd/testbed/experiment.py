@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
 from trustmopd.files import read_json
+from trustmopd.statistics import recovery
 from trustmopd.testbed.checkpoints import CARD, MODELS, SHIPPED, checkpoint
 from trustmopd.testbed.prompts import evaluation_set, prompt_set
 from trustmopd.testbed.sampling import sample_scores
@@ -133,7 +134,7 @@ def with_recovery(
 ) -> dict[str, dict[str, float]]:
     """Add the share of the gap between initial student and routed teachers that each row closes."""
     low, high = references["initial"]["overall"], references["routed-teachers"]["overall"]
-    return {name: {**row, "recovery": (row["overall"] - low) / (high - low)} for name, row in rows.items()}
+    return {name: {**row, "recovery": recovery(row["overall"], low, high)} for name, row in rows.items()}
 
 
 def run_cell(

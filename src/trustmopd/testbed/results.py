@@ -1,13 +1,13 @@
 """From finished cells to the paper's tables: mean ± standard deviation over seeds (n − 1), paired by seed."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from trustmopd.files import read_json, write_text
+from trustmopd.statistics import paired_difference, spread
+from trustmopd.tables import text_table
 from trustmopd.testbed.experiment import METHODS, PROMPT_SETS, with_recovery
 from trustmopd.testbed.reproduce import load_cells
 from trustmopd.testbed.tasks import DOMAINS
@@ -27,20 +27,19 @@ def summarise(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         by_row.setdefault((cell["prompts"], cell["method"]), {})[cell["seed"]] = {**cell, "scores": scores}
     rows = []
     for prompts in PROMPT_SETS:
-        trust = by_row.get((prompts, "trust"), {})
+        trust = {seed: cell["scores"]["recovery"] for seed, cell in by_row.get((prompts, "trust"), {}).items()}
         for method in METHODS:
             seeds = by_row.get((prompts, method))
             if not seeds:
                 continue
-            shared = sorted(seeds.keys() & trust.keys())
-            behind = [trust[s]["scores"]["recovery"] - seeds[s]["scores"]["recovery"] for s in shared]
+            recovered = {seed: cell["scores"]["recovery"] for seed, cell in seeds.items()}
             rows.append(
                 {
                     "prompts": prompts,
                     "method": method,
                     "seeds": sorted(seeds),
                     **{name: spread([cell["scores"][name] for cell in seeds.values()]) for name in COLUMNS},
-                    "trust_ahead": spread(behind) if behind else None,
+                    "trust_ahead": paired_difference(trust, recovered),
                     "max_weight": spread([cell["max_weight"] for cell in seeds.values()]),
                     "seconds": spread([cell["seconds"] for cell in seeds.values()]),
                     "allocation": _mean_allocation([cell["allocation"] for cell in seeds.values()]),
@@ -49,26 +48,21 @@ def summarise(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return references, rows
 
 
-def spread(values: Sequence[float]) -> tuple[float, float]:
-    return mean(values), stdev(values) if len(values) > 1 else 0.0
-
-
 def write_results(out: Path) -> Path:
     """`results.csv` and `results.md` from what is there; incomplete comparisons are shown as far as they go."""
     references, rows = summarise(out)
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
     names = [f"{column}_{part}" for column in COLUMNS for part in ("mean", "sd")]
-    writer.writerow(["prompts", "method", "seeds", *names, "trust_ahead_mean", "trust_ahead_sd", "max_weight_mean"])
-    for name, scores in references["scores"].items():
-        cells = [part for column in COLUMNS for part in (f"{scores[column]:.6f}", "")]
-        writer.writerow(["", name, "", *cells, "", "", ""])
+    header = ["prompts", "method", "seeds", *names, "trust_ahead_mean", "trust_ahead_sd", "max_weight_mean"]
+    lines = [
+        ["", name, "", *(part for column in COLUMNS for part in (f"{scores[column]:.6f}", "")), "", "", ""]
+        for name, scores in references["scores"].items()
+    ]
     for row in rows:
-        cells = [f"{part:.6f}" for column in COLUMNS for part in row[column]]
-        ahead = [f"{part:.6f}" for part in row["trust_ahead"]] if row["trust_ahead"] else ["", ""]
+        cells = [f"{part:.6f}" for column in COLUMNS for part in row[column][:2]]
+        ahead = [f"{part:.6f}" for part in row["trust_ahead"][:2]] if row["trust_ahead"] else ["", ""]
         seeds = " ".join(str(seed) for seed in row["seeds"])
-        writer.writerow([row["prompts"], row["method"], seeds, *cells, *ahead, f"{row['max_weight'][0]:.6f}"])
-    write_text(out / "results.csv", table.getvalue())
+        lines.append([row["prompts"], row["method"], seeds, *cells, *ahead, f"{row['max_weight'].mean:.6f}"])
+    write_text(out / "results.csv", text_table(header, lines).to_csv())
     return write_text(out / "results.md", markdown(out, references, rows))
 
 
@@ -84,31 +78,33 @@ def markdown(out: Path, references: Mapping[str, Any], rows: Sequence[Mapping[st
         "",
         "## Without distillation",
         "",
-        "| | " + " | ".join(COLUMNS) + " |",
-        "|---" * (len(COLUMNS) + 1) + "|",
+        text_table(
+            ("", *COLUMNS),
+            [
+                (name, *(f"{100 * references['scores'][name][column]:.1f}" for column in COLUMNS))
+                for name in REFERENCES
+                if name in references["scores"]
+            ],
+        ).to_markdown(),
     ]
-    for name in REFERENCES:
-        if name in references["scores"]:
-            cells = [f"{100 * references['scores'][name][column]:.1f}" for column in COLUMNS]
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
     for prompts in PROMPT_SETS:
         mine = [row for row in rows if row["prompts"] == prompts]
         if not mine:
             continue
-        lines += [
-            "",
-            f"## {TITLES[prompts]}",
-            "",
-            "| | " + " | ".join(COLUMNS) + " | trust ahead | mean max weight |",
-            "|---" * (len(COLUMNS) + 3) + "|",
+        cells = [
+            (
+                row["method"],
+                *(row[column].percent() for column in COLUMNS),
+                row["trust_ahead"].percent() if row["trust_ahead"] and row["method"] != "trust" else "–",
+                f"{row['max_weight'].mean:.2f}",
+            )
+            for row in mine
         ]
-        for row in mine:
-            cells = [_percent(row[column]) for column in COLUMNS]
-            ahead = _percent(row["trust_ahead"]) if row["trust_ahead"] and row["method"] != "trust" else "–"
-            lines.append(f"| {row['method']} | {' | '.join(cells)} | {ahead} | {row['max_weight'][0]:.2f} |")
+        table = text_table(("", *COLUMNS, "trust ahead", "mean max weight"), cells)
+        lines += [f"## {TITLES[prompts]}", "", table.to_markdown()]
         lines += _diagnosis_lines(out / "diagnosis" / f"{prompts}.json")
         lines += _allocation_lines(next((row for row in mine if row["method"] == "trust"), None))
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 def _diagnosis_lines(path: Path) -> list[str]:
@@ -116,35 +112,38 @@ def _diagnosis_lines(path: Path) -> list[str]:
         return []
     found = read_json(path, what="diagnosis", remedy="Remove it and run again.")
     teachers = list(found["domains"][0]["score"])
-    lines = [
-        "",
+    cells = [
+        (name, *(f"{d['score'][name]:.2f} ± {d['spread'][name]:.2f}" for d in found["domains"])) for name in teachers
+    ]
+    table = text_table(("teacher", *(f"{d['domain']} ({d['rollouts']})" for d in found["domains"])), cells)
+    return [
         "Calibrated scores before any training, mean over tokens ± standard deviation across prompts:",
         "",
-        "| teacher | " + " | ".join(f"{d['domain']} ({d['rollouts']})" for d in found["domains"]) + " |",
-        "|---" * (len(found["domains"]) + 1) + "|",
+        table.to_markdown(),
+        f"`diagnose` says: {found['verdict']}",
+        "",
     ]
-    for name in teachers:
-        cells = [f"{d['score'][name]:.2f} ± {d['spread'][name]:.2f}" for d in found["domains"]]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return [*lines, "", f"`diagnose` says: {found['verdict']}"]
 
 
 def _allocation_lines(row: Mapping[str, Any] | None) -> list[str]:
     if row is None:
         return []
     teachers = list(next(iter(row["allocation"].values()))["weights"])
-    lines = [
-        "",
+    cells = [
+        (
+            needs,
+            *(f"{entry['weights'][name]:.2f}" for name in teachers),
+            f"{entry['relevant_mass']:.2f}",
+            *((f"{entry['margin']:.2f}", f"{entry['positive_margin']:.0%}") if "margin" in entry else ("–", "–")),
+        )
+        for needs, entry in row["allocation"].items()
+    ]
+    table = text_table(("prompts", *teachers, "relevant mass", "margin", "margin > 0"), cells)
+    return [
         "Where trust's weight went, means over recorded rollouts (labels only sort the rows):",
         "",
-        "| prompts | " + " | ".join(teachers) + " | relevant mass | margin | margin > 0 |",
-        "|---" * (len(teachers) + 4) + "|",
+        table.to_markdown(),
     ]
-    for needs, entry in row["allocation"].items():
-        weights = " | ".join(f"{entry['weights'][name]:.2f}" for name in teachers)
-        margin = f"{entry['margin']:.2f} | {entry['positive_margin']:.0%}" if "margin" in entry else "– | –"
-        lines.append(f"| {needs} | {weights} | {entry['relevant_mass']:.2f} | {margin} |")
-    return lines
 
 
 def _mean_allocation(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -161,7 +160,3 @@ def _mean_allocation(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             },
         }
     return merged
-
-
-def _percent(value: tuple[float, float]) -> str:
-    return f"{100 * value[0]:.1f} ± {100 * value[1]:.1f}"

@@ -1,0 +1,56 @@
+"""The few statistics of every comparison: spread over seeds, paired differences, recovery, bootstrap intervals."""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Spread(NamedTuple):
+    """Mean and standard deviation with n − 1; 0 where there is one value, which says nothing about spread."""
+
+    mean: float
+    sd: float
+    n: int = 1
+
+    def percent(self, digits: int = 1) -> str:
+        return f"{100 * self.mean:.{digits}f}" + (f" ± {100 * self.sd:.{digits}f}" if self.n > 1 else "")
+
+    def text(self, digits: int = 2) -> str:
+        return f"{self.mean:.{digits}f}" + (f" ± {self.sd:.{digits}f}" if self.n > 1 else "")
+
+
+def spread(values: Sequence[float]) -> Spread:
+    if not values:
+        raise ValueError("no values to average.")
+    return Spread(mean(values), stdev(values) if len(values) > 1 else 0.0, len(values))
+
+
+def paired_difference(first: Mapping[Any, float], second: Mapping[Any, float]) -> Spread | None:
+    """first − second over the keys (seeds, prompts) that both have; None where they share none."""
+    shared = [key for key in first if key in second]
+    return spread([first[key] - second[key] for key in shared]) if shared else None
+
+
+def recovery(score: float, initial: float, routed: float) -> float:
+    """The share of the way from the initial student to the routed teachers; NaN where there is no way to go."""
+    return (score - initial) / (routed - initial) if routed != initial else float("nan")
+
+
+def bootstrap_interval(
+    values: Sequence[float], *, confidence: float = 0.95, draws: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of the mean of `values`, which are resampled as they stand: give one per independent unit
+    (a prompt's mean over its samples, not each sample)."""
+    data = np.asarray(values, dtype=float)
+    if data.size == 0:
+        raise ValueError("no values to resample.")
+    generator = np.random.default_rng(seed)
+    step = max(1, 2**22 // data.size)  # a few tens of MB at a time
+    means = [
+        data[generator.integers(data.size, size=(min(step, draws - done), data.size))].mean(axis=1)
+        for done in range(0, draws, step)
+    ]
+    low, high = np.quantile(np.concatenate(means), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
