@@ -1,9 +1,12 @@
 """Random output heads with hidden states, candidates and an upstream gradient, on every device there is."""
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor
+
+from trustmopd.heads import reference
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 TRANSFORMS = [
@@ -20,6 +23,14 @@ SHAPES = [  # N, H, V, C
     (31, 17, 101, 13),
     (16, 32, 64, 64),
 ]
+ADVERSARIAL = {
+    "all_equal": torch.zeros(4, 32),
+    "ascending": torch.arange(32.0).expand(4, -1),
+    "descending": torch.arange(32.0).flip(0).expand(4, -1),
+    "one_hot": torch.eye(4, 32) * 1e4,
+    "all_tiny": torch.full((4, 32), -1e30),
+    "many_ties": torch.arange(32.0).remainder(3).expand(4, -1),
+}
 
 
 @dataclass(frozen=True)
@@ -62,3 +73,40 @@ def problem(
             device, torch.float64 if dtype == torch.float64 else torch.float32
         ),
     )
+
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
+
+
+def values_and_gradients(implementation: ModuleType, case: Problem, **transform):
+    leaves = case.leaves()
+    hidden, weight, bias = leaves
+    logits = implementation.candidate_logits(hidden, weight, case.ids, bias, **transform)
+    logits.backward(case.upstream)
+    return logits, [None if leaf is None else leaf.grad for leaf in leaves]
+
+
+def assert_agree(implementation: ModuleType, case: Problem, **transform) -> None:
+    """Values and gradients are those of the plain computation."""
+    dtype = case.hidden.dtype
+    logits, grads = values_and_gradients(implementation, case, **transform)
+    expected, expected_grads = values_and_gradients(reference, case, **transform)
+    # The logits of half-precision models are float32 too: only their gradients are rounded.
+    assert logits.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=min(TOLERANCE[dtype], 1e-4))
+    for grad, expected_grad in zip(grads, expected_grads, strict=True):
+        if expected_grad is not None:
+            assert grad.dtype == dtype
+            scale = expected_grad.abs().max().item() if expected_grad.numel() else 1.0
+            torch.testing.assert_close(grad, expected_grad, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale)
+
+
+def assert_top(implementation: ModuleType, hidden, weight, count, bias=None, *, vocab_size=None, tolerance=1e-4, **kw):
+    """Distinct ids whose logits are the largest ones, compared by value: ties may be broken either way."""
+    ids, logsumexp = implementation.top_candidates_of(hidden, weight, count, bias, vocab_size=vocab_size, **kw)
+    logits = reference.full_logits(hidden, weight, bias, **kw)[:, :vocab_size]
+    assert ids.shape == (hidden.shape[0], count) and ids.dtype == torch.int64
+    assert all(len(set(row)) == count for row in ids.tolist())
+    chosen, largest = (x.sort(dim=-1, descending=True).values for x in (logits.gather(-1, ids), logits))
+    torch.testing.assert_close(chosen, largest[:, :count], rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(logsumexp, torch.logsumexp(logits, dim=-1), rtol=tolerance, atol=tolerance)

@@ -4,22 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import DEVICES, SHAPES, TRANSFORMS, problem
+from problems import ADVERSARIAL, DEVICES, SHAPES, TRANSFORMS, assert_top, problem
 
 from trustmopd.heads import chunked, reference, top_candidates_of
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 1e-4}
-
-
-def assert_top(hidden, weight, count, bias=None, *, vocab_size=None, tolerance=1e-4, **transform):
-    """Distinct ids whose logits are the largest ones, compared by value: ties may be broken either way."""
-    ids, logsumexp = chunked.top_candidates_of(hidden, weight, count, bias, vocab_size=vocab_size, **transform)
-    logits = reference.full_logits(hidden, weight, bias, **transform)[:, :vocab_size]
-    assert ids.shape == (hidden.shape[0], count) and ids.dtype == torch.int64
-    assert all(len(set(row)) == count for row in ids.tolist())
-    largest = logits.sort(dim=-1, descending=True).values[:, :count]
-    torch.testing.assert_close(logits.gather(-1, ids), largest, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(logsumexp, torch.logsumexp(logits, dim=-1), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.usefixtures("chunks")
@@ -29,7 +18,7 @@ def assert_top(hidden, weight, count, bias=None, *, vocab_size=None, tolerance=1
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_top_candidates_have_the_largest_logits_and_the_partition_is_over_all(shape, dtype, transform, device):
     case = problem(shape, dtype, device=device)
-    assert_top(case.hidden, case.weight, shape[3], case.bias, tolerance=TOLERANCE[dtype], **transform)
+    assert_top(chunked, case.hidden, case.weight, shape[3], case.bias, tolerance=TOLERANCE[dtype], **transform)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -43,25 +32,14 @@ def test_any_shape_and_any_trimming_agrees_with_the_plain_computation(data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunked, "BLOCK_BYTES", data.draw(st.integers(1, 5000)))
         transform = data.draw(st.sampled_from(TRANSFORMS))
-        assert_top(case.hidden, case.weight, count, case.bias, vocab_size=kept, tolerance=1e-12, **transform)
+        assert_top(chunked, case.hidden, case.weight, count, case.bias, vocab_size=kept, tolerance=1e-12, **transform)
 
 
 @pytest.mark.usefixtures("chunks")
-@pytest.mark.parametrize(
-    "logits",
-    [
-        torch.zeros(4, 32),
-        torch.arange(32.0).expand(4, -1),
-        torch.arange(32.0).flip(0).expand(4, -1),
-        torch.eye(4, 32) * 1e4,
-        torch.full((4, 32), -1e30),
-        torch.arange(32.0).remainder(3).expand(4, -1),
-    ],
-    ids=["all_equal", "ascending", "descending", "one_hot", "all_tiny", "many_ties"],
-)
+@pytest.mark.parametrize("logits", ADVERSARIAL.values(), ids=ADVERSARIAL)
 @pytest.mark.parametrize("count", [1, 5, 32])
 def test_adversarial_logits_keep_their_largest(logits, count):
-    assert_top(torch.eye(4), logits.T.contiguous(), count)
+    assert_top(chunked, torch.eye(4), logits.T.contiguous(), count)
 
 
 def test_rows_ruled_out_by_a_bias_of_minus_infinity_are_never_candidates():

@@ -4,23 +4,20 @@ Tokens are taken in chunks. Scoring candidates reads C rows of the weight per to
 top-C projects onto the whole vocabulary, a block of tokens at a time. Backward reads the same rows again.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from trustmopd.heads.transform import logits_dtype, transform, transform_gradient
+from trustmopd.heads.blocks import addmm, blocks
+from trustmopd.heads.candidate_function import CandidateLogits, Products, check_ids
+from trustmopd.heads.transform import logits_dtype, transform
 
 MIB = 2**20
 # Logits of one block of tokens over the whole vocabulary.
 BLOCK_BYTES = 64 * MIB
 # Gathered rows [n, C, H] of one chunk: on a CPU they should stay in the cache, a GPU wants enough work per launch.
 ROWS_BYTES = {"cpu": 8 * MIB, "cuda": 128 * MIB}
-# Half-precision weights are raised to float32 this much at a time: a full copy would cost what the chunks save.
-TILE_BYTES = 16 * MIB
 # Each block of the dense weight gradient reads and writes all of [V, H], so blocks are larger there.
 GRADIENT_BLOCK_BYTES = 256 * MIB
 
@@ -35,53 +32,15 @@ def candidate_logits(
     softcap: float | None = None,
 ) -> Float[Tensor, "N C"]:
     """Logits of the candidates alone. Where the head is frozen, its gradient is never formed."""
-    return _CandidateLogits.apply(hidden, weight, ids, bias, logit_scale, softcap)
-
-
-class _CandidateLogits(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        ids: Tensor,
-        bias: Tensor | None,
-        logit_scale: float,
-        softcap: float | None,
-    ) -> Tensor:
-        dtype, ids = logits_dtype(hidden, weight), ids.contiguous()
-        with torch.autocast(hidden.device.type, enabled=False):
-            logits = _row_products(hidden, weight, ids, dtype)
-        if bias is not None:
-            logits += bias[ids]
-        logits = transform(logits, logit_scale, softcap, out=logits)
-        ctx.save_for_backward(hidden, weight, ids, bias, logits)
-        ctx.logit_scale, ctx.softcap = logit_scale, softcap
-        return logits
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, ids, bias, logits = ctx.saved_tensors
-        for_hidden, for_weight, _, for_bias, *_ = ctx.needs_input_grad
-        grad = transform_gradient(grad, logits, ctx.logit_scale, ctx.softcap)
-        with torch.autocast(hidden.device.type, enabled=False):
-            return (
-                _hidden_gradient(grad, weight, ids).to(hidden.dtype) if for_hidden else None,
-                _weight_gradient(grad, hidden, ids, weight.shape[0]).to(weight.dtype) if for_weight else None,
-                None,
-                _bias_gradient(grad, ids, bias.shape[0]).to(bias.dtype) if for_bias else None,
-                None,
-                None,
-            )
+    return CandidateLogits.apply(_PRODUCTS, hidden, weight, ids, bias, logit_scale, softcap)
 
 
 def _row_products(
-    hidden: Float[Tensor, "N H"], weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"], dtype: torch.dtype
+    hidden: Float[Tensor, "N H"], weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"]
 ) -> Float[Tensor, "N C"]:
-    """hidden · weight[ids], one product per candidate."""
+    dtype = logits_dtype(hidden, weight)
     if _reads_rows_in_place(weight, dtype):
-        _check_ids(ids, weight.shape[0])
+        check_ids(ids, weight.shape[0])
         # What Σ_c s_c · weight[ids_c] has for gradient in its shares s, when the gradient of the sum is `hidden`.
         starts = torch.arange(0, ids.numel(), ids.shape[1], dtype=ids.dtype)
         token = torch.arange(ids.shape[0], dtype=ids.dtype).repeat_interleave(ids.shape[1])
@@ -97,24 +56,23 @@ def _row_products(
 
 
 def _hidden_gradient(
-    grad: Float[Tensor, "N C"], weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"]
+    grad: Float[Tensor, "N C"], weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"], dtype: torch.dtype
 ) -> Float[Tensor, "N H"]:
-    """Σ_c grad_c · weight[ids_c]."""
     if _reads_rows_in_place(weight, grad.dtype):
-        return F.embedding_bag(ids, weight, per_sample_weights=grad, mode="sum")
+        return F.embedding_bag(ids, weight, per_sample_weights=grad, mode="sum").to(dtype)
     result = torch.empty((ids.shape[0], weight.shape[1]), dtype=grad.dtype, device=grad.device)
     for chunk in _row_chunks(weight, ids, grad.dtype):
         result[chunk] = _bmm(grad[chunk].unsqueeze(1), F.embedding(ids[chunk], weight), grad.dtype).squeeze(1)
-    return result
+    return result.to(dtype)
 
 
 def _weight_gradient(
-    grad: Float[Tensor, "N C"], hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"], vocab_size: int
+    grad: Float[Tensor, "N C"], hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"], weight: Float[Tensor, "V H"]
 ) -> Float[Tensor, "V H"]:
     """The tensor cores of a GPU make the wasteful dense product the faster one; a CPU gains by adding up only what is
     there."""
     by = _weight_gradient_by_blocks if grad.is_cuda else _weight_gradient_by_rows
-    return by(grad, hidden, ids, vocab_size)
+    return by(grad, hidden, ids, weight.shape[0]).to(weight.dtype)
 
 
 def _weight_gradient_by_rows(
@@ -135,15 +93,14 @@ def _weight_gradient_by_blocks(
 ) -> Float[Tensor, "V H"]:
     """Scatters the gradients of a block of tokens into zeros over the vocabulary, and multiplies."""
     result = grad.new_zeros((vocab_size, hidden.shape[1]))
-    for chunk in _chunks(ids.shape[0], vocab_size * hidden.element_size(), GRADIENT_BLOCK_BYTES):
+    for chunk in blocks(ids.shape[0], vocab_size * hidden.element_size(), GRADIENT_BLOCK_BYTES):
         block = hidden.new_zeros((ids[chunk].shape[0], vocab_size))
         block.scatter_add_(1, ids[chunk].long(), grad[chunk].to(hidden.dtype))
-        _addmm(result, block.T, hidden[chunk], beta=1)
+        addmm(result, block.T, hidden[chunk], beta=1)
     return result
 
 
-def _bias_gradient(grad: Float[Tensor, "N C"], ids: Int[Tensor, "N C"], vocab_size: int) -> Float[Tensor, " V"]:
-    return grad.new_zeros(vocab_size).index_add_(0, ids.reshape(-1), grad.reshape(-1))
+_PRODUCTS = Products(_row_products, _hidden_gradient, _weight_gradient)
 
 
 @torch.no_grad()
@@ -165,13 +122,13 @@ def top_candidates_of(
         weight = weight.to(hidden.dtype)
     ids = torch.empty((num_tokens, num_candidates), dtype=torch.long, device=device)
     logsumexp = torch.empty(num_tokens, dtype=dtype, device=device)
-    chunks = _chunks(num_tokens, weight.shape[0] * dtype.itemsize, BLOCK_BYTES)
+    chunks = blocks(num_tokens, weight.shape[0] * dtype.itemsize, BLOCK_BYTES)
     # One buffer for all chunks: fresh pages for each cost more on a CPU than the top-C itself.
     buffer = torch.empty((chunks[0].stop if chunks else 0, weight.shape[0]), dtype=dtype, device=device)
     with torch.autocast(device.type, enabled=False):
         for chunk in chunks:
             logits = buffer[: hidden[chunk].shape[0]]
-            _addmm(logits, hidden[chunk], weight.T, beta=0)
+            addmm(logits, hidden[chunk], weight.T, beta=0)
             if bias is not None:
                 logits += bias[:vocab_size]
             transform(logits, logit_scale, softcap, out=logits)
@@ -189,41 +146,12 @@ def _bmm(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.bmm(left.to(dtype), right.to(dtype))
 
 
-def _addmm(total: Tensor, left: Tensor, right: Tensor, *, beta: int) -> None:
-    """total ← beta · total + left @ right, in the precision of `total`; `right` is rounded to that of `left`."""
-    if left.dtype == right.dtype == total.dtype:
-        torch.addmm(total, left, right, beta=beta, out=total)
-    elif left.is_cuda and left.dtype == right.dtype and total.dtype == torch.float32:
-        torch.addmm(total, left, right, beta=beta, out_dtype=total.dtype, out=total)
-    else:
-        raised = left.to(total.dtype)
-        for tile in _chunks(right.shape[1], right.shape[0] * total.element_size(), TILE_BYTES):
-            columns = right[:, tile].to(left.dtype).to(total.dtype)
-            torch.addmm(total[:, tile], raised, columns, beta=beta, out=total[:, tile])
-
-
 def _reads_rows_in_place(weight: Float[Tensor, "V H"], dtype: torch.dtype) -> bool:
     """PyTorch's weighted bags of embeddings gather nothing, and so need no chunks: on a CPU twice as fast, and far more
     where threads wait for a busy core after every chunk. They know no mixed precision."""
     return weight.device.type == "cpu" and weight.dtype == dtype
 
 
-def _check_ids(ids: Int[Tensor, "N C"], num_rows: int) -> None:
-    # The kernel does not look, and would read beyond the weight.
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < num_rows:
-        raise IndexError(
-            f"candidate ids run from {int(ids.min())} to {int(ids.max())}, but the output head has {num_rows} rows: "
-            "they come from a model with a larger vocabulary. Compare the two vocabularies, or pass vocab_size to the "
-            "search for candidates."
-        )
-
-
 def _row_chunks(weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"], dtype: torch.dtype) -> list[slice]:
     budget = ROWS_BYTES.get(weight.device.type, ROWS_BYTES["cuda"])
-    return _chunks(ids.shape[0], ids.shape[1] * weight.shape[1] * dtype.itemsize, budget)
-
-
-def _chunks(count: int, bytes_each: int, budget: int) -> list[slice]:
-    """Slices that cover `count` items, at most `budget` bytes or one item each."""
-    size = max(1, min(count, budget // max(1, bytes_each)))
-    return [slice(first, first + size) for first in range(0, count, size)]
+    return blocks(ids.shape[0], ids.shape[1] * weight.shape[1] * dtype.itemsize, budget)

@@ -1,5 +1,9 @@
 """The two public functions, their argument checks, and the choice of implementation."""
 
+import warnings
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 from jaxtyping import Float, Int
@@ -8,8 +12,9 @@ from torch import Tensor
 from trustmopd.heads import chunked, reference
 from trustmopd.method.candidates import check_candidate_count
 
-IMPLEMENTATIONS: dict[str, ModuleType] = {"reference": reference, "chunked": chunked}
-_active = "chunked"
+#: `auto` is `fused` for what its kernels can take, on a GPU, and `chunked` for the rest.
+IMPLEMENTATIONS = ("auto", "fused", "chunked", "reference")
+_active = "auto"
 
 
 class use_implementation:
@@ -42,9 +47,9 @@ def candidate_logits(
 ) -> Float[Tensor, "N C"]:
     """Logits of each token's candidates, float32 (float64 if an input is), differentiable in hidden, weight and bias.
     Autocast does not reach inside: the log-ratios between models are smaller than bfloat16 can tell apart."""
-    return IMPLEMENTATIONS[_active].candidate_logits(
-        hidden, weight, ids, bias, logit_scale=logit_scale, softcap=softcap
-    )
+    _check_fit(hidden, weight, bias, ids)
+    implementation = _implementation_for(hidden, weight, ids.shape[1])
+    return implementation.candidate_logits(hidden, weight, ids, bias, logit_scale=logit_scale, softcap=softcap)
 
 
 def top_candidates_of(
@@ -59,6 +64,7 @@ def top_candidates_of(
 ) -> tuple[Int[Tensor, "N C"], Float[Tensor, " N"]]:
     """Ids of the C largest logits, and the logsumexp over the vocabulary; no gradient. `vocab_size` leaves out the rows
     behind it: padding that no tokenizer can produce would otherwise take candidates and mass."""
+    _check_fit(hidden, weight, bias)
     num_rows = weight.shape[0]
     if vocab_size is not None and not 1 <= vocab_size <= num_rows:
         raise ValueError(
@@ -66,6 +72,49 @@ def top_candidates_of(
             f"Pass the tokenizer's size, from 1 to {num_rows}, or None for all rows."
         )
     check_candidate_count(num_candidates, num_rows if vocab_size is None else vocab_size)
-    return IMPLEMENTATIONS[_active].top_candidates_of(
+    return _implementation_for(hidden, weight, num_candidates).top_candidates_of(
         hidden, weight, num_candidates, bias, logit_scale=logit_scale, softcap=softcap, vocab_size=vocab_size
     )
+
+
+def _implementation_for(hidden: Tensor, weight: Tensor, num_candidates: int) -> ModuleType:
+    if _active in ("reference", "chunked"):
+        return reference if _active == "reference" else chunked
+    if _active == "auto" and not hidden.is_cuda:
+        return chunked
+    fused = _fused()
+    why_not = "Triton is not installed" if fused is None else fused.unsupported(hidden, weight, num_candidates)
+    if fused is None or why_not:
+        _say_once(f"candidate logits come from the chunked head, not the fused one: {why_not}.")
+        return chunked
+    return fused
+
+
+@cache
+def _fused() -> ModuleType | None:
+    """Loaded when first needed: on a machine without a GPU, Triton would be imported for nothing."""
+    return import_module("trustmopd.heads.fused") if find_spec("triton") else None
+
+
+@cache
+def _say_once(message: str) -> None:
+    warnings.warn(message, stacklevel=4)
+
+
+def _check_fit(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor | None = None) -> None:
+    if hidden.shape[-1] != weight.shape[-1]:
+        raise ValueError(
+            f"hidden states of width {hidden.shape[-1]} do not fit an output head of width {weight.shape[-1]}: they "
+            "come from another model. Pass the states and the head of one model."
+        )
+    if ids is not None and ids.shape[0] != hidden.shape[0]:
+        raise ValueError(
+            f"candidates of {ids.shape[0]} tokens do not fit the hidden states of {hidden.shape[0]}. Pass one row of "
+            "ids per token."
+        )
+    for name, tensor in (("weight", weight), ("bias", bias), ("ids", ids)):
+        if tensor is not None and tensor.device != hidden.device:
+            raise ValueError(
+                f"{name} is on {tensor.device} and the hidden states are on {hidden.device}: one kernel reads both. "
+                "Move them to one device."
+            )

@@ -22,9 +22,9 @@ def transform(
 
 
 def transform_gradient(
-    grad: Float[Tensor, "*N C"], transformed: Float[Tensor, "*N C"], logit_scale: float, softcap: float | None
+    grad: Float[Tensor, "*N C"], transformed: Float[Tensor, "*N C"] | None, logit_scale: float, softcap: float | None
 ) -> Float[Tensor, "*N C"]:
-    """Gradient before the transformation from the one after it. The result of `transform` is all it needs."""
-    if softcap is not None:
+    """Gradient before the transformation from the one after it. Only a soft cap needs the result of `transform`."""
+    if softcap is not None and transformed is not None:
         grad = grad * (1.0 - (transformed / softcap).square())
     return grad * logit_scale

@@ -1,0 +1,27 @@
+"""Work in pieces of bounded size: slices of tokens, and products into a buffer of higher precision."""
+
+import torch
+from torch import Tensor
+
+MIB = 2**20
+# Half-precision weights are raised to float32 this much at a time: a full copy would cost what the chunks save.
+TILE_BYTES = 16 * MIB
+
+
+def blocks(count: int, bytes_each: int, budget: int) -> list[slice]:
+    """Slices that cover `count` items, at most `budget` bytes or one item each."""
+    size = max(1, min(count, budget // max(1, bytes_each)))
+    return [slice(first, first + size) for first in range(0, count, size)]
+
+
+def addmm(total: Tensor, left: Tensor, right: Tensor, *, beta: int) -> None:
+    """total ← beta · total + left @ right, in the precision of `total`; `right` is rounded to that of `left`."""
+    if left.dtype == right.dtype == total.dtype:
+        torch.addmm(total, left, right, beta=beta, out=total)
+    elif left.is_cuda and left.dtype == right.dtype and total.dtype == torch.float32:
+        torch.addmm(total, left, right, beta=beta, out_dtype=total.dtype, out=total)
+    else:
+        raised = left.to(total.dtype)
+        for tile in blocks(right.shape[1], right.shape[0] * total.element_size(), TILE_BYTES):
+            columns = right[:, tile].to(left.dtype).to(total.dtype)
+            torch.addmm(total[:, tile], raised, columns, beta=beta, out=total[:, tile])

@@ -1,0 +1,83 @@
+"""Candidate logits as one differentiable operation; `chunked.py` and `fused.py` bring the products it is made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from trustmopd.heads.transform import transform, transform_gradient
+
+
+@dataclass(frozen=True)
+class Products:
+    """What differs between implementations. Sums are taken in the logits' precision; autocast is off inside."""
+
+    #: (hidden[N,H], weight[V,H], ids[N,C]) → [N,C]: hidden · weight[id], one product per candidate
+    rows: Callable[[Tensor, Tensor, Tensor], Tensor]
+    #: (grad[N,C], weight[V,H], ids[N,C], dtype) → [N,H]: Σ_c grad_c · weight[id_c]
+    hidden_gradient: Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor]
+    #: (grad[N,C], hidden[N,H], ids[N,C], weight) → like weight: row v sums grad · hidden where v is a candidate
+    weight_gradient: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+class CandidateLogits(torch.autograd.Function):
+    """Where the head is frozen, its gradient is never formed."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        products: Products,
+        hidden: Tensor,
+        weight: Tensor,
+        ids: Tensor,
+        bias: Tensor | None,
+        logit_scale: float,
+        softcap: float | None,
+    ) -> Tensor:
+        ids = ids.contiguous()
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits = products.rows(hidden, weight, ids)
+        if bias is not None:
+            logits += bias[ids]
+        logits = transform(logits, logit_scale, softcap, out=logits)
+        ctx.save_for_backward(hidden, weight, ids, bias, logits if softcap is not None else None)
+        ctx.products, ctx.logit_scale, ctx.softcap = products, logit_scale, softcap
+        return logits
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, ids, bias, logits = ctx.saved_tensors
+        _, for_hidden, for_weight, _, for_bias, *_ = ctx.needs_input_grad
+        grad = transform_gradient(grad, logits, ctx.logit_scale, ctx.softcap).contiguous()
+        with torch.autocast(hidden.device.type, enabled=False):
+            return (
+                None,
+                ctx.products.hidden_gradient(grad, weight, ids, hidden.dtype) if for_hidden else None,
+                ctx.products.weight_gradient(grad, hidden, ids, weight) if for_weight else None,
+                None,
+                _bias_gradient(grad, ids, bias) if for_bias else None,
+                None,
+                None,
+            )
+
+
+def check_ids(ids: Int[Tensor, "N C"], num_rows: int) -> None:
+    """Kernels do not look, and would read beyond the weight."""
+    if not ids.numel():
+        return
+    lowest, highest = (int(bound) for bound in torch.stack(ids.aminmax()).tolist())
+    if not 0 <= lowest <= highest < num_rows:
+        raise IndexError(
+            f"candidate ids run from {lowest} to {highest}, but the output head has {num_rows} rows: they come from a "
+            "model with a larger vocabulary. Compare the two vocabularies, or pass vocab_size to the search for "
+            "candidates."
+        )
+
+
+def _bias_gradient(grad: Float[Tensor, "N C"], ids: Int[Tensor, "N C"], bias: Float[Tensor, " V"]) -> Tensor:
+    return grad.new_zeros(bias.shape[0]).index_add_(0, ids.reshape(-1), grad.reshape(-1)).to(bias.dtype)

@@ -1,0 +1,208 @@
+"""Candidate logits with Triton kernels: rows of the weight are read where they lie, and nothing is gathered.
+
+The student's top-C: a block of logits by the vendor's matrix product, one pass over it for the maxima of small groups
+of columns and the log-partition, then an exact selection inside C groups a token. `torch.topk` over the vocabulary
+costs more than the product it follows; this costs a fraction of it. Gradients are sums in a fixed order, without
+atomics: two runs agree bit for bit.
+"""
+
+import torch
+import triton
+from jaxtyping import Float, Int
+from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
+
+from trustmopd.heads import kernels
+from trustmopd.heads.blocks import MIB, addmm, blocks
+from trustmopd.heads.candidate_function import CandidateLogits, Products, check_ids
+
+#: Logits of one block of tokens over the whole vocabulary: enough tokens for an efficient product, and no more.
+BLOCK_BYTES = 256 * MIB
+#: What one program holds in registers: columns of the chosen groups, and maxima of all groups.
+COLUMNS = 8192
+MAX_GROUPS = 32768
+MAX_CANDIDATES = 1024
+MAX_VOCABULARY = MAX_GROUPS * 32
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def unsupported(hidden: Tensor, weight: Tensor, num_candidates: int) -> str | None:
+    """Why these kernels cannot take this problem; None if they can."""
+    if not hidden.is_cuda and not isinstance(kernels.row_products, InterpretedFunction):
+        return f"its kernels need a GPU, and the hidden states are on {hidden.device}"
+    if num_candidates > MAX_CANDIDATES:
+        return f"C = {num_candidates} is over its limit of {MAX_CANDIDATES}"
+    if weight.shape[0] > MAX_VOCABULARY:
+        return f"a vocabulary of {weight.shape[0]} is over its limit of {MAX_VOCABULARY}"
+    if bad := [str(tensor.dtype) for tensor in (hidden, weight) if tensor.dtype not in DTYPES]:
+        return f"it does not multiply {bad[0]}"
+    if not weight.is_contiguous():
+        return "the weight is not contiguous, and a copy would cost what the kernels save"
+    return None
+
+
+def candidate_logits(
+    hidden: Float[Tensor, "N H"],
+    weight: Float[Tensor, "V H"],
+    ids: Int[Tensor, "N C"],
+    bias: Float[Tensor, " V"] | None = None,
+    *,
+    logit_scale: float = 1.0,
+    softcap: float | None = None,
+) -> Float[Tensor, "N C"]:
+    """Logits of the candidates alone. Where the head is frozen, its gradient is never formed."""
+    check_ids(ids, weight.shape[0])
+    return CandidateLogits.apply(_PRODUCTS, hidden, weight, ids, bias, logit_scale, softcap)
+
+
+def _row_products(
+    hidden: Float[Tensor, "N H"], weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"]
+) -> Float[Tensor, "N C"]:
+    hidden, out = hidden.contiguous(), torch.empty(ids.shape, dtype=torch.float32, device=hidden.device)
+    block_c, block_h = min(32, _power(ids.shape[1])), min(128, _power(hidden.shape[1]))
+    if out.numel():
+        grid = (ids.shape[0], triton.cdiv(ids.shape[1], block_c))
+        with torch.cuda.device_of(hidden):
+            kernels.row_products[grid](
+                hidden, weight, ids, out, hidden.shape[1], ids.shape[1], block_c, block_h, num_warps=4
+            )
+    return out
+
+
+def _hidden_gradient(
+    grad: Float[Tensor, "N C"], weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"], dtype: torch.dtype
+) -> Float[Tensor, "N H"]:
+    out = torch.empty((ids.shape[0], weight.shape[1]), dtype=dtype, device=grad.device)
+    return _weighted_rows(weight, grad, ids, None, None, out)
+
+
+def _weight_gradient(
+    grad: Float[Tensor, "N C"], hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"], weight: Float[Tensor, "V H"]
+) -> Float[Tensor, "V H"]:
+    """Each row's gradient is a weighted sum of the hidden states that chose it. With the choices sorted by row, each
+    row is written once, and the hidden states are read from the cache."""
+    row, order = ids.reshape(-1).sort(stable=True)
+    starts = torch.searchsorted(row, torch.arange(weight.shape[0] + 1, dtype=row.dtype, device=row.device))
+    return _weighted_rows(hidden.contiguous(), grad, ids, order, starts, torch.empty_like(weight))
+
+
+def _weighted_rows(
+    table: Tensor, shares: Tensor, ids: Tensor, order: Tensor | None, starts: Tensor | None, out: Tensor
+) -> Tensor:
+    block_n, block_h = 8, min(1024, _power(table.shape[1]))
+    if out.numel():
+        grid = (out.shape[0], triton.cdiv(table.shape[1], block_h))
+        with torch.cuda.device_of(table):
+            kernels.weighted_rows[grid](
+                table,
+                shares,
+                ids,
+                order,
+                starts,
+                out,
+                table.shape[1],
+                ids.shape[1],
+                SORTED=order is not None,
+                BLOCK_N=block_n,
+                BLOCK_H=block_h,
+                num_warps=4,
+            )
+    return out
+
+
+_PRODUCTS = Products(_row_products, _hidden_gradient, _weight_gradient)
+
+
+@torch.no_grad()
+def top_candidates_of(
+    hidden: Float[Tensor, "N H"],
+    weight: Float[Tensor, "V H"],
+    num_candidates: int,
+    bias: Float[Tensor, " V"] | None = None,
+    *,
+    logit_scale: float = 1.0,
+    softcap: float | None = None,
+    vocab_size: int | None = None,
+) -> tuple[Int[Tensor, "N C"], Float[Tensor, " N"]]:
+    """The C likeliest tokens, in no particular order, and the log-partition over the whole vocabulary. Multiplies in
+    the precision of the hidden states, as the model's own head would under autocast: the weight is rounded to it."""
+    num_tokens, device = hidden.shape[0], hidden.device
+    vocab_size = weight.shape[0] if vocab_size is None else vocab_size
+    weight = weight[:vocab_size].to(hidden.dtype) if hidden.is_cuda else weight[:vocab_size]
+    group = _group_size(vocab_size, num_candidates)
+    num_groups = triton.cdiv(vocab_size, group)
+    groups_in_part = max(1, COLUMNS // group)
+    num_parts = triton.cdiv(num_groups, groups_in_part)
+    chunks = blocks(num_tokens, vocab_size * 4, BLOCK_BYTES)
+    rows = chunks[0].stop if chunks else 0
+
+    def buffer(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    logits, maxima = buffer(rows, vocab_size), buffer(rows, num_groups)
+    peaks, sums, groups = (
+        buffer(rows, num_parts),
+        buffer(rows, num_parts),
+        buffer(rows, num_candidates, dtype=torch.int32),
+    )
+    ids, logsumexp = buffer(num_tokens, num_candidates, dtype=torch.long), buffer(num_tokens)
+    with torch.autocast(device.type, enabled=False), torch.cuda.device_of(hidden):
+        for chunk in chunks:
+            count = hidden[chunk].shape[0]
+            addmm(logits[:count], hidden[chunk], weight.T, beta=0)
+            kernels.group_maxima[count, num_parts](
+                logits,
+                bias,
+                maxima,
+                peaks,
+                sums,
+                vocab_size,
+                vocab_size,
+                num_groups,
+                logit_scale,
+                softcap,
+                HAS_BIAS=bias is not None,
+                HAS_SCALE=logit_scale != 1.0,
+                HAS_CAP=softcap is not None,
+                GROUP=group,
+                GROUPS=groups_in_part,
+                num_warps=8,
+            )
+            kernels.choose_groups[count,](
+                maxima,
+                peaks,
+                sums,
+                groups,
+                logsumexp[chunk],
+                num_groups,
+                num_parts,
+                num_candidates,
+                GROUPS=_power(max(num_groups, num_candidates)),
+                PARTS=_power(num_parts),
+                num_warps=8,
+            )
+            kernels.choose_candidates[count,](
+                logits,
+                groups,
+                ids[chunk],
+                vocab_size,
+                vocab_size,
+                num_candidates,
+                GROUP=group,
+                COLUMNS=_power(num_candidates) * group,
+                num_warps=8,
+            )
+    return ids, logsumexp
+
+
+def _group_size(vocab_size: int, num_candidates: int) -> int:
+    """Large groups leave few maxima to compare, small ones few columns to look at again: the columns of C groups fill
+    the registers of one program, unless there would be too many groups."""
+    group = min(128, max(8, COLUMNS // _power(num_candidates)))
+    while triton.cdiv(vocab_size, group) > MAX_GROUPS:
+        group *= 2
+    return group
+
+
+def _power(number: int) -> int:
+    return triton.next_power_of_2(max(1, number))

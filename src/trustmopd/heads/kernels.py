@@ -1,0 +1,175 @@
+"""Triton kernels of the fused head. `fused.py` launches them and says why they come in this order.
+
+A row's logits are cut into groups of neighbouring columns. The C largest logits lie in the C groups with the largest
+maxima: an element of any other group has C larger ones above it. So one streaming pass finds the maxima, and only C
+groups a row are ever looked at again.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _ordered(values, valid):
+    """float32 → int32 in the same order, −inf included; what is not valid comes before everything."""
+    bits = values.to(tl.int32, bitcast=True)
+    return tl.where(valid, bits ^ ((bits >> 31) & 0x7FFFFFFF), -2147483648)
+
+
+@triton.jit
+def _largest(keys, count):
+    """Where each of the `count` largest keys goes in a list of them: its place, or `count` and more for the others. The
+    threshold is found bit by bit; of keys equal to it, the first fill the places left."""
+    threshold = tl.where(tl.sum((keys >= 0).to(tl.int32), axis=0) >= count, 0, -2147483648)
+    for step in range(31):
+        raised = threshold + (1 << (30 - step))
+        threshold = tl.where(tl.sum((keys >= raised).to(tl.int32), axis=0) >= count, raised, threshold)
+    above, equal = (keys > threshold).to(tl.int32), (keys == threshold).to(tl.int32)
+    seen = tl.cumsum(above * 65536 + equal, axis=0)  # two counts in one scan: the upper and the lower half
+    rank_of_equal = tl.sum(above, axis=0) + (seen & 65535) - 1
+    return tl.where(above != 0, (seen >> 16) - 1, tl.where(equal != 0, rank_of_equal, count))
+
+
+@triton.jit
+def group_maxima(
+    logits,
+    bias,
+    maxima,
+    peaks,
+    sums,
+    vocab_size,
+    row_stride,
+    num_groups,
+    logit_scale,
+    softcap,
+    HAS_BIAS: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    """One row, GROUPS groups of GROUP columns: the maximum of each, and the part's share of the log-partition. Bias,
+    scale and cap are written back, so that later kernels compare the very same numbers."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    group = part * GROUPS + tl.arange(0, GROUPS)
+    column = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    valid = column < vocab_size
+    place = logits + row * row_stride + column
+    values = tl.load(place, mask=valid, other=float("-inf"))
+    if HAS_BIAS:
+        values += tl.load(bias + column, mask=valid, other=0.0).to(tl.float32)
+    if HAS_SCALE:
+        values *= logit_scale
+    if HAS_CAP:
+        decay = tl.exp(-2.0 * tl.abs(values) / softcap)
+        bounded = softcap * (1.0 - decay) / (1.0 + decay)
+        values = tl.where(values < 0, -bounded, bounded)
+    if HAS_BIAS or HAS_SCALE or HAS_CAP:
+        values = tl.where(valid, values, float("-inf"))
+        tl.store(place, values, mask=valid)
+    largest = tl.max(values, axis=1)
+    tl.store(maxima + row * num_groups + group, largest, mask=group < num_groups)
+    # Kept finite: a part of −inf alone then adds 0 instead of NaN.
+    peak = tl.minimum(tl.maximum(tl.max(largest, axis=0), -3.4028234e38), 3.4028234e38)
+    tl.store(peaks + row * tl.num_programs(1) + part, peak)
+    tl.store(sums + row * tl.num_programs(1) + part, tl.sum(tl.sum(tl.exp(values - peak), axis=1), axis=0))
+
+
+@triton.jit
+def choose_groups(
+    maxima,
+    peaks,
+    sums,
+    groups,
+    logsumexp,
+    num_groups,
+    num_parts,
+    count,
+    GROUPS: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """One row: the `count` groups with the largest maxima, and the log-partition from its parts. With fewer groups than
+    that, numbers behind the last one fill up; their columns are behind the vocabulary."""
+    row = tl.program_id(0).to(tl.int64)
+    group = tl.arange(0, GROUPS)
+    exists = group < num_groups
+    place = _largest(_ordered(tl.load(maxima + row * num_groups + group, mask=exists, other=0.0), exists), count)
+    tl.store(groups + row * count + place, group, mask=place < count)
+    part = tl.arange(0, PARTS)
+    peak = tl.load(peaks + row * num_parts + part, mask=part < num_parts, other=-3.4028234e38)
+    total = tl.load(sums + row * num_parts + part, mask=part < num_parts, other=0.0)
+    highest = tl.max(peak, axis=0)
+    tl.store(logsumexp + row, tl.log(tl.sum(total * tl.exp(peak - highest), axis=0)) + highest)
+
+
+@triton.jit
+def choose_candidates(logits, groups, ids, vocab_size, row_stride, count, GROUP: tl.constexpr, COLUMNS: tl.constexpr):
+    """One row: the `count` largest among the columns of its chosen groups."""
+    row = tl.program_id(0).to(tl.int64)
+    index = tl.arange(0, COLUMNS)
+    slot = index // GROUP
+    group = tl.load(groups + row * count + slot, mask=slot < count, other=0)
+    column = group * GROUP + index % GROUP
+    valid = (slot < count) & (column < vocab_size)
+    values = tl.load(logits + row * row_stride + column, mask=valid, other=0.0)
+    place = _largest(_ordered(values, valid), count)
+    tl.store(ids + row * count + place, column.to(tl.int64), mask=place < count)
+
+
+@triton.jit
+def row_products(hidden, weight, ids, out, hidden_size, num_candidates, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr):
+    """One token, BLOCK_C candidates: hidden · weight[id] each. Rows are read where they lie."""
+    token = tl.program_id(0).to(tl.int64)
+    candidate = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    live = candidate < num_candidates
+    row = tl.load(ids + token * num_candidates + candidate, mask=live, other=0).to(tl.int64)
+    total = tl.zeros([BLOCK_C, BLOCK_H], tl.float32)
+    for start in range(0, hidden_size, BLOCK_H):
+        h = start + tl.arange(0, BLOCK_H)
+        inside = h < hidden_size
+        state = tl.load(hidden + token * hidden_size + h, mask=inside, other=0.0).to(tl.float32)
+        rows = tl.load(
+            weight + row[:, None] * hidden_size + h[None, :], mask=live[:, None] & inside[None, :], other=0.0
+        )
+        total += rows.to(tl.float32) * state[None, :]
+    tl.store(out + token * num_candidates + candidate, tl.sum(total, axis=1), mask=live)
+
+
+@triton.jit
+def weighted_rows(
+    table,
+    shares,
+    ids,
+    order,
+    starts,
+    out,
+    hidden_size,
+    num_candidates,
+    SORTED: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+):
+    """out[i] = Σ_j share_j · table[row_j], over the choices j of item i, in a fixed order. Items are tokens, each with
+    its candidates and the rows of the weight; or, with choices SORTED by id, rows of the weight, each with the tokens
+    that chose it and their hidden states."""
+    item = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    inside = h < hidden_size
+    if SORTED:
+        first, last = tl.load(starts + item), tl.load(starts + item + 1)
+    else:
+        first, last = item * num_candidates, (item + 1) * num_candidates
+    total = tl.zeros([BLOCK_N, BLOCK_H], tl.float32)
+    for start in range(first, last, BLOCK_N):
+        place = start + tl.arange(0, BLOCK_N)
+        live = place < last
+        if SORTED:
+            choice = tl.load(order + place, mask=live, other=0)
+            row = choice // num_candidates
+        else:
+            choice = place
+            row = tl.load(ids + place, mask=live, other=0).to(tl.int64)
+        share = tl.load(shares + choice, mask=live, other=0.0)
+        rows = tl.load(table + row[:, None] * hidden_size + h[None, :], mask=live[:, None] & inside[None, :], other=0.0)
+        total += rows.to(tl.float32) * share[:, None]
+    tl.store(out + item * hidden_size + h, tl.sum(total, axis=0).to(out.dtype.element_ty), mask=inside)

@@ -1,0 +1,39 @@
+"""What does not fit is told before any kernel runs, whatever the implementation."""
+
+import pytest
+import torch
+from problems import problem
+
+from trustmopd.heads import candidate_logits, dispatch, top_candidates_of
+
+
+def test_hidden_states_of_another_width_are_refused():
+    case = problem((5, 6, 17, 4))
+    with pytest.raises(ValueError, match="width 5 do not fit an output head of width 6"):
+        candidate_logits(case.hidden[:, :5], case.weight, case.ids)
+    with pytest.raises(ValueError, match="width 5 do not fit an output head of width 6"):
+        top_candidates_of(case.hidden[:, :5], case.weight, 4)
+
+
+def test_candidates_of_another_number_of_tokens_are_refused():
+    case = problem((5, 6, 17, 4))
+    with pytest.raises(ValueError, match="candidates of 4 tokens do not fit the hidden states of 5"):
+        candidate_logits(case.hidden, case.weight, case.ids[:4])
+
+
+def test_tensors_on_two_devices_are_refused():
+    case = problem((5, 6, 17, 4))
+    with pytest.raises(ValueError, match="weight is on meta and the hidden states are on cpu"):
+        candidate_logits(case.hidden, case.weight.to("meta"), case.ids)
+
+
+def test_a_cpu_is_served_by_the_chunked_head_without_a_word(recwarn):
+    case = problem((5, 6, 17, 4))
+    assert dispatch._implementation_for(case.hidden, case.weight, 4).__name__.endswith("chunked")
+    assert not recwarn.list
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_is_served_by_the_fused_head():
+    case = problem((5, 6, 17, 4), device="cuda")
+    assert dispatch._implementation_for(case.hidden, case.weight, 4).__name__.endswith("fused")

@@ -1,0 +1,223 @@
+"""The Triton kernels against the plain computation: on a GPU where there is one, in Triton's interpreter elsewhere."""
+
+import random
+import warnings
+
+import pytest
+import torch
+from problems import ADVERSARIAL, SHAPES, TRANSFORMS, assert_agree, assert_top, problem, values_and_gradients
+from torch.utils.checkpoint import checkpoint
+
+from trustmopd.heads import blocks, candidate_logits, chunked, dispatch, reference, top_candidates_of
+
+pytest.importorskip("triton")
+from trustmopd.heads import fused
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+ODD = [(5, 33, 131, 7), (3, 130, 77, 65)]
+
+
+@pytest.fixture(params=["one_block", "many_blocks"])
+def cut(request, monkeypatch):
+    """All tokens in one block of logits and large groups; or a few tokens at a time, in groups of 8 columns."""
+    if request.param == "many_blocks":
+        monkeypatch.setattr(fused, "BLOCK_BYTES", 4000)
+        monkeypatch.setattr(fused, "COLUMNS", 64)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES + ODD, ids=str)
+def test_values_and_gradients_are_those_of_the_plain_computation(shape, dtype, bias):
+    assert_agree(fused, problem(shape, dtype, bias=bias, device=DEVICE), logit_scale=0.5, softcap=4.0)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=str)
+def test_scale_and_soft_cap_are_differentiated_through(transform):
+    assert_agree(fused, problem((13, 8, 37, 5), device=DEVICE), **transform)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)])
+@pytest.mark.parametrize("shape", [(31, 96, 101, 13), *ODD], ids=str)
+def test_gradients_are_close_to_float64(shape, dtype, bound):
+    case = problem(shape, dtype, device=DEVICE)
+    exact = type(case)(case.hidden.double(), case.weight.double(), case.bias.double(), case.ids, case.upstream.double())
+    _, grads = values_and_gradients(fused, case, softcap=9.0)
+    _, expected = values_and_gradients(reference, exact, softcap=9.0)
+    for grad, truth in zip(grads, expected, strict=True):
+        assert (grad.double() - truth).norm() / truth.norm() < bound
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_any_shape_agrees(seed, monkeypatch):
+    """Drawn by hand: under hypothesis, which traces every line, Triton's interpreter takes minutes."""
+    draw = random.Random(seed)
+    vocab_size = draw.randint(1, 60)
+    shape = (draw.randint(0, 9), draw.randint(1, 40), vocab_size, draw.randint(1, vocab_size))
+    case = problem(shape, bias=draw.random() < 0.5, seed=seed, device=DEVICE)
+    transform = draw.choice(TRANSFORMS)
+    assert_agree(fused, case, **transform)
+    monkeypatch.setattr(fused, "COLUMNS", draw.choice([16, 128, 8192]))
+    monkeypatch.setattr(fused, "BLOCK_BYTES", draw.randint(1, 5000))
+    kept = draw.randint(shape[3], vocab_size)
+    assert_top(fused, case.hidden, case.weight, shape[3], case.bias, vocab_size=kept, **transform)
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, (4, 9, 3001, 128), (2, 16, 2049, 300), (2, 5, 1500, 1024)], ids=str)
+def test_top_candidates_have_the_largest_logits_and_the_partition_is_over_all(shape, dtype):
+    case = problem(shape, dtype, device=DEVICE)
+    assert_top(fused, case.hidden, case.weight, shape[3])
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=str)
+def test_bias_scale_and_cap_come_before_the_choice(transform):
+    case = problem((4, 9, 600, 20), device=DEVICE)
+    assert_top(fused, case.hidden, case.weight, 20, case.bias, **transform)
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("logits", ADVERSARIAL.values(), ids=ADVERSARIAL)
+@pytest.mark.parametrize("count", [1, 5, 32])
+def test_adversarial_logits_keep_their_largest(logits, count):
+    assert_top(fused, torch.eye(4, device=DEVICE), logits.T.contiguous().to(DEVICE), count)
+
+
+@pytest.mark.usefixtures("cut")
+def test_the_largest_may_all_lie_in_one_group_or_one_in_each():
+    crowded, spread = torch.zeros(2000), torch.zeros(2000)
+    crowded[640:660] = torch.arange(20.0) + 1
+    spread[::100] = torch.arange(20.0) + 1
+    weight = torch.stack([crowded, spread], dim=1).to(DEVICE)
+    ids, _ = fused.top_candidates_of(torch.eye(2, device=DEVICE), weight, 20)
+    assert sorted(ids[0].tolist()) == list(range(640, 660))
+    assert sorted(ids[1].tolist()) == list(range(0, 2000, 100))
+
+
+@pytest.mark.usefixtures("cut")
+def test_ruled_out_rows_are_never_candidates_and_a_position_without_any_has_no_mass():
+    case = problem((6, 5, 200, 4), device=DEVICE)
+    bias = torch.zeros(200, device=DEVICE)
+    bias[::2] = -torch.inf
+    ids, logsumexp = fused.top_candidates_of(case.hidden, case.weight, 100, bias)
+    assert (ids % 2 == 1).all() and all(len(set(row)) == 100 for row in ids.tolist())
+    torch.testing.assert_close(logsumexp, torch.logsumexp(case.hidden @ case.weight[1::2].T, dim=-1))
+    ids, logsumexp = fused.top_candidates_of(case.hidden, case.weight, 3, torch.full_like(bias, -torch.inf))
+    assert all(len(set(row)) == 3 for row in ids.tolist()) and bool((logsumexp == -torch.inf).all())
+
+
+def test_a_candidate_that_appears_twice_collects_both_gradients():
+    hidden = torch.tensor([[1.0, 2.0], [10.0, 20.0]], device=DEVICE)
+    weight = torch.zeros(4, 2, device=DEVICE, requires_grad=True)
+    ids = torch.tensor([[3, 3, 0], [0, 3, 3]], device=DEVICE)
+    fused.candidate_logits(hidden, weight, ids).sum().backward()
+    assert weight.grad.tolist() == [[11.0, 22.0], [0.0, 0.0], [0.0, 0.0], [22.0, 44.0]]
+
+
+def test_gradients_are_the_same_bit_for_bit_in_every_run():
+    case = problem((40, 24, 9, 7), torch.bfloat16, bias=False, device=DEVICE)
+    first, second = (values_and_gradients(fused, case)[1] for _ in range(2))
+    assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
+
+
+def test_half_precision_hidden_states_meet_a_float32_master_weight_without_rounding_it():
+    case = problem((7, 64, 50, 8), device=DEVICE)
+    hidden = case.hidden.bfloat16()
+    logits = fused.candidate_logits(hidden, case.weight, case.ids, case.bias)
+    expected = reference.candidate_logits(hidden.double(), case.weight.double(), case.ids, case.bias.double())
+    torch.testing.assert_close(logits, expected.float(), rtol=1e-5, atol=1e-4)
+    top = fused.top_candidates_of(hidden, case.weight, 8)
+    assert_same_top(top, reference.top_candidates_of(hidden, case.weight.bfloat16(), 8))
+
+
+def assert_same_top(actual, expected):
+    assert [sorted(row) for row in actual[0].tolist()] == [sorted(row) for row in expected[0].tolist()]
+    torch.testing.assert_close(actual[1], expected[1])
+
+
+@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non_reentrant"])
+def test_gradient_checkpointing_and_autocast_give_the_same_gradients(reentrant):
+    case = problem((6, 8, 50, 6), device=DEVICE)
+
+    def loss(hidden, weight, bias):
+        return (fused.candidate_logits(hidden.tanh(), weight, case.ids, bias, softcap=4.0) * case.upstream).sum()
+
+    plain, checkpointed = case.leaves(), case.leaves()
+    loss(*plain).backward()
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        checkpoint(loss, *checkpointed, use_reentrant=reentrant).backward()
+    for leaf, expected in zip(checkpointed, plain, strict=True):
+        torch.testing.assert_close(leaf.grad, expected.grad, rtol=0, atol=0)
+
+
+def test_a_frozen_head_gets_no_gradient_and_a_tied_one_collects_both():
+    case = problem((9, 6, 17, 4), device=DEVICE)
+    hidden, _, _ = case.leaves()
+    fused.candidate_logits(hidden, case.weight, case.ids, case.bias).backward(case.upstream)
+    assert case.weight.grad is None and hidden.grad is not None
+
+    def gradient(implementation):
+        weight = case.weight.clone().requires_grad_()
+        states = torch.nn.functional.embedding(torch.arange(9, device=DEVICE), weight).tanh()
+        implementation.candidate_logits(states, weight, case.ids).backward(case.upstream)
+        return weight.grad
+
+    torch.testing.assert_close(gradient(fused), gradient(reference), rtol=1e-4, atol=1e-5)
+
+
+def test_views_of_larger_tensors_need_no_copy_by_the_caller():
+    case = problem((12, 16, 50, 6), device=DEVICE)
+    hidden, ids = case.hidden.repeat(2, 2)[::2, :16], case.ids.repeat(2, 2)[::2, :6]
+    assert not hidden.is_contiguous() and not ids.is_contiguous()
+    assert_agree(fused, type(case)(hidden, case.weight, case.bias, ids, case.upstream.T.contiguous().T))
+    assert_agree(fused, type(case)(case.hidden, case.weight, case.bias, case.ids.int(), case.upstream))
+
+
+@pytest.mark.parametrize("bad", [-1, 17])
+def test_an_id_that_the_head_has_no_row_for_is_refused(bad):
+    case = problem((5, 6, 17, 4), device=DEVICE)
+    case.ids[2, 1] = bad
+    with pytest.raises(IndexError, match="the output head has 17 rows"):
+        fused.candidate_logits(case.hidden, case.weight, case.ids)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda case: {"num_candidates": 1025}, "C = 1025 is over its limit of 1024"),
+        (lambda case: {"hidden": case.hidden.double()}, "does not multiply torch.float64"),
+        (lambda case: {"weight": case.weight.T.contiguous().T}, "not contiguous"),
+    ],
+    ids=["candidates", "float64", "transposed"],
+)
+def test_what_the_kernels_cannot_take_goes_to_the_chunked_head_and_is_said_once(change, why):
+    case = problem((2, 4, 1100, 3), device=DEVICE)
+    given = {"hidden": case.hidden, "weight": case.weight, "num_candidates": 3, **change(case)}
+    dispatch._say_once.cache_clear()
+    with dispatch.use_implementation("fused"):
+        with pytest.warns(UserWarning, match=f"chunked head, not the fused one: .*{why}"):
+            found = top_candidates_of(**given)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            top_candidates_of(**given)
+    torch.testing.assert_close(found, chunked.top_candidates_of(**given))
+
+
+def test_without_triton_the_chunked_head_answers_and_it_is_said_once(monkeypatch):
+    case = problem((2, 4, 11, 3), device=DEVICE)
+    monkeypatch.setattr(dispatch, "_fused", lambda: None)
+    dispatch._say_once.cache_clear()
+    with dispatch.use_implementation("fused"), pytest.warns(UserWarning, match="Triton is not installed"):
+        found = candidate_logits(case.hidden, case.weight, case.ids)
+    torch.testing.assert_close(found, chunked.candidate_logits(case.hidden, case.weight, case.ids))
+
+
+def test_no_operation_returns_all_tokens_by_the_whole_vocabulary(monkeypatch):
+    from test_memory import largest_allocation
+
+    monkeypatch.setattr(fused, "BLOCK_BYTES", 2**12)
+    monkeypatch.setattr(blocks, "TILE_BYTES", 2**12)
+    assert largest_allocation(fused, problem((32, 4, 128, 4), device=DEVICE)) <= 2**12
