@@ -2,29 +2,31 @@
 
     python benchmarks/bench_heads.py                         # naive against chunked, float32, here
     python benchmarks/bench_heads.py --sweep                 # how memory grows with tokens and vocabulary
-    python benchmarks/bench_heads.py --device cuda --dtype bfloat16 --hidden 2048 --vocab 128256 --tokens 8192
+    python benchmarks/bench_heads.py --device cuda --dtype bfloat16 --hidden 2048 --vocab 128256 --tokens 8192 \\
+        --implementations naive,chunked,fused,trl,liger,gemm
 
-Both sides compute the same loss through the method's functions. `naive` forms the logits of every model over the whole
-vocabulary and lets autograd keep them; the others are implementations of `trustmopd.heads`. Times are medians of
-alternating runs in one process, so that a busy machine slows both; memory is measured apart, one process a case.
+`naive` forms the logits of every model over the whole vocabulary and lets autograd keep them; `chunked` and `fused` are
+implementations of `trustmopd.heads`. These compute one loss through the method's functions, and must agree on it. `trl`
+and `liger` (peers.py) take the reverse KL over the whole vocabulary, teacher by teacher; `gemm` is the student's output
+projection alone. Times are medians of alternating runs in one process, so that a busy machine slows all; memory is
+measured apart, one process a case on a CPU.
 """
 
-import csv
 import itertools
 import math
 import multiprocessing
-import platform
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 import typer
+from peers import PEERS
+from record import append, number, versions
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -104,6 +106,8 @@ def head_candidates(student: Policy, others: list[Policy], candidates: int) -> t
 def step(case: Case, models: list[Policy]) -> float:
     """Top-C, scores, weights, mixed target, reverse KL, mean, backward; one response of all tokens."""
     student, *others = models
+    if case.implementation in PEERS:
+        return PEERS[case.implementation](student, others[1:])
     if case.implementation == "naive":
         ids, student_logits, scored = naive_candidates(student, others, case.candidates)
     else:
@@ -132,8 +136,8 @@ def timed(cases: list[Case], repeats: int) -> dict[Case, float]:
     """Median milliseconds of each case, all of one shape, taken in turn. They must agree on the loss first."""
     models = policies(cases[0])
     losses = {case: step(case, models) for case in cases}  # also the warm-up
-    expected = losses[cases[0]]
-    if not all(math.isclose(loss, expected, rel_tol=0.02) for loss in losses.values()):
+    ours = [loss for case, loss in losses.items() if case.implementation not in PEERS]
+    if not all(math.isclose(loss, ours[0], rel_tol=0.02) for loss in ours):
         raise SystemExit(f"the implementations disagree on the loss, so their times mean nothing: {losses}")
     taken: dict[Case, list[float]] = {case: [] for case in cases}
     for case in cases * repeats:
@@ -145,16 +149,17 @@ def timed(cases: list[Case], repeats: int) -> dict[Case, float]:
 
 
 def extra_gib(case: Case) -> float:
-    """Peak memory of one step over what its inputs hold: the allocator's on a GPU, the process's on a CPU (Linux; NaN
-    elsewhere)."""
+    """Peak memory of one step over what its inputs and their gradients hold: the allocator's on a GPU, the process's on
+    a CPU (Linux; NaN elsewhere)."""
     tiny = replace(case, tokens=8, hidden=8, vocab=64, candidates=4)
     step(tiny, policies(tiny))  # what libraries allocate at their first use is not the step's
     models = policies(case)
+    gradients = 0 if case.implementation == "gemm" else sum(x.nbytes for x in (models[0].hidden, models[0].weight))
     if case.device.startswith("cuda"):
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         step(case, models)
-        return (torch.cuda.max_memory_allocated() - before) / GIB
+        return (torch.cuda.max_memory_allocated() - before - gradients) / GIB
     status = Path("/proc/self/status")
     if not status.exists():
         return math.nan
@@ -165,7 +170,7 @@ def extra_gib(case: Case) -> float:
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     step(case, models)
-    return (resident("VmHWM") - before) / GIB
+    return (resident("VmHWM") - before - gradients) / GIB
 
 
 def in_own_process(case: Case) -> float:
@@ -174,26 +179,12 @@ def in_own_process(case: Case) -> float:
         return pool.submit(extra_gib, case).result()
 
 
-def number(value: float, digits: int) -> str:
-    return "" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def append(rows: list[dict[str, object]], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        if fresh:
-            writer.writeheader()
-        writer.writerows(rows)
-
-
 def main(
     tokens: Annotated[str, typer.Option(help="Response tokens, one shape for each.")] = "512,2048",
     vocab: Annotated[str, typer.Option(help="Vocabulary sizes, one shape for each.")] = "49152",
     hidden: Annotated[int, typer.Option(help="Hidden size of every model.")] = 576,
-    candidates: Annotated[int, typer.Option(help="Candidates per token, C.")] = 128,
-    teachers: Annotated[int, typer.Option(help="Teachers, K; the reference comes on top.")] = 3,
+    candidates: Annotated[str, typer.Option(help="Candidates per token, C, one shape for each.")] = "128",
+    teachers: Annotated[str, typer.Option(help="Teachers, K, one shape for each; the reference comes on top.")] = "3",
     dtype: Annotated[str, typer.Option(help="Precision of hidden states and weights.")] = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     implementations: Annotated[str, typer.Option(help="What to compare; ratios are to the first.")] = "naive,chunked",
@@ -210,12 +201,11 @@ def main(
     if threads:
         torch.set_num_threads(threads)
     shapes = [
-        [Case(device, name, teachers, t, hidden, v, candidates, dtype) for name in implementations.split(",")]
-        for v, t in itertools.product(map(int, vocab.split(",")), map(int, tokens.split(",")))
+        [Case(device, name, k, t, hidden, v, c, dtype) for name in implementations.split(",")]
+        for v, t, c, k in itertools.product(*(map(int, x.split(",")) for x in (vocab, tokens, candidates, teachers)))
     ]
-    versions = f"python {platform.python_version()} torch {torch.__version__} threads {torch.get_num_threads()}"
     rows: list[dict[str, object]] = []
-    table = Table("head", "tokens", "vocab", "ms", "ratio", "extra GiB", "ratio", "full logits GiB")
+    table = Table("head", "K", "C", "tokens", "vocab", "ms", "ratio", "extra GiB", "ratio", "full logits GiB")
     for cases in track(shapes, description="shapes", console=Console(stderr=True)):
         measure = extra_gib if device.startswith("cuda") else in_own_process
         memory = {case: measure(case) for case in cases}
@@ -224,6 +214,8 @@ def main(
             first = cases[0]
             table.add_row(
                 case.implementation,
+                str(case.teachers),
+                str(case.candidates),
                 str(case.tokens),
                 str(case.vocab),
                 number(times[case], 1),
@@ -233,7 +225,7 @@ def main(
                 f"{4 * case.tokens * case.vocab / GIB:.3f}",
             )
             measured = {"milliseconds": number(times[case], 2), "extra_gib": number(memory[case], 4)}
-            rows.append({**asdict(case), **measured, "versions": versions, "date": date.today().isoformat()})
+            rows.append({**asdict(case), **measured, **versions(case.device)})
     append(rows, output)
     Console().print(table)
     print(f"{len(rows)} rows appended to {output}")

@@ -8,6 +8,9 @@ to the candidates alone.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
+from itertools import zip_longest
+from typing import Any
 
 import torch
 from jaxtyping import Int, Shaped
@@ -25,7 +28,7 @@ Timer = Callable[[str], AbstractContextManager[None]]
 class Host:
     """One frozen model on `device`. Offloaded, its weights stay in host memory, are copied in for a pass and dropped
     after it: nothing is ever written back, so nothing can be lost on the way. The output head, needed later, always
-    stays."""
+    stays. On a GPU the copy can be begun early (`prefetch`), beside the pass of another model."""
 
     def __init__(
         self, model: PreTrainedModel | PeftModel, device: torch.device, *, offload: bool = False, shared: bool = False
@@ -33,6 +36,7 @@ class Host:
         self.model = model
         self.device = device
         self._in_host_memory: list[nn.Parameter | Tensor] = []
+        self._arriving: list[Tensor] | None = None
         if shared or not offload:  # tensors that the student uses as well are never moved away
             model.to(device)
             return
@@ -45,16 +49,41 @@ class Host:
                 tensor.data = tensor.data.pin_memory() if device.type == "cuda" else tensor.data
                 self._in_host_memory.append(tensor)
 
+    def prefetch(self) -> None:
+        """Begin to copy the weights in. Until `on_device` is left, they are in memory beside those of the model that is
+        computing."""
+        if self._arriving is None:
+            with _copying(self.device):
+                self._arriving = [
+                    tensor.data.to(self.device, non_blocking=True, copy=True) for tensor in self._in_host_memory
+                ]
+
     @contextmanager
     def on_device(self) -> Iterator[None]:
         kept = [tensor.data for tensor in self._in_host_memory]
-        for tensor in self._in_host_memory:
-            tensor.data = tensor.data.to(self.device, non_blocking=True, copy=True)
+        self.prefetch()
+        arrived, self._arriving = self._arriving or [], None
+        if self.device.type == "cuda":
+            computing = torch.cuda.current_stream(self.device)
+            computing.wait_stream(_copy_stream(self.device))
+            for data in arrived:
+                data.record_stream(computing)  # their memory is not reused before the pass is over
+        for tensor, data in zip(self._in_host_memory, arrived, strict=True):
+            tensor.data = data
         try:
             yield
         finally:
             for tensor, data in zip(self._in_host_memory, kept, strict=True):
                 tensor.data = data
+
+
+@cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+def _copying(device: torch.device) -> AbstractContextManager[Any]:
+    return torch.cuda.stream(_copy_stream(device)) if device.type == "cuda" else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -111,11 +140,14 @@ class TeacherPool:
         everyone = range(len(input_ids))
         asked = {name: list(everyone) if rows is None else rows.get(name, []) for name in self.members}
         answers: list[dict[str, Tensor]] = [{} for _ in everyone]
-        for host in dict.fromkeys(member.host for member in self.members.values()):
-            members = [member for member in self.members.values() if member.host is host and asked[member.name]]
-            if not members:
-                continue
+        by_host: dict[Host, list[Member]] = {}
+        for member in self.members.values():
+            if asked[member.name]:
+                by_host.setdefault(member.host, []).append(member)
+        for (host, members), following in zip_longest(by_host.items(), list(by_host)[1:]):
             with timer("teachers"), host.on_device():
+                if following is not None:
+                    following.prefetch()
                 for member in members:
                     with timer("reference") if member.name == REFERENCE else nullcontext():
                         for start in range(0, len(asked[member.name]), micro_batch):

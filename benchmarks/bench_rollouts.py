@@ -1,0 +1,123 @@
+"""Tokens a second of sampling with transformers, by cache: what `cache_implementation` should be.
+
+    python benchmarks/bench_rollouts.py                                   # the SmolLM2-135M and SmolLM3-3B shapes
+    python benchmarks/bench_rollouts.py --shapes tiny --batch 4 --tokens 16 --device cpu
+
+Random weights, sampling at temperature 0.6, no response ends early. `first` is the first call, with compilation where
+there is any; `other width` is a later call with longer prompts, as the next batch of training has.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from bench_step import Case, model
+from record import append, number, versions
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+RESULTS = Path(__file__).parent / "results" / "rollouts.csv"
+
+
+def config(tokens: int, **settings: object) -> GenerationConfig:
+    sampling = {"do_sample": True, "temperature": 0.6, "top_k": 0, "pad_token_id": 0, "eos_token_id": None}
+    return GenerationConfig(max_new_tokens=tokens, **{**sampling, **settings})
+
+
+def with_cache(**settings: object) -> Callable[[PreTrainedModel, Tensor, int], int]:
+    def sample(policy: PreTrainedModel, prompts: Tensor, tokens: int) -> int:
+        policy.generation_config.eos_token_id = None
+        made = policy.generate(
+            prompts, attention_mask=torch.ones_like(prompts), generation_config=config(tokens, **settings)
+        )
+        return made.numel() - prompts.numel()
+
+    return sample
+
+
+def continuous(policy: PreTrainedModel, prompts: Tensor, tokens: int) -> int:
+    made = policy.generate_batch(inputs=prompts.tolist(), generation_config=config(tokens), progress_bar=False)
+    return sum(len(output.generated_tokens) for output in made.values())
+
+
+ENGINES = {
+    "default": with_cache(disable_compile=True),
+    "static": with_cache(cache_implementation="static", disable_compile=True),
+    "static-compiled": with_cache(cache_implementation="static"),
+    "continuous-batching": continuous,
+}
+
+
+def main(
+    shapes: Annotated[str, typer.Option(help="Model shapes of bench_step.py.")] = "smollm2-135m,smollm3-3b",
+    engines: Annotated[str, typer.Option(help="What to compare.")] = ",".join(ENGINES),
+    batch: Annotated[int, typer.Option(help="Responses sampled together.")] = 64,
+    prompt: Annotated[int, typer.Option(help="Prompt tokens.")] = 128,
+    tokens: Annotated[int, typer.Option(help="New tokens of each response.")] = 256,
+    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
+    output: Annotated[Path, typer.Option(help="CSV file to append to.", show_default="results/rollouts.csv")] = RESULTS,
+) -> None:
+    """Compare the ways in which transformers can sample a batch of responses."""
+    table = Table("shape", "engine", "tokens/s", "first s", "later s", "other width s", "peak GiB")
+    for shape in shapes.split(","):
+        policy = model(Case(device, shape, "", "", 0, 0, 0, 0), 0).eval()
+        for engine in engines.split(","):
+            row = measure(policy, engine, batch, prompt, tokens, device)
+            table.add_row(shape, engine, *(number(value, 2) for value in row.values()))
+            print(shape, engine, row, flush=True)
+            case = {"device": device, "shape": shape, "engine": engine}
+            append(
+                [
+                    {
+                        **case,
+                        "batch": batch,
+                        "prompt": prompt,
+                        "tokens": tokens,
+                        **{k: number(v, 2) for k, v in row.items()},
+                        **versions(device),
+                    }
+                ],
+                output,
+            )
+        del policy
+    Console().print(table)
+
+
+def measure(
+    policy: PreTrainedModel, engine: str, batch: int, prompt: int, tokens: int, device: str
+) -> dict[str, float]:
+    def seconds(width: int) -> tuple[float, int]:
+        torch.manual_seed(0)
+        prompts = torch.randint(4, policy.config.vocab_size, (batch, width), device=device)
+        began = time.perf_counter()
+        with torch.no_grad():
+            count = ENGINES[engine](policy, prompts, tokens)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - began, count
+
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        (first, _), (later, count), (other, _) = seconds(prompt), seconds(prompt), seconds(prompt + 24)
+    except Exception as error:  # a way that does not work here is a finding, not a failure of the others
+        print(f"{engine}: {type(error).__name__}: {str(error)[:300]}")
+        return dict.fromkeys(("tokens_per_second", "first", "later", "other_width", "peak_gib"), float("nan"))
+    peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else float("nan")
+    return {
+        "tokens_per_second": count / later,
+        "first": first,
+        "later": later,
+        "other_width": other,
+        "peak_gib": peak,
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)

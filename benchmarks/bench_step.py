@@ -1,0 +1,224 @@
+"""Time by phase and peak memory of a whole training step: random weights in the SmolLM3-3B shape, the real trainer.
+
+    python benchmarks/bench_step.py                                     # trust and uniform, teachers resident
+    python benchmarks/bench_step.py --allocations trust,uniform,random,single,trl --placements resident,offload,adapters
+    python benchmarks/bench_step.py --shape tiny --responses 8 --tokens 32 --device cpu     # does it run at all
+
+Rollouts are given (random tokens, none of them the last): their time is the same for every rule and has a benchmark of
+its own, bench_rollouts.py. `trl` is the loss of TRL's DistillationTrainer, called once for each of the three teachers
+on the same hidden states. `adapters` trains a LoRA student; teachers are adapters over its base, which is the
+reference. Each case runs in a process of its own: no calibration, one step to warm up, then the median of two.
+"""
+
+import json
+import multiprocessing
+import statistics
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from record import append, number, versions
+from rich.console import Console
+from rich.table import Table
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.trainer_callback import PrinterCallback
+
+from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
+
+RESULTS = Path(__file__).parent / "results" / "step.csv"
+PHASES = ("student", "teachers", "reference", "backward")
+#: hidden, layers, heads, key-value heads, intermediate, vocabulary
+SHAPES = {
+    "smollm3-3b": (2048, 36, 16, 4, 11008, 128256),
+    "smollm2-135m": (576, 30, 9, 3, 1536, 49152),
+    "tiny": (64, 2, 4, 2, 128, 1024),
+}
+PROMPT = 128
+NAMES = ("math", "code", "if")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step. The fields are columns of the results file, in its order."""
+
+    device: str
+    shape: str
+    allocation: str
+    placement: str
+    responses: int
+    tokens: int
+    micro_batch: int
+    candidates: int
+
+
+class GivenRollouts(TrustMOPDTrainer):
+    """Everything of a step but the sampling."""
+
+    def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> list[list[int]]:
+        self._empty = []
+        generator = torch.Generator().manual_seed(self.state.global_step)
+        shape = (len(prompt_ids), self.args.max_completion_length)
+        return torch.randint(4, self.vocab_size, shape, generator=generator).tolist()
+
+
+class TRLLoss(GivenRollouts):
+    """TRL's divergence over the whole vocabulary, teacher by teacher, from the same hidden states."""
+
+    def _compute_loss(self, student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple:
+        from trl.trainer.distillation_trainer import _chunked_divergence_loss
+
+        from trustmopd.teachers.backbone import backbone_of, last_hidden_states
+
+        width, mask = inputs["completion_ids"].shape[1], inputs["completion_mask"]
+        with self.clock("student"):
+            sequence = [
+                torch.cat([inputs[f"prompt_{part}"], inputs[f"completion_{part}"]], 1) for part in ("ids", "mask")
+            ]
+            hidden = last_hidden_states(backbone_of(student), *sequence)[:, -width - 1 : -1]
+            head, loss = student.get_output_embeddings().weight, hidden.new_zeros(())
+            for name in self.pool.teachers:
+                states = torch.stack([answer[name] for answer in inputs["answers"]])
+                divergence, entropy, count = _chunked_divergence_loss(
+                    hidden, states, head, self.pool.members[name].head.weight, mask, beta=1.0
+                )
+                loss = loss + divergence / len(self.pool.teachers)
+        return loss, entropy.detach(), count
+
+
+def tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
+    """Words t0, t1, … so that every row of the head is a token."""
+    core = Tokenizer(models.WordLevel({f"t{i}": i for i in range(vocab_size)}, unk_token="t3"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="t0",
+        bos_token="t1",
+        eos_token="t2",
+        unk_token="t3",
+        padding_side="left",
+        chat_template="{% for message in messages %}{{ message['content'] }}{% endfor %}",
+    )
+
+
+def model(case: Case, seed: int) -> PreTrainedModel:
+    hidden, layers, heads, kv_heads, intermediate, vocab = SHAPES[case.shape]
+    torch.manual_seed(0)  # relatives: the same weights, of which the last norm is moved
+    config = LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        intermediate_size=intermediate,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        dtype=torch.bfloat16,
+    )
+    with torch.device(case.device):
+        made = LlamaForCausalLM(config).to(torch.bfloat16)
+    with torch.no_grad():
+        made.model.norm.weight.add_(0.05 * torch.randn(hidden, device=case.device, dtype=torch.bfloat16), alpha=seed)
+    return made
+
+
+def trainer(case: Case, folder: Path) -> TrustMOPDTrainer:
+    student = model(case, 0)
+    teachers: dict[str, Any] = {}
+    lora = LoraConfig(r=16, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], task_type="CAUSAL_LM")
+    if case.placement == "adapters":
+        adapted = get_peft_model(model(case, 0), lora)
+        for name in NAMES:
+            for key, parameter in adapted.named_parameters():
+                if "lora_B" in key:
+                    torch.nn.init.normal_(parameter, std=0.01)
+            adapted.save_pretrained(folder / name)
+            teachers[name] = Teacher(adapter=str(folder / name))
+        del adapted
+    else:
+        teachers = {name: model(case, index + 1) for index, name in enumerate(NAMES)}
+    rule = "uniform" if case.allocation == "trl" else case.allocation
+    args = TrustMOPDConfig(
+        output_dir=str(folder / "run"),
+        allocation=rule,
+        single_teacher="math" if rule == "single" else None,
+        calibrated=False,  # the same work at a step, without the batches before it
+        num_candidates=case.candidates,
+        global_batch_size=case.responses,
+        per_device_train_batch_size=case.micro_batch,
+        max_completion_length=case.tokens,
+        teacher_placement="offload" if case.placement == "offload" else "resident",
+        max_steps=3,
+        gradient_checkpointing=True,
+        bf16=True,
+        use_cpu=case.device == "cpu",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    words = " ".join(f"t{i}" for i in range(4, 4 + PROMPT))
+    prompts = Dataset.from_dict({"prompt": [[{"role": "user", "content": words}]] * (3 * case.responses)})
+    made = (TRLLoss if case.allocation == "trl" else GivenRollouts)(
+        student,
+        teachers,
+        args=args,
+        train_dataset=prompts,
+        processing_class=tokenizer(SHAPES[case.shape][-1]),
+        peft_config=lora if case.placement == "adapters" else None,
+    )
+    made.remove_callback(PrinterCallback)
+    return made
+
+
+def measure(case: Case) -> dict[str, float]:
+    """Median seconds by phase over the steps after the first, and the peak memory of all."""
+    with tempfile.TemporaryDirectory() as folder:
+        trainer(case, Path(folder)).train()
+        lines = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "seconds/student" in line][1:]
+    found = {phase: statistics.median(step.get(f"seconds/{phase}", 0.0) for step in steps) for phase in PHASES}
+    found["step"] = sum(found.values())
+    return {**found, "peak_gib": max(step["memory/peak_gib"] for step in steps)}
+
+
+def main(
+    shape: Annotated[str, typer.Option(help=f"Model shape: {', '.join(SHAPES)}.")] = "smollm3-3b",
+    allocations: Annotated[str, typer.Option(help="Rules to compare; `trl` is TRL's loss.")] = "uniform,trust",
+    placements: Annotated[str, typer.Option(help="resident, offload, adapters.")] = "resident",
+    responses: Annotated[int, typer.Option(help="Responses a step.")] = 64,
+    tokens: Annotated[int, typer.Option(help="Tokens a response.")] = 1024,
+    micro_batch: Annotated[int, typer.Option(help="Responses a micro-batch.")] = 4,
+    candidates: Annotated[int, typer.Option(help="Candidates per token, C.")] = 128,
+    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
+    output: Annotated[Path, typer.Option(help="CSV file to append to.", show_default="results/step.csv")] = RESULTS,
+) -> None:
+    """Compare allocation rules and teacher placements on one whole training step."""
+    table = Table("placement", "allocation", *(f"{phase} s" for phase in PHASES), "step s", "peak GiB")
+    cases = [
+        Case(device, shape, rule, placement, responses, tokens, micro_batch, candidates)
+        for placement in placements.split(",")
+        for rule in allocations.split(",")
+        if not (rule == "trl" and placement != "resident")
+    ]
+    for case in cases:
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            found = pool.submit(measure, case).result()
+        seconds = {f"{phase}_seconds": number(found[phase], 3) for phase in (*PHASES, "step")}
+        peak = number(found["peak_gib"], 2)
+        table.add_row(case.placement, case.allocation, *seconds.values(), peak)
+        print(case.placement, case.allocation, *seconds.values(), peak, flush=True)
+        append([{**asdict(case), **seconds, "peak_gib": peak, **versions(device)}], output)
+    Console().print(table)
+    print(f"{len(cases)} rows appended to {output}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
