@@ -8,9 +8,11 @@ MIB = 2**20
 TILE_BYTES = 16 * MIB
 
 
-def blocks(count: int, bytes_each: int, budget: int) -> list[slice]:
-    """Slices that cover `count` items, at most `budget` bytes or one item each."""
+def blocks(count: int, bytes_each: int, budget: int, *, multiple: int = 1) -> list[slice]:
+    """Slices that cover `count` items, at most `budget` bytes or one item each; a multiple of `multiple` if that
+    fits."""
     size = max(1, min(count, budget // max(1, bytes_each)))
+    size = size - size % multiple or size
     return [slice(first, first + size) for first in range(0, count, size)]
 
 

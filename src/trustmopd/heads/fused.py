@@ -19,10 +19,16 @@ from trustmopd.heads.candidate_function import CandidateLogits, Products, check_
 #: Logits of one block of tokens over the whole vocabulary: enough tokens for an efficient product, and no more.
 BLOCK_BYTES = 256 * MIB
 #: What one program holds in registers: columns of the chosen groups, and maxima of all groups.
-COLUMNS = 8192
+COLUMNS = 4096
 MAX_GROUPS = 32768
 MAX_CANDIDATES = 1024
 MAX_VOCABULARY = MAX_GROUPS * 32
+#: Choices of a row from which on it counts as popular; and tiles of the weighted sums: choices, columns, warps.
+MANY = 128
+SHORT_TILE = (4, 256, 1)
+LONG_TILE = (32, 256, 4)
+#: Tiles of a matrix product: a few tokens more would cost as much as this many.
+ROW_MULTIPLE = 128
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -59,7 +65,7 @@ def _row_products(
     hidden: Float[Tensor, "N H"], weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"]
 ) -> Float[Tensor, "N C"]:
     hidden, out = hidden.contiguous(), torch.empty(ids.shape, dtype=torch.float32, device=hidden.device)
-    block_c, block_h = min(32, _power(ids.shape[1])), min(128, _power(hidden.shape[1]))
+    block_c, block_h = min(32, _power(ids.shape[1])), min(64, _power(hidden.shape[1]))
     if out.numel():
         grid = (ids.shape[0], triton.cdiv(ids.shape[1], block_c))
         with torch.cuda.device_of(hidden):
@@ -73,25 +79,43 @@ def _hidden_gradient(
     grad: Float[Tensor, "N C"], weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"], dtype: torch.dtype
 ) -> Float[Tensor, "N H"]:
     out = torch.empty((ids.shape[0], weight.shape[1]), dtype=dtype, device=grad.device)
-    return _weighted_rows(weight, grad, ids, None, None, out)
+    _weighted_rows(out, weight, grad, ids, tile=SHORT_TILE)
+    return out
 
 
 def _weight_gradient(
     grad: Float[Tensor, "N C"], hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"], weight: Float[Tensor, "V H"]
 ) -> Float[Tensor, "V H"]:
     """Each row's gradient is a weighted sum of the hidden states that chose it. With the choices sorted by row, each
-    row is written once, and the hidden states are read from the cache."""
+    row is written once, and the hidden states are read from the cache. Text has few rows that nearly every token
+    chooses: they get a launch of their own, with larger tiles, and nobody waits for them."""
+    hidden, out = hidden.contiguous(), torch.empty_like(weight)
     row, order = ids.reshape(-1).sort(stable=True)
     starts = torch.searchsorted(row, torch.arange(weight.shape[0] + 1, dtype=row.dtype, device=row.device))
-    return _weighted_rows(hidden.contiguous(), grad, ids, order, starts, torch.empty_like(weight))
+    if at_most := min(weight.shape[0], ids.numel() // (MANY + 1)):  # so many rows can have more than MANY choices
+        popular = starts.diff().topk(at_most).indices
+        _weighted_rows(out, hidden, grad, ids, order, starts, popular, shortest=MANY + 1, tile=LONG_TILE)
+    _weighted_rows(out, hidden, grad, ids, order, starts, longest=MANY, tile=SHORT_TILE)
+    return out
 
 
 def _weighted_rows(
-    table: Tensor, shares: Tensor, ids: Tensor, order: Tensor | None, starts: Tensor | None, out: Tensor
-) -> Tensor:
-    block_n, block_h = 8, min(1024, _power(table.shape[1]))
-    if out.numel():
-        grid = (out.shape[0], triton.cdiv(table.shape[1], block_h))
+    out: Tensor,
+    table: Tensor,
+    shares: Tensor,
+    ids: Tensor,
+    order: Tensor | None = None,
+    starts: Tensor | None = None,
+    items: Tensor | None = None,
+    *,
+    shortest: int = 0,
+    longest: int = 2**31 - 1,
+    tile: tuple[int, int, int],
+) -> None:
+    block_n, block_h, num_warps = tile
+    block_h = min(block_h, _power(table.shape[1]))
+    grid = (len(out) if items is None else len(items), triton.cdiv(table.shape[1], block_h))
+    if grid[0]:
         with torch.cuda.device_of(table):
             kernels.weighted_rows[grid](
                 table,
@@ -99,15 +123,18 @@ def _weighted_rows(
                 ids,
                 order,
                 starts,
+                items,
                 out,
                 table.shape[1],
                 ids.shape[1],
+                shortest,
+                longest,
                 SORTED=order is not None,
+                LISTED=items is not None,
                 BLOCK_N=block_n,
                 BLOCK_H=block_h,
-                num_warps=4,
+                num_warps=num_warps,
             )
-    return out
 
 
 _PRODUCTS = Products(_row_products, _hidden_gradient, _weight_gradient)
@@ -131,9 +158,9 @@ def top_candidates_of(
     weight = weight[:vocab_size].to(hidden.dtype) if hidden.is_cuda else weight[:vocab_size]
     group = _group_size(vocab_size, num_candidates)
     num_groups = triton.cdiv(vocab_size, group)
-    groups_in_part = max(1, COLUMNS // group)
+    groups_in_part = COLUMNS // group
     num_parts = triton.cdiv(num_groups, groups_in_part)
-    chunks = blocks(num_tokens, vocab_size * 4, BLOCK_BYTES)
+    chunks = blocks(num_tokens, vocab_size * 4, BLOCK_BYTES, multiple=ROW_MULTIPLE)
     rows = chunks[0].stop if chunks else 0
 
     def buffer(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -166,7 +193,7 @@ def top_candidates_of(
                 HAS_CAP=softcap is not None,
                 GROUP=group,
                 GROUPS=groups_in_part,
-                num_warps=8,
+                num_warps=4,
             )
             kernels.choose_groups[count,](
                 maxima,
@@ -179,7 +206,7 @@ def top_candidates_of(
                 num_candidates,
                 GROUPS=_power(max(num_groups, num_candidates)),
                 PARTS=_power(num_parts),
-                num_warps=8,
+                num_warps=4,
             )
             kernels.choose_candidates[count,](
                 logits,
@@ -190,7 +217,7 @@ def top_candidates_of(
                 num_candidates,
                 GROUP=group,
                 COLUMNS=_power(num_candidates) * group,
-                num_warps=8,
+                num_warps=4,
             )
     return ids, logsumexp
 

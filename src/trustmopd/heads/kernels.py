@@ -142,34 +142,44 @@ def weighted_rows(
     ids,
     order,
     starts,
+    items,
     out,
     hidden_size,
     num_candidates,
+    shortest,
+    longest,
     SORTED: tl.constexpr,
+    LISTED: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
     """out[i] = Σ_j share_j · table[row_j], over the choices j of item i, in a fixed order. Items are tokens, each with
     its candidates and the rows of the weight; or, with choices SORTED by id, rows of the weight, each with the tokens
-    that chose it and their hidden states."""
+    that chose it and their hidden states. Items with fewer choices than `shortest` or more than `longest` are left to
+    another launch; LISTED takes the items from `items`."""
     item = tl.program_id(0).to(tl.int64)
-    h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
-    inside = h < hidden_size
+    if LISTED:
+        item = tl.load(items + item)
     if SORTED:
         first, last = tl.load(starts + item), tl.load(starts + item + 1)
     else:
         first, last = item * num_candidates, (item + 1) * num_candidates
-    total = tl.zeros([BLOCK_N, BLOCK_H], tl.float32)
-    for start in range(first, last, BLOCK_N):
-        place = start + tl.arange(0, BLOCK_N)
-        live = place < last
-        if SORTED:
-            choice = tl.load(order + place, mask=live, other=0)
-            row = choice // num_candidates
-        else:
-            choice = place
-            row = tl.load(ids + place, mask=live, other=0).to(tl.int64)
-        share = tl.load(shares + choice, mask=live, other=0.0)
-        rows = tl.load(table + row[:, None] * hidden_size + h[None, :], mask=live[:, None] & inside[None, :], other=0.0)
-        total += rows.to(tl.float32) * share[:, None]
-    tl.store(out + item * hidden_size + h, tl.sum(total, axis=0).to(out.dtype.element_ty), mask=inside)
+    if (last - first >= shortest) & (last - first <= longest):
+        h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+        inside = h < hidden_size
+        total = tl.zeros([BLOCK_N, BLOCK_H], tl.float32)
+        for start in range(first, last, BLOCK_N):
+            place = start + tl.arange(0, BLOCK_N)
+            live = place < last
+            if SORTED:
+                choice = tl.load(order + place, mask=live, other=0)
+                row = choice // num_candidates
+            else:
+                choice = place
+                row = tl.load(ids + place, mask=live, other=0).to(tl.int64)
+            share = tl.load(shares + choice, mask=live, other=0.0)
+            rows = tl.load(
+                table + row[:, None] * hidden_size + h[None, :], mask=live[:, None] & inside[None, :], other=0.0
+            )
+            total += rows.to(tl.float32) * share[:, None]
+        tl.store(out + item * hidden_size + h, tl.sum(total, axis=0).to(out.dtype.element_ty), mask=inside)
