@@ -7,14 +7,13 @@
 Rollouts are given (random tokens, none of them the last): their time is the same for every rule and has a benchmark of
 its own, bench_rollouts.py. `trl` is the loss of TRL's DistillationTrainer, called once for each of the three teachers
 on the same hidden states. `adapters` trains a LoRA student; teachers are adapters over its base, which is the
-reference. Each case runs in a process of its own: no calibration, one step to warm up, then the median of two.
+reference. No calibration; one step to warm up, then one that counts. `step` is its wall clock, optimiser included.
 """
 
+import gc
 import json
-import multiprocessing
-import statistics
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +26,7 @@ from record import append, number, versions
 from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
 from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
@@ -41,6 +40,7 @@ SHAPES = {
     "tiny": (64, 2, 4, 2, 128, 1024),
 }
 PROMPT = 128
+STEPS = 2
 NAMES = ("math", "code", "if")
 
 
@@ -157,7 +157,7 @@ def trainer(case: Case, folder: Path) -> TrustMOPDTrainer:
         per_device_train_batch_size=case.micro_batch,
         max_completion_length=case.tokens,
         teacher_placement="offload" if case.placement == "offload" else "resident",
-        max_steps=3,
+        max_steps=STEPS,
         gradient_checkpointing=True,
         bf16=True,
         use_cpu=case.device == "cpu",
@@ -165,7 +165,7 @@ def trainer(case: Case, folder: Path) -> TrustMOPDTrainer:
         disable_tqdm=True,
     )
     words = " ".join(f"t{i}" for i in range(4, 4 + PROMPT))
-    prompts = Dataset.from_dict({"prompt": [[{"role": "user", "content": words}]] * (3 * case.responses)})
+    prompts = Dataset.from_dict({"prompt": [[{"role": "user", "content": words}]] * (STEPS * case.responses)})
     made = (TRLLoss if case.allocation == "trl" else GivenRollouts)(
         student,
         teachers,
@@ -178,15 +178,41 @@ def trainer(case: Case, folder: Path) -> TrustMOPDTrainer:
     return made
 
 
+class WallClock(TrainerCallback):
+    """Seconds of each whole step, and the memory that it needed at most."""
+
+    def __init__(self, device: str):
+        self.cuda = device == "cuda"
+        self.seconds: list[float] = []
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats()
+        self.began = self.now()
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        self.seconds.append(self.now() - self.began)
+
+    def now(self) -> float:
+        if self.cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
 def measure(case: Case) -> dict[str, float]:
-    """Median seconds by phase over the steps after the first, and the peak memory of all."""
+    """Seconds by phase of the last step, its wall clock, and its peak memory."""
+    clock = WallClock(case.device)
     with tempfile.TemporaryDirectory() as folder:
-        trainer(case, Path(folder)).train()
+        made = trainer(case, Path(folder))
+        made.add_callback(clock)
+        made.train()
         lines = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if "seconds/student" in line][1:]
-    found = {phase: statistics.median(step.get(f"seconds/{phase}", 0.0) for step in steps) for phase in PHASES}
-    found["step"] = sum(found.values())
-    return {**found, "peak_gib": max(step["memory/peak_gib"] for step in steps)}
+    last = [line for line in lines if "seconds/student" in line][-1]
+    del made
+    gc.collect()
+    torch.cuda.empty_cache()
+    phases = {phase: last.get(f"seconds/{phase}", 0.0) for phase in PHASES}
+    return {**phases, "step": clock.seconds[-1], "peak_gib": last["memory/peak_gib"]}
 
 
 def main(
@@ -209,8 +235,7 @@ def main(
         if not (rule == "trl" and placement != "resident")
     ]
     for case in cases:
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            found = pool.submit(measure, case).result()
+        found = measure(case)
         seconds = {f"{phase}_seconds": number(found[phase], 3) for phase in (*PHASES, "step")}
         peak = number(found["peak_gib"], 2)
         table.add_row(case.placement, case.allocation, *seconds.values(), peak)

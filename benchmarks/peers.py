@@ -26,9 +26,10 @@ def liger(student: Any, teachers: Sequence[Any]) -> float:
     """Liger's fused linear JSD at beta 1, once per teacher."""
     from liger_kernel.transformers.fused_linear_jsd import LigerFusedLinearJSD
 
-    total = 0.0
+    total, labels = 0.0, torch.zeros(len(student.hidden), dtype=torch.long, device=student.hidden.device)
     for teacher in teachers:
-        loss = LigerFusedLinearJSD(jsd_beta=1.0)(student.hidden, student.weight, teacher.hidden, teacher.weight)
+        divergence = LigerFusedLinearJSD(jsd_beta=1.0)
+        loss = divergence(student.hidden, student.weight, teacher.hidden, teacher.weight, labels)
         loss.backward()
         total += loss.item()
     return total

@@ -114,7 +114,8 @@ def test_autocast_does_not_reach_inside(device):
     expected = values_and_gradients(chunked, case, softcap=9.0)
     with torch.autocast(device, dtype=torch.bfloat16):
         actual = values_and_gradients(chunked, case, softcap=9.0)
-    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    exact = 0.0 if device == "cpu" else 1e-6  # a GPU adds up the bias's gradient in any order
+    torch.testing.assert_close(actual, expected, rtol=exact, atol=exact)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -24,9 +24,9 @@ MAX_GROUPS = 32768
 MAX_CANDIDATES = 1024
 MAX_VOCABULARY = MAX_GROUPS * 32
 #: Choices of a row from which on it counts as popular; and tiles of the weighted sums: choices, columns, warps.
-MANY = 128
-SHORT_TILE = (4, 256, 1)
-LONG_TILE = (32, 256, 4)
+MANY = 256
+SHORT_TILE = (2, 512, 1)
+LONG_TILE = (32, 128, 4)
 #: Tiles of a matrix product: a few tokens more would cost as much as this many.
 ROW_MULTIPLE = 128
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -65,7 +65,7 @@ def _row_products(
     hidden: Float[Tensor, "N H"], weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"]
 ) -> Float[Tensor, "N C"]:
     hidden, out = hidden.contiguous(), torch.empty(ids.shape, dtype=torch.float32, device=hidden.device)
-    block_c, block_h = min(32, _power(ids.shape[1])), min(64, _power(hidden.shape[1]))
+    block_c, block_h = min(16, _power(ids.shape[1])), min(64, _power(hidden.shape[1]))
     if out.numel():
         grid = (ids.shape[0], triton.cdiv(ids.shape[1], block_c))
         with torch.cuda.device_of(hidden):
@@ -92,8 +92,9 @@ def _weight_gradient(
     hidden, out = hidden.contiguous(), torch.empty_like(weight)
     row, order = ids.reshape(-1).sort(stable=True)
     starts = torch.searchsorted(row, torch.arange(weight.shape[0] + 1, dtype=row.dtype, device=row.device))
-    if at_most := min(weight.shape[0], ids.numel() // (MANY + 1)):  # so many rows can have more than MANY choices
-        popular = starts.diff().topk(at_most).indices
+    if ids.numel() > MANY:
+        marks = row[MANY :: MANY + 1]  # a row with more than MANY choices covers at least one mark
+        popular = torch.where(marks.diff(prepend=marks.new_full((1,), -1)) == 0, -1, marks)  # each once
         _weighted_rows(out, hidden, grad, ids, order, starts, popular, shortest=MANY + 1, tile=LONG_TILE)
     _weighted_rows(out, hidden, grad, ids, order, starts, longest=MANY, tile=SHORT_TILE)
     return out

@@ -156,12 +156,13 @@ def weighted_rows(
     """out[i] = Σ_j share_j · table[row_j], over the choices j of item i, in a fixed order. Items are tokens, each with
     its candidates and the rows of the weight; or, with choices SORTED by id, rows of the weight, each with the tokens
     that chose it and their hidden states. Items with fewer choices than `shortest` or more than `longest` are left to
-    another launch; LISTED takes the items from `items`."""
+    another launch; LISTED takes the items from `items`, and −1 there is none."""
     item = tl.program_id(0).to(tl.int64)
     if LISTED:
-        item = tl.load(items + item)
+        item = tl.load(items + item).to(tl.int64)
     if SORTED:
-        first, last = tl.load(starts + item), tl.load(starts + item + 1)
+        first = tl.load(starts + item, mask=item >= 0, other=0)
+        last = tl.load(starts + item + 1, mask=item >= 0, other=0)
     else:
         first, last = item * num_candidates, (item + 1) * num_candidates
     if (last - first >= shortest) & (last - first <= longest):
