@@ -1,5 +1,14 @@
-"""Prompt sets: reading them, checking them, naming them."""
+"""Prompt sets: building and screening them, reading them, checking them, naming them."""
 
+from trustmopd.data.decontaminate import Removal, Screening, decontaminate
 from trustmopd.data.prompts import check_labels, check_prompts, load_prompts, prompt_hash
 
-__all__ = ["check_labels", "check_prompts", "load_prompts", "prompt_hash"]
+__all__ = [
+    "Removal",
+    "Screening",
+    "check_labels",
+    "check_prompts",
+    "decontaminate",
+    "load_prompts",
+    "prompt_hash",
+]

@@ -1,0 +1,181 @@
+"""Exact decontamination: which candidates repeat a comparison text, or a candidate accepted before them.
+
+All pairs are judged, few are looked at. Two sets of n-grams with a Jaccard similarity of t or more share at least
+ceil(t·size) of them, so they share one among the rarest size − ceil(t·size) + 1 of each (prefix filtering). An index of
+those finds every pair that can match; each is then compared in full.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from trustmopd.data.ngrams import Corpus, read_corpus
+from trustmopd.tables import TextTable, text_table
+
+Rule = Literal["within_exact", "within_ngram", "cross_exact", "cross_ngram"]
+RULES: tuple[Rule, ...] = get_args(Rule)
+_SLACK = 1e-9  # filters may let a pair through that comparison then refuses, never the other way round
+
+
+class Removal(NamedTuple):
+    """Why one candidate was removed. A parent's match is reported like its candidate's."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a removal
+    rule: Rule
+    matched_text: str
+    similarity: float
+
+
+@dataclass(frozen=True)
+class Screening:
+    kept: list[int]
+    removed: list[Removal]
+
+    @property
+    def counts(self) -> dict[Rule, int]:
+        return {rule: sum(removal.rule == rule for removal in self.removed) for rule in RULES}
+
+
+def decontaminate(
+    candidates: Sequence[str],
+    comparison: Sequence[str],
+    *,
+    parents: Sequence[str | None] | None = None,
+    ngram: int = 5,
+    threshold: float = 0.8,
+    within: bool = True,
+    progress: bool = False,
+) -> Screening:
+    r"""Screen candidates in order, against comparison texts and the candidates accepted before.
+
+    Exact: equal letters and digits after NFKC and case folding. N-gram: the sets of word n-grams (`\w+` after the same
+    folding) have a Jaccard similarity of `threshold` or more. Rules are tried in the order cross_exact, within_exact,
+    cross_ngram, within_ngram, and the first match in the order of the texts is reported. A text of fewer than `ngram`
+    words has no n-grams, and only the exact rules judge it.
+
+    `parents` are the texts that candidates were made from (None or blank: none). They are held against comparison
+    texts and the parents of accepted candidates by the same rules, each rule after it was tried on the candidate.
+    `within=False` leaves out the comparison with accepted candidates.
+    """
+    _check(candidates, comparison, parents, ngram, threshold)
+    sources = [comparison, candidates, *([] if parents is None else [[parent or "" for parent in parents]])]
+    texts = [text for source in sources for text in source]
+    corpus = read_corpus(tqdm(texts, desc="reading texts", disable=not progress), ngram)
+    count, first = len(candidates), len(comparison)
+    against = _Index(corpus, threshold)
+    for text in range(first):
+        against.add(text)
+    accepted = [_Index(corpus, threshold) for _ in sources[1:]]
+
+    def parts(index: int) -> Iterator[tuple[int, int]]:
+        """The candidate and, if it has one, its parent: which of the two, and its place in the corpus."""
+        for part in range(len(accepted)):
+            text = first + part * count + index
+            if part == 0 or corpus.keys[text]:
+                yield part, text
+
+    def judge(index: int) -> Removal | None:
+        for kind, find in (("exact", _Index.exact), ("ngram", _Index.similar)):
+            for side in ("cross", "within") if within else ("cross",):
+                for part, text in parts(index):
+                    match = find(against if side == "cross" else accepted[part], text)
+                    if match is not None:
+                        rule: Rule = f"{side}_{kind}"  # type: ignore[assignment]
+                        return Removal(index, rule, texts[match[0]], match[1])
+        return None
+
+    kept, removed = [], []
+    for index in tqdm(range(count), desc="screening", disable=not progress):
+        removal = judge(index)
+        if removal:
+            removed.append(removal)
+            continue
+        kept.append(index)
+        for part, text in parts(index):
+            accepted[part].add(text)
+    return Screening(kept, removed)
+
+
+class _Index:
+    """Texts in the order in which they were added, found again by exact key or by similarity."""
+
+    def __init__(self, corpus: Corpus, threshold: float) -> None:
+        self.corpus, self.threshold = corpus, threshold
+        self.sizes = corpus.sizes
+        self.by_key: dict[str, int] = {}
+        self.by_gram: defaultdict[int, list[int]] = defaultdict(list)
+        self.marked = np.zeros(corpus.distinct, bool)
+
+    def _prefix(self, text: int) -> list[int]:
+        grams = self.corpus.grams_of(text)
+        rarest = grams[: len(grams) - math.ceil(self.threshold * len(grams) - _SLACK) + 1]
+        return rarest[np.searchsorted(rarest, self.corpus.shared) :].tolist()
+
+    def add(self, text: int) -> None:
+        self.by_key.setdefault(self.corpus.keys[text], text)
+        for gram in self._prefix(text):
+            self.by_gram[gram].append(text)
+
+    def exact(self, text: int) -> tuple[int, float] | None:
+        match = self.by_key.get(self.corpus.keys[text])
+        return None if match is None else (match, 1.0)
+
+    def similar(self, text: int) -> tuple[int, float] | None:
+        """The first text added whose similarity reaches the threshold, and the similarity."""
+        found = {other for gram in self._prefix(text) for other in self.by_gram.get(gram, ())}
+        if not found:
+            return None
+        others = np.array(sorted(found))
+        size, sizes = self.sizes[text], self.sizes[others]
+        others = others[np.minimum(sizes, size) >= self.threshold * np.maximum(sizes, size) - _SLACK]
+        if not len(others):
+            return None
+        sizes = self.sizes[others]
+        grams = self.corpus.grams_of(text)
+        self.marked[grams] = True
+        candidates = np.concatenate([self.corpus.grams_of(other) for other in others])
+        common = np.add.reduceat(self.marked[candidates], np.cumsum(sizes) - sizes, dtype=np.int64)
+        self.marked[grams] = False
+        similarity = common / (sizes + size - common)
+        matches = np.flatnonzero(similarity >= self.threshold)
+        return (int(others[matches[0]]), float(similarity[matches[0]])) if len(matches) else None
+
+
+def removal_table(pools: dict[str, tuple[int, dict[Rule, int]]]) -> TextTable:
+    """Candidates, removals by rule and what is left, for each pool: the paper's decontamination table."""
+    header = ("pool", "candidates", "within exact", "within n-gram", "cross exact", "cross n-gram", "kept")
+    rows = [
+        (name, f"{size:,}", *(f"{counts[rule]:,}" for rule in RULES), f"{size - sum(counts.values()):,}")
+        for name, (size, counts) in pools.items()
+    ]
+    return text_table(header, rows)
+
+
+def _check(
+    candidates: Sequence[str],
+    comparison: Sequence[str],
+    parents: Sequence[str | None] | None,
+    ngram: int,
+    threshold: float,
+) -> None:
+    if isinstance(ngram, bool) or not isinstance(ngram, int) or ngram < 1:
+        raise ValueError(f"ngram = {ngram!r}: n-grams have one word or more. The paper uses 5.")
+    if not 0 < threshold <= 1:
+        raise ValueError(f"threshold = {threshold!r}: a similarity is above 0 and at most 1. The paper uses 0.8.")
+    if parents is not None and len(parents) != len(candidates):
+        raise ValueError(
+            f"{len(parents)} parents for {len(candidates)} candidates: give one each, None where there is none."
+        )
+    for name, texts in (("candidates", candidates), ("comparison", comparison), ("parents", parents or ())):
+        if isinstance(texts, str):
+            raise ValueError(f"{name} is one text; give a sequence of texts: [{texts[:40]!r}].")
+        for index, text in enumerate(texts):
+            if not isinstance(text, str) and not (text is None and name == "parents"):
+                raise ValueError(
+                    f"{name}[{index}] is {str(text)[:40]!r} ({type(text).__name__}), not text. Convert or drop it."
+                )
