@@ -1,7 +1,10 @@
-"""JSON files that are either whole or not there, each with a schema version."""
+"""Files and folders that are either whole or not there; JSON with a schema version."""
 
 import json
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +39,34 @@ def read_json(path: str | Path, *, what: str, remedy: str, schema_version: int =
     if found != schema_version:
         raise ValueError(f"{what} {path} has schema_version {found!r}; this release reads {schema_version}. {remedy}")
     return payload
+
+
+def check_free(folder: str | Path, *, overwrite: bool = False) -> None:
+    """Refuse a folder that holds something, before work is done for it."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file. Choose another folder.")
+    if folder.exists() and any(folder.iterdir()) and not overwrite:
+        raise FileExistsError(f"{folder} holds something already. Choose another, or say --overwrite to replace it.")
+
+
+@contextmanager
+def whole_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """A folder to write into that takes its name only when the block ends well. An older one is replaced last."""
+    path = Path(path)
+    check_free(path, overwrite=overwrite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        if path.is_dir():
+            old = path.with_name(f".{path.name}.{os.getpid()}.old")
+            path.rename(old)
+            partial.rename(path)
+            shutil.rmtree(old)
+        else:
+            partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

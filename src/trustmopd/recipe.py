@@ -169,10 +169,14 @@ class Recipe(_Section):
         return yaml.dump(self.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
+def read_fields(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of a YAML file, of what it extends, and of overrides such as "training.max_steps=10"; unchecked."""
+    return _inherit(_read(Path(path)), _parse_overrides(overrides))
+
+
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe and what it extends, then apply overrides such as "training.max_steps=10"."""
     try:
-        return Recipe.model_validate(_inherit(_read(Path(path)), _parse_overrides(overrides)))
+        return Recipe.model_validate(read_fields(path, overrides))
     except ValidationError as error:
         raise RecipeError("\n".join(f"{path}: {_explain(each)}" for each in error.errors(include_url=False))) from None
 
@@ -268,7 +272,7 @@ def _merge(base: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _INNER: dict[str, type[_Section]] = {"teachers": TeacherSource, "prompts": Prompts, "evaluation": Evaluation}
-_REASONS = {
+REASONS = {
     "extra_forbidden": "there is no such field",
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "it should be a mapping of fields"),
     **dict.fromkeys(("too_short", "string_too_short"), "it is empty"),
@@ -300,5 +304,5 @@ def _explain(problem: ErrorDetails) -> str:
         known = [*section.model_fields, *(["extends"] if section is Recipe else [])]
         close = difflib.get_close_matches(place[-1], known, n=1)
         remedy = f"Did you mean `{close[0]}`?" if close else f"The fields here are {', '.join(known)}."
-    reason = _REASONS.get(kind) or problem["msg"].replace("Input", "it")
+    reason = REASONS.get(kind) or problem["msg"].replace("Input", "it")
     return f"{field} = {value!r:.80}: {reason}. {remedy}"

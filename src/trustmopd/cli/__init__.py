@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from trustmopd import __version__
-from trustmopd.cli import testbed, training
+from trustmopd.cli import data, testbed, training
 from trustmopd.cli.common import app, console
 
-__all__ = ["app", "testbed", "training"]
+__all__ = ["app", "data", "testbed", "training"]
 
 
 def _version(show: bool) -> None:

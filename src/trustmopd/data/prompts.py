@@ -3,7 +3,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,11 @@ def check_labels(dataset: Dataset, column: str | None, teachers: Sequence[str]) 
 
 def prompt_hash(dataset: Dataset) -> str:
     """Of the prompts alone, in order: other columns may change freely."""
+    return hash_of(dataset["prompt"])
+
+
+def hash_of(prompts: Iterable[Any]) -> str:
     digest = hashlib.sha256()
-    for prompt in dataset["prompt"]:
+    for prompt in prompts:
         digest.update(json.dumps(prompt, ensure_ascii=False, sort_keys=True).encode() + b"\n")
     return digest.hexdigest()[:16]

@@ -1,0 +1,109 @@
+"""The verbs of prompt sets: data build, data decontaminate, data show."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from trustmopd.cli.common import app, console, errors
+from trustmopd.tables import TextTable
+
+data = typer.Typer(no_args_is_help=True, help="Prompt sets: build, screen, look at them.")
+app.add_typer(data, name="data")
+
+
+@data.command(epilog="Example: trustmopd data build recipes/data/singlecap.yaml pools.math.path=my-problems.jsonl")
+def build(
+    config: Annotated[Path, typer.Argument(help="What to build, a YAML file.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Fields to change, as seed=1 categories.math.count=10.", show_default=False),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a set that is there already.")] = False,
+) -> None:
+    """Read pools, screen them, fill quotas, compose: a prompt set with its card, the same from the same seed."""
+    with errors(again=f"trustmopd data build {config} {' '.join(overrides or [])}"):
+        from trustmopd.data.build import build as make
+        from trustmopd.data.card import removal_counts, write_prompt_set
+        from trustmopd.data.config import load_config
+        from trustmopd.data.decontaminate import removal_table
+        from trustmopd.files import check_free
+
+        settings = load_config(config, overrides or [])
+        check_free(settings.output, overwrite=overwrite)  # before minutes are spent
+        built = make(settings, progress=console.is_terminal)
+        folder = write_prompt_set(built, overwrite=overwrite)
+        _print(removal_table(removal_counts(built)), "screening")
+        counts = ", ".join(f"{category.count:,} {name}" for name, category in settings.categories.items())
+        console.print(f"[bold]Built {len(built.records):,} prompts[/]: {escape(counts)}.")
+        console.print(f"Set:  {folder}\nCard: {folder / 'README.md'}", soft_wrap=True)
+
+
+@data.command(
+    epilog="Example: trustmopd data decontaminate pool.jsonl --column question "
+    "--against eval/aime.jsonl:problem --out kept.jsonl"
+)
+def decontaminate(
+    candidates: Annotated[str, typer.Argument(help="File, folder or Hub id of the candidates.", show_default=False)],
+    against: Annotated[
+        list[str], typer.Option(help="A comparison corpus as PATH or PATH:COLUMN; may be given several times.")
+    ],
+    out: Annotated[Path, typer.Option(help="File for what is kept, .jsonl or .parquet.")],
+    column: Annotated[str, typer.Option(help="Column of the candidates' texts.")] = "prompt",
+    parent: Annotated[
+        str | None, typer.Option(help="Column of the texts that candidates were made from.", show_default=False)
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of sources on the Hub.")] = "train",
+    ngram: Annotated[int, typer.Option(help="Words in an n-gram.")] = 5,
+    threshold: Annotated[float, typer.Option(help="Jaccard similarity from which two texts match.")] = 0.8,
+) -> None:
+    """Drop candidates that repeat a comparison text or an earlier candidate, exactly: equal, or similar n-grams."""
+    with errors():
+        from trustmopd.data.decontaminate import removal_table
+        from trustmopd.data.screen import screen_file
+
+        screened, listing = screen_file(
+            candidates,
+            against,
+            out,
+            column=column,
+            parent=parent,
+            split=split,
+            ngram=ngram,
+            threshold=threshold,
+            progress=console.is_terminal,
+        )
+        size = len(screened.kept) + len(screened.removed)
+        _print(removal_table({Path(candidates).name: (size, screened.counts)}), "screening")
+        console.print(f"Kept:    {out}\nRemoved: {listing}", soft_wrap=True)
+
+
+@data.command(epilog="Example: trustmopd data show data/singlecap --examples 2")
+def show(
+    path: Annotated[str, typer.Argument(help="A prompt set: file, folder or Hub id.", show_default=False)],
+    examples: Annotated[int, typer.Option(min=0, help="Prompts to print of each category.")] = 1,
+    split: Annotated[str, typer.Option(help="Split of a stored or Hub dataset.")] = "train",
+) -> None:
+    """Counts, lengths and examples of a prompt set, by category."""
+    with errors():
+        from trustmopd.data.overview import overview
+
+        seen = overview(path, split=split, examples=examples)
+        _print(seen.counts, f"{seen.prompts:,} prompts in {path}")
+        _print(seen.lengths, "words in a prompt")
+        for category, texts in seen.examples.items():
+            for text in texts:
+                console.rule(escape(category), align="left")
+                console.print(text, markup=False)
+
+
+def _print(table: TextTable, title: str) -> None:
+    first, *others = table.header
+    shown = Table(first, title=escape(title), title_justify="left")
+    for header in others:
+        shown.add_column(header, justify="right" if header else "left")  # a bar has no header
+    for row in table.rows:
+        shown.add_row(*map(escape, row))
+    console.print(shown)

@@ -1,0 +1,167 @@
+"""From a config to a prompt set: read the pools, screen them, fill the quotas, compose."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trustmopd.data.compose import DERIVATION, donors, with_block
+from trustmopd.data.config import Category, DataConfig
+from trustmopd.data.corpora import Constraint, Pool, Row, read_pool
+from trustmopd.data.decontaminate import Screening, decontaminate
+from trustmopd.data.ngrams import words_of
+from trustmopd.data.quotas import Bucket, Need, apportion, bucket_of, fill, shuffled
+
+
+@dataclass(frozen=True)
+class Place:
+    """One prompt to be: its category, what it asks of a source row, how long it will be, and the block that follows."""
+
+    category: str
+    need: Need
+    length: Bucket
+    constraints: tuple[Constraint, ...] = ()
+    block: str | None = None
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    config: DataConfig
+    records: list[dict[str, Any]]
+    categories: list[str]  # of each record
+    pools: dict[str, Pool]
+    comparison: dict[str, Pool]
+    screenings: dict[str, Screening]  # by candidate pool; indices are rows of it
+
+
+def build(config: DataConfig, *, progress: bool = False) -> PromptSet:
+    """The prompt set that a config describes: a function of its sources and its seed alone."""
+    pools = {name: read_pool(f"pools.{name}", config.pools[name], progress=progress) for name in config.used_pools}
+    comparison = {
+        name: read_pool(f"comparison.{name}", source, progress=progress) for name, source in config.comparison.items()
+    }
+    screenings = _screen(config, pools, comparison, progress)
+    places = [place for name, category in config.categories.items() for place in _places(config, name, category, pools)]
+    rows = _choose(config, places, pools, screenings)
+    records = [_record(config.categories[place.category], place, row) for place, row in zip(places, rows, strict=True)]
+    return PromptSet(config, records, [place.category for place in places], pools, comparison, screenings)
+
+
+def _screen(
+    config: DataConfig, pools: dict[str, Pool], comparison: dict[str, Pool], progress: bool
+) -> dict[str, Screening]:
+    """All candidate pools in one pass, in the order of the config: a later pool repeats nothing of an earlier one."""
+    rule = config.decontamination
+    rows = [(name, place, row) for name in config.candidate_pools for place, row in enumerate(pools[name].rows)]
+    found = decontaminate(
+        [row.text for _, _, row in rows],
+        [row.text for pool in comparison.values() for row in pool.rows],
+        parents=[row.parent for _, _, row in rows],
+        ngram=rule.ngram,
+        threshold=rule.threshold,
+        within=rule.within,
+        progress=progress,
+    )
+    screenings = {name: Screening([], []) for name in config.candidate_pools}
+    for index in found.kept:
+        name, place, _ = rows[index]
+        screenings[name].kept.append(place)
+    for removal in found.removed:
+        name, place, _ = rows[removal.index]
+        screenings[name].removed.append(removal._replace(index=place))
+    return screenings
+
+
+def _places(config: DataConfig, name: str, category: Category, pools: dict[str, Pool]) -> Iterator[Place]:
+    """The places of one category, with what each asks of its row."""
+    edges, seed = config.length_edges, config.seed
+    if category.blocks:
+        givers = donors(pools[category.blocks].rows)
+        if not givers or (len(givers) < category.count and not category.reuse_blocks):
+            raise ValueError(
+                f"category {name!r} wants {category.count} constraint blocks, and pool {category.blocks!r} has "
+                f"{len(givers)}: short by {category.count - len(givers)}. Lower the count, or set reuse_blocks."
+            )
+        givers = shuffled(givers, seed, f"blocks/{name}", (row.source_id for row in givers))
+        for place in range(category.count):
+            giver = givers[place % len(givers)]
+            block = giver.block or ""
+            length = bucket_of(giver.words, edges) if category.like and "length" in category.match else Bucket()
+            need = Need(length=length.without(len(words_of(block))))
+            yield Place(name, need, length, giver.constraints, block)
+        return
+    block_words = len(words_of(DERIVATION)) if category.derivation else 0
+    for (constraints, length), count in _cells(category, pools, edges).items():
+        need = Need(constraints, length.without(block_words))
+        yield from [Place(name, need, length, block=DERIVATION if category.derivation else None)] * count
+
+
+def _cells(category: Category, pools: dict[str, Pool], edges: list[int]) -> dict[tuple[int | None, Bucket], int]:
+    """How many prompts of each number of constraints and length bucket."""
+    if category.like is None:
+        if category.constraints is None:
+            return {(None, Bucket()): category.count}
+        return {(number, Bucket()): count for number, count in category.constraints.items()}
+    by_number, by_length = ("constraints" in category.match, "length" in category.match)
+    matched = Counter(
+        (len(row.constraints) if by_number else None, bucket_of(row.words, edges) if by_length else Bucket())
+        for row in pools[category.like].rows
+    )
+    if category.constraints is None:
+        return apportion(category.count, matched)
+    return {
+        (number, length): share
+        for number, count in category.constraints.items()
+        for (_, length), share in apportion(count, matched).items()
+    }
+
+
+def _choose(
+    config: DataConfig, places: list[Place], pools: dict[str, Pool], screenings: dict[str, Screening]
+) -> list[Row]:
+    """A row for each place: all categories of a pool choose together, so that none takes what another needs."""
+    chosen: list[Row | None] = [None] * len(places)
+    short: Counter[tuple[str, int | None, Bucket]] = Counter()
+    for name in config.candidate_pools:
+        rows = [pools[name].rows[place] for place in screenings[name].kept]
+        rows = shuffled(rows, config.seed, f"rows/{name}", (row.source_id for row in rows))
+        asking = [place for place, each in enumerate(places) if config.categories[each.category].pool == name]
+        found = fill([places[place].need for place in asking], [(row.words, len(row.constraints)) for row in rows])
+        for place, row in zip(asking, found, strict=True):
+            if row is None:
+                short[places[place].category, places[place].need.constraints, places[place].length] += 1
+            else:
+                chosen[place] = rows[row]
+    if short:
+        raise ValueError(_shortage(config, places, short))
+    return [row for row in chosen if row is not None]
+
+
+def _shortage(
+    config: DataConfig, places: list[Place], short: Counter[tuple[str, int | None, Bucket]], most: int = 4
+) -> str:
+    wanted = Counter((place.category, place.need.constraints, place.length) for place in places)
+    lines = []
+    for key, missing in short.most_common(most):
+        category, number, length = key
+        many = "" if number is None else f", {number} constraint{'s' * (number != 1)}"
+        pool = config.categories[category].pool
+        lines.append(f"{category!r}{many}, {length}: {wanted[key]} wanted of pool {pool!r}, short by {missing}")
+    more = f"; and {len(short) - most} more buckets" if len(short) > most else ""
+    return (
+        f"the quotas cannot be filled: {'; '.join(lines)}{more}. Lower the count, match less (`match`, "
+        "`length_edges`), or add rows to the pool."
+    )
+
+
+def _record(category: Category, place: Place, row: Row) -> dict[str, Any]:
+    constraints = (*row.constraints, *place.constraints)
+    return {
+        "id": f"{place.category}/{row.source_id}",
+        "prompt": with_block(row.messages, place.block) if place.block else row.messages,
+        "domain": category.capabilities[0] if len(category.capabilities) == 1 else None,
+        "capabilities": category.capabilities,
+        "source": row.source,
+        "source_id": row.source_id,
+        "constraints": [constraint._asdict() for constraint in constraints],
+    }

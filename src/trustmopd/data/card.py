@@ -1,0 +1,177 @@
+"""A prompt set on disk: the prompts, `card.json` and `README.md` that say what it is, and what screening removed."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trustmopd import __version__
+from trustmopd.data.build import PromptSet
+from trustmopd.data.compose import donors
+from trustmopd.data.config import Category
+from trustmopd.data.corpora import Pool
+from trustmopd.data.decontaminate import Rule, removal_table
+from trustmopd.data.ngrams import words_of
+from trustmopd.data.prompts import hash_of
+from trustmopd.data.quotas import bucket_of
+from trustmopd.data.records import file_sha256
+from trustmopd.files import whole_folder, write_json, write_text
+from trustmopd.tables import text_table
+
+_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
+        ("domain", pa.string()),
+        ("capabilities", pa.list_(pa.string())),
+        ("source", pa.string()),
+        ("source_id", pa.string()),
+        ("constraints", pa.list_(pa.struct([("checker", pa.string()), ("arguments", pa.string())]))),
+    ]
+)
+
+
+def write_prompt_set(built: PromptSet, *, overwrite: bool = False) -> Path:
+    """The folder appears when all of it is written. The same config and sources give the same bytes, wherever and
+    whenever they are built."""
+    output = built.config.output
+    with whole_folder(output, overwrite=overwrite) as folder:
+        prompts = write_records(folder / f"prompts.{built.config.format}", built.records, _SCHEMA)
+        write_json(folder / "removed.json", {"removed": _removed(built)})
+        card = _card(built) | {"files": {prompts.name: file_sha256(prompts)}}
+        write_json(folder / "card.json", card)
+        write_text(folder / "README.md", _readme(built, card))
+    return output
+
+
+def write_records(path: Path, records: list[dict[str, Any]], schema: pa.Schema | None = None) -> Path:
+    """Parquet or JSON Lines, by the suffix; in place only when whole."""
+    if path.suffix == ".jsonl":
+        return write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    if path.suffix != ".parquet":
+        raise ValueError(f"{path} ends in {path.suffix!r}; prompts are written as .parquet or .jsonl.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    pq.write_table(pa.Table.from_pylist(records, schema=schema), partial)
+    return partial.replace(path)
+
+
+def removal_counts(built: PromptSet) -> dict[str, tuple[int, dict[Rule, int]]]:
+    """Rows of each candidate pool, and how many each rule removed."""
+    return {name: (len(built.pools[name].rows), found.counts) for name, found in built.screenings.items()}
+
+
+def _removed(built: PromptSet) -> list[dict[str, Any]]:
+    listed = []
+    for name, found in built.screenings.items():
+        for removal in found.removed:
+            row = built.pools[name].rows[removal.index]
+            what = {"pool": name, "source_id": row.source_id, "text": row.text, "parent": row.parent}
+            why = {"rule": removal.rule, "similarity": removal.similarity, "matched": removal.matched_text}
+            listed.append({**what, **why})
+    return listed
+
+
+def _card(built: PromptSet) -> dict[str, Any]:
+    config = built.config
+    plain = config.model_dump(mode="json", exclude={"output"})  # where it was written is not what it is
+
+    def sources(pools: dict[str, Pool], described: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: described[name]
+            | {"rows_read": pool.read, "rows": len(pool.rows), "rows_with_block": len(donors(pool.rows))}
+            | {"rows_sha256": pool.sha256, "files_sha256": pool.files}
+            for name, pool in pools.items()
+        }
+
+    screening = {
+        name: {"candidates": size, **counts, "kept": size - sum(counts.values())}
+        for name, (size, counts) in removal_counts(built).items()
+    }
+    return {
+        "name": config.name,
+        "trustmopd": __version__,
+        "seed": config.seed,
+        "prompts": len(built.records),
+        "prompt_hash": hash_of(record["prompt"] for record in built.records),
+        "categories": {name: plain["categories"][name] | _counts(built, name) for name in config.categories},
+        "sources": sources(built.pools, plain["pools"]),
+        "comparison": sources(built.comparison, plain["comparison"]),
+        "comparison_texts": sum(len(pool.rows) for pool in built.comparison.values()),
+        "decontamination": plain["decontamination"] | {"pools": screening},
+        "length_edges": config.length_edges,
+    }
+
+
+def _counts(built: PromptSet, category: str) -> dict[str, Any]:
+    """Of the finished prompts: by number of constraints, by length bucket, and by checker."""
+    records = [r for name, r in zip(built.categories, built.records, strict=True) if name == category]
+    lengths = [bucket_of(len(words_of(user_text(record["prompt"]))), built.config.length_edges) for record in records]
+    return {
+        "prompts_by_constraints": _sorted(Counter(len(record["constraints"]) for record in records)),
+        "prompts_by_length": {str(length): count for length, count in sorted(Counter(lengths).items(), key=_low)},
+        "checkers": _sorted(Counter(each["checker"] for record in records for each in record["constraints"])),
+    }
+
+
+def user_text(prompt: str | list[dict[str, str]]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(message["content"] for message in prompt if message["role"] == "user")
+
+
+def _low(item: tuple[Any, int]) -> int:
+    return item[0].low
+
+
+def _sorted(counts: Counter[Any]) -> dict[str, int]:
+    return {str(key): counts[key] for key in sorted(counts)}
+
+
+def _readme(built: PromptSet, card: dict[str, Any]) -> str:
+    config = built.config
+    kinds = text_table(
+        ("category", "prompts", "capabilities", "pool", "followed by"),
+        [
+            (name, f"{each.count:,}", ", ".join(each.capabilities), each.pool, _followed_by(each))
+            for name, each in config.categories.items()
+        ],
+    )
+    parts: Iterable[str] = (
+        f"---\nconfigs:\n- config_name: default\n  data_files: prompts.{config.format}\n---\n",
+        f"# {config.name}\n",
+        f"{card['prompts']:,} prompts for on-policy distillation, built by trustmopd {__version__} with seed "
+        f"{config.seed}. `card.json` has the whole configuration, counts and hashes; `removed.json` what screening "
+        "took out and what it matched.\n",
+        kinds.to_markdown(),
+        "## Sources and licences\n",
+        _source_table(config.pools, built.pools),
+        "Each source's licence holds for the prompts taken from it.\n",
+        "## Decontamination\n",
+        f"Against {card['comparison_texts']:,} comparison texts ({', '.join(config.comparison) or 'none'})"
+        + (" and the candidates accepted before" if config.decontamination.within else "")
+        + f": equal letters and digits, or a Jaccard similarity of word {config.decontamination.ngram}-grams of "
+        f"{config.decontamination.threshold} or more.\n",
+        removal_table(removal_counts(built)).to_markdown(),
+        f"Prompt hash: `{card['prompt_hash']}`\n",
+    )
+    return "\n".join(parts)
+
+
+def _followed_by(category: Category) -> str:
+    if category.blocks:
+        return f"a constraint block of {category.blocks}"
+    return "the derivation block" if category.derivation else "–"
+
+
+def _source_table(described: dict[str, Any], pools: dict[str, Pool]) -> str:
+    rows = [
+        (name, source.path, source.licence or "not stated", f"{len(pools[name].rows):,}")
+        for name, source in described.items()
+        if name in pools
+    ]
+    return text_table(("pool", "from", "licence", "rows"), rows).to_markdown()

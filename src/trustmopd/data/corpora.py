@@ -1,0 +1,184 @@
+"""Pools: the records of a source as rows of one shape, checked. What is wrong is named with file and line."""
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tqdm.auto import tqdm
+
+from trustmopd.data.config import Source
+from trustmopd.data.ngrams import words_of
+from trustmopd.data.records import file_sha256, local_files, no_column, read_records
+
+Messages = list[dict[str, str]]
+
+
+class Constraint(NamedTuple):
+    checker: str
+    arguments: str  # JSON, without nulls: those come from tables that give every checker every argument
+
+
+@dataclass(frozen=True)
+class Row:
+    source: str
+    source_id: str
+    messages: Messages
+    parent: str | None = None
+    constraints: tuple[Constraint, ...] = ()
+    block: str | None = None
+    words: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", len(words_of(self.text)))
+
+    @property
+    def text(self) -> str:
+        """What the user says: what is screened and measured."""
+        return "\n".join(message["content"] for message in self.messages if message["role"] == "user")
+
+
+@dataclass(frozen=True)
+class Pool:
+    rows: list[Row]
+    read: int  # before `where`
+    sha256: str  # of the rows in order
+    files: dict[str, str]  # local files and their sha256
+
+
+def read_pool(name: str, source: Source, *, progress: bool = False) -> Pool:
+    """Every row of a source, checked. `name` is what errors call it, such as pools.math."""
+    columns = source.columns
+    wanted = [*columns.model_dump(exclude_none=True).values(), *source.where]
+    rows: list[Row] = []
+    seen: dict[str, str] = {}
+    digest = hashlib.sha256()
+    number = -1
+    records = read_records(source, name, wanted)
+    for number, (where, record) in enumerate(tqdm(records, desc=f"reading {name}", disable=not progress)):
+        where = f"{name}: {where}"
+        if not all(_at(record, column, where) in _as_list(value) for column, value in source.where.items()):
+            continue
+        source_id = str(number) if columns.id is None else str(_at(record, columns.id, where))
+        if source_id in seen:
+            raise ValueError(
+                f"{where}: the id {source_id!r} is that of {seen[source_id]} too, and ids tell prompts apart. Make "
+                "them differ, or set columns.id to null to number the rows."
+            )
+        seen[source_id] = where.removeprefix(f"{name}: ")
+        row = _row(record, source, source_id, where)
+        rows.append(row)
+        digest.update(json.dumps([source_id, row.messages, row.constraints], ensure_ascii=False).encode() + b"\n")
+    if not rows:
+        found = f"none of its {number + 1} rows has {source.where}" if number >= 0 else "it is empty"
+        raise ValueError(f"{name}: {source.path} gives no prompt: {found}. Check path, split and `where`.")
+    return Pool(rows, number + 1, digest.hexdigest(), {str(f): file_sha256(f) for f in local_files(source.path, name)})
+
+
+def _row(record: dict[str, Any], source: Source, source_id: str, where: str) -> Row:
+    columns = source.columns
+    messages = _messages(_at(record, columns.prompt, where), columns.prompt, where)
+    parent = _at(record, columns.parent, where) if columns.parent else None
+    if parent is not None:
+        _text(parent, f"{where}, column {columns.parent!r}")
+    block = _at(record, columns.block, where) if columns.block else None
+    if block is not None:
+        _text(block, f"{where}, column {columns.block!r}")
+    elif source.block_after:
+        _, found, after = messages[-1]["content"].rpartition(source.block_after)
+        block = after if found else None
+    return Row(source.path, source_id, messages, parent, _constraints(record, source, where), block or None)
+
+
+def _messages(prompt: Any, column: str, where: str) -> Messages:
+    where = f"{where}, column {column!r}"
+    if not isinstance(prompt, list):
+        return [{"role": "user", "content": _text(prompt, where, blank=False)}]
+    for message in prompt:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise ValueError(
+                f"{where} holds {str(message)[:80]!r}, not a message. Give text, or a list such as [{{'role': 'user', "
+                "'content': '…'}}]."
+            )
+    messages = [{"role": m["role"], "content": _text(m.get("content"), where, blank=False)} for m in prompt]
+    if not any(message["role"] == "user" for message in messages):
+        raise ValueError(f"{where} has no message of the user, so there is no prompt. Drop the row.")
+    return messages
+
+
+def _constraints(record: dict[str, Any], source: Source, where: str) -> tuple[Constraint, ...]:
+    columns = source.columns
+    if columns.checkers is None:
+        return ()
+    checkers = _list_at(record, columns.checkers, where)
+    for checker in checkers:
+        _text(checker, f"{where}, column {columns.checkers!r}", blank=False)
+    arguments = _list_at(record, columns.arguments, where) if columns.arguments else [None] * len(checkers)
+    if len(arguments) != len(checkers):
+        raise ValueError(
+            f"{where}: {len(checkers)} checkers in {columns.checkers!r} and {len(arguments)} in {columns.arguments!r}. "
+            "Each checker needs its arguments, {} for none."
+        )
+    return tuple(
+        Constraint(checker, _arguments(given, f"{where}, column {columns.arguments!r}"))
+        for checker, given in zip(checkers, arguments, strict=True)
+    )
+
+
+def _arguments(given: Any, where: str) -> str:
+    try:
+        given = json.loads(given) if isinstance(given, str) else given
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} holds {given[:80]!r}, which is not JSON ({error}). Mend the row.") from None
+    if given is not None and not isinstance(given, dict):
+        raise ValueError(f"{where} holds {str(given)[:80]!r}, not a mapping of arguments. Mend the row.")
+    kept = {key: value for key, value in (given or {}).items() if value is not None}
+    return json.dumps(kept, ensure_ascii=False, sort_keys=True)
+
+
+def _list_at(record: dict[str, Any], column: str, where: str) -> list[Any]:
+    """A list, or the JSON text of one, which is how CSV holds it."""
+    value = _at(record, column, where)
+    if isinstance(value, str):
+        with suppress(json.JSONDecodeError):
+            value = json.loads(value)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ValueError(f"{where}, column {column!r} holds {str(value)[:80]!r}, not a list. Mend the row.")
+    return value
+
+
+def _text(value: Any, where: str, *, blank: bool = True) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{where} holds {str(value)[:80]!r} ({type(value).__name__}), not text. Mend or drop the row.")
+    if not blank and not value.strip():
+        raise ValueError(f"{where} is blank. Drop the row.")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{where} holds half a character at position {error.start} (a lone surrogate). Mend or drop the row."
+            ) from None
+    return value
+
+
+def _at(record: dict[str, Any], column: str, where: str) -> Any:
+    """The value of a column, or of a field inside one; of a list of structs, the list of that field."""
+    if column in record:
+        return record[column]
+    value: Any = record
+    for part in column.split("."):
+        if isinstance(value, list) and all(isinstance(each, dict) and part in each for each in value):
+            value = [each[part] for each in value]
+        elif isinstance(value, dict) and part in value:
+            value = value[part]
+        else:
+            raise ValueError(no_column(where, column, list(value) if isinstance(value, dict) else [repr(value)[:80]]))
+    return value
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

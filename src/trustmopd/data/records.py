@@ -1,0 +1,147 @@
+"""Records from where they lie: Hub datasets and local files. What cannot be read is named with file and line."""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from trustmopd.data.config import Source
+
+Record = tuple[str, dict[str, Any]]  # where it stands, for messages; and what it holds
+
+
+def local_files(path: str, name: str) -> list[Path]:
+    """The files that a path means; none if it is a Hub id."""
+    local = Path(path)
+    if local.is_file():
+        if local.suffix not in _READERS:
+            raise ValueError(f"{name}: {path} ends in {local.suffix!r}; it must be one of {', '.join(_READERS)}.")
+        return [local]
+    if local.is_dir():
+        files = sorted(file for file in local.iterdir() if file.suffix in _READERS)
+        if len({file.suffix for file in files}) != 1:
+            found = "none" if not files else ", ".join(sorted({file.suffix for file in files}))
+            raise ValueError(f"{name}: folder {path} must hold files of one kind ({', '.join(_READERS)}), has {found}.")
+        return files
+    if local.suffix in _READERS or local.is_absolute() or path.startswith("."):
+        raise FileNotFoundError(f"{name}: {path} does not exist. Give a file, a folder, or the id of a Hub dataset.")
+    return []
+
+
+def read_records(source: Source, name: str, columns: Sequence[str] | None = None) -> Iterator[Record]:
+    """Rows as they are, each with its place. Of columnar sources only `columns` are read: some hold gigabytes of
+    solutions beside the prompts."""
+    files = local_files(source.path, name)
+    for file in files:
+        try:
+            yield from _READERS[file.suffix](file, columns)
+        except (OSError, ValueError, csv.Error) as error:  # pyarrow's are among these, and do not name the file
+            named = type(error) is ValueError and str(file) in str(error)
+            raise ValueError(f"{name}: {error}" if named else f"{name}: {file} cannot be read: {error}.") from None
+    if not files:
+        yield from _hub(source, name, columns)
+
+
+def _jsonl(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            where = f"{path}, line {number}"
+            if raw.strip():
+                yield where, _object(_json_value(_decode(raw, where), where), where)
+
+
+def _json(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
+    raw = path.read_bytes()
+    rows = _json_value(_decode(raw, str(path)), str(path))
+    if not isinstance(rows, list):
+        raise ValueError(f"{path} holds {type(rows).__name__}, not a list of rows. Give [{{…}}, …], or JSON Lines.")
+    for number, row in enumerate(rows):
+        where = f"{path}, row {number}"
+        yield where, _object(row, where)
+
+
+def _csv(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
+    reader = csv.DictReader(io.StringIO(_decode(path.read_bytes(), str(path)), newline=""))
+    for row in reader:
+        where = f"{path}, line {reader.line_num}"
+        if None in row or None in row.values():
+            raise ValueError(f"{where}: not as many cells as the header has columns. Mend the row.")
+        yield where, row
+
+
+def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Record]:
+    with pq.ParquetFile(path) as file:
+        number = 0
+        for batch in file.iter_batches(columns=_top_level(columns, file.schema_arrow.names, str(path))):
+            for row in batch.to_pylist():
+                yield f"{path}, row {number}", row
+                number += 1
+
+
+def _hub(source: Source, name: str, columns: Sequence[str] | None) -> Iterator[Record]:
+    from datasets import load_dataset
+
+    try:
+        dataset = load_dataset(
+            source.path, source.subset, data_files=source.files, split=source.split, revision=source.revision
+        )
+    except Exception as error:  # datasets raises another class for each reason
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ValueError(
+            f"{name}: Hub dataset {source.path!r} cannot be read: {reason}. Without network, download it elsewhere and "
+            f"give its files: {name}.path=FILE."
+        ) from None
+    where = f"Hub dataset {source.path}"
+    for number, row in enumerate(dataset.select_columns(_top_level(columns, dataset.column_names, f"{name}: {where}"))):
+        yield f"{where}, row {number}", row
+
+
+def _top_level(columns: Sequence[str] | None, there: list[str], where: str) -> list[str]:
+    """The columns to read: `metadata` for `metadata.original_instruction`."""
+    if columns is None:
+        return there
+    for column in columns:
+        if column not in there and column.split(".")[0] not in there:
+            raise ValueError(no_column(where, column, there))
+    return [name for name in there if any(name in (column, column.split(".")[0]) for column in columns)]
+
+
+def no_column(where: str, column: str, there: Sequence[str]) -> str:
+    return f"{where} has no column {column!r}; there is {', '.join(there)}. Name the right one in `columns`."
+
+
+_READERS = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}
+
+
+def _decode(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        place = f"{where}, byte {error.start}" if ", line" in where else f"{where}, line {line}"
+        raise ValueError(f"{place}: not UTF-8 ({error.reason}). Convert the file.") from None
+
+
+def _json_value(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        place = where if ", line" in where else f"{where}, line {line}"
+        raise ValueError(f"{place}: not valid JSON ({getattr(error, 'msg', error)}). Mend it.") from None
+
+
+def _object(row: Any, where: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise ValueError(f'{where} holds {str(row)[:80]!r}, not an object with columns. Write {{"prompt": …}}.')
+    return row
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
