@@ -133,12 +133,16 @@ def _choose(
             else:
                 chosen[place] = rows[row]
     if short:
-        raise ValueError(_shortage(config, places, short))
+        raise ValueError(_shortage(config, places, screenings, short))
     return [row for row in chosen if row is not None]
 
 
 def _shortage(
-    config: DataConfig, places: list[Place], short: Counter[tuple[str, int | None, Bucket]], most: int = 4
+    config: DataConfig,
+    places: list[Place],
+    screenings: dict[str, Screening],
+    short: Counter[tuple[str, int | None, Bucket]],
+    most: int = 4,
 ) -> str:
     wanted = Counter((place.category, place.need.constraints, place.length) for place in places)
     lines = []
@@ -147,10 +151,13 @@ def _shortage(
         many = "" if number is None else f", {number} constraint{'s' * (number != 1)}"
         pool = config.categories[category].pool
         lines.append(f"{category!r}{many}, {length}: {wanted[key]} wanted of pool {pool!r}, short by {missing}")
+    asked = Counter(config.categories[place.category].pool for place in places)
+    pools = {config.categories[category].pool for category, _, _ in short}
+    sizes = ", ".join(f"{asked[pool]} of the {len(screenings[pool].kept)} in {pool!r}" for pool in sorted(pools))
     more = f"; and {len(short) - most} more buckets" if len(short) > most else ""
     return (
-        f"the quotas cannot be filled: {'; '.join(lines)}{more}. Lower the count, match less (`match`, "
-        "`length_edges`), or add rows to the pool."
+        f"the quotas cannot be filled: {'; '.join(lines)}{more} (all categories together ask for {sizes}). Lower a "
+        "count, match less (`match`, `length_edges`), or add rows to the pool."
     )
 
 

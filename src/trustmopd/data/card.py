@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trustmopd import __version__
 from trustmopd.data.build import PromptSet
 from trustmopd.data.compose import donors
 from trustmopd.data.config import Category
@@ -94,7 +93,6 @@ def _card(built: PromptSet) -> dict[str, Any]:
     }
     return {
         "name": config.name,
-        "trustmopd": __version__,
         "seed": config.seed,
         "prompts": len(built.records),
         "prompt_hash": hash_of(record["prompt"] for record in built.records),
@@ -144,9 +142,9 @@ def _readme(built: PromptSet, card: dict[str, Any]) -> str:
     parts: Iterable[str] = (
         f"---\nconfigs:\n- config_name: default\n  data_files: prompts.{config.format}\n---\n",
         f"# {config.name}\n",
-        f"{card['prompts']:,} prompts for on-policy distillation, built by trustmopd {__version__} with seed "
-        f"{config.seed}. `card.json` has the whole configuration, counts and hashes; `removed.json` what screening "
-        "took out and what it matched.\n",
+        f"{card['prompts']:,} prompts for on-policy distillation, built by trustmopd with seed {config.seed}. "
+        "`card.json` has the whole configuration, counts and hashes; `removed.json` what screening took out, and what "
+        "it matched.\n",
         kinds.to_markdown(),
         "## Sources and licences\n",
         _source_table(config.pools, built.pools),

@@ -93,8 +93,8 @@ def _hub(source: Source, name: str, columns: Sequence[str] | None) -> Iterator[R
     except Exception as error:  # datasets raises another class for each reason
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise ValueError(
-            f"{name}: Hub dataset {source.path!r} cannot be read: {reason}. Without network, download it elsewhere and "
-            f"give its files: {name}.path=FILE."
+            f"{name}: {source.path!r} is no file or folder here, and cannot be read as a Hub dataset: {reason}. "
+            f"Without network, download it elsewhere and give its files: {name}.path=FILE."
         ) from None
     where = f"Hub dataset {source.path}"
     for number, row in enumerate(dataset.select_columns(_top_level(columns, dataset.column_names, f"{name}: {where}"))):
