@@ -8,6 +8,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 Key = TypeVar("Key", bound=Hashable)
 Named = TypeVar("Named")
 
@@ -42,8 +45,9 @@ class Need:
     constraints: int | None = None
     length: Bucket = Bucket()
 
-    def fits(self, words: int, constraints: int) -> bool:
-        return self.constraints in (None, constraints) and self.length.low <= words < self.length.high
+    def fits(self, words: NDArray[np.int64], constraints: NDArray[np.int64]) -> NDArray[np.bool_]:
+        long_enough = (words >= self.length.low) & (words < self.length.high)
+        return long_enough if self.constraints is None else long_enough & (constraints == self.constraints)
 
 
 def shuffled(items: Iterable[Named], seed: int, purpose: str, names: Iterable[str]) -> list[Named]:
@@ -67,7 +71,8 @@ def fill(needs: Sequence[Need], rows: Sequence[tuple[int, int]]) -> list[int | N
     The most demanding needs choose first, each the first row that fits. Where none is left, rows change hands along an
     augmenting path: this is maximum bipartite matching, so a shortage is the pool's and not the order's.
     """
-    fitting = {need: [place for place, row in enumerate(rows) if need.fits(*row)] for need in set(needs)}
+    words, constraints = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+    fitting = {need: np.flatnonzero(need.fits(words, constraints)).tolist() for need in set(needs)}
     chosen: list[int | None] = [None] * len(needs)
     holder: dict[int, int] = {}  # row → need that has it; a row once held stays held
     passed: Counter[Need] = Counter()  # rows at the head of `fitting` known to be held

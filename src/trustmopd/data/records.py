@@ -23,9 +23,11 @@ def local_files(path: str, name: str) -> list[Path]:
             raise ValueError(f"{name}: {path} ends in {local.suffix!r}; it must be one of {', '.join(_READERS)}.")
         return [local]
     if local.is_dir():
-        files = sorted(file for file in local.iterdir() if file.suffix in _READERS)
+        there = sorted(file for file in local.iterdir() if file.suffix in _READERS)
+        # A prompt set's card is JSON beside its prompts: .json and .csv files count where there are no others.
+        files = [file for file in there if file.suffix in (".parquet", ".jsonl")] or there
         if len({file.suffix for file in files}) != 1:
-            found = "none" if not files else ", ".join(sorted({file.suffix for file in files}))
+            found = ", ".join(sorted({file.suffix for file in files})) or "none"
             raise ValueError(f"{name}: folder {path} must hold files of one kind ({', '.join(_READERS)}), has {found}.")
         return files
     if local.suffix in _READERS or local.is_absolute() or path.startswith("."):

@@ -1,0 +1,151 @@
+"""Pools are read from every kind of file alike, and what is wrong with one is named with file and line."""
+
+import csv
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from data import pools
+
+from trustmopd.data.config import Columns, Source
+from trustmopd.data.corpora import read_pool
+
+ROWS = [
+    {"id": "a", "prompt": "Ein Stück, bitte.", "checkers": ["x:y"], "arguments": [{"N": 2}]},
+    {"id": "b", "prompt": 'Say "hi",\nthen stop.', "checkers": [], "arguments": []},
+]
+COLUMNS = Columns(id="id", checkers="checkers", arguments="arguments")
+
+
+def stored(rows, kind, folder):
+    path = folder / f"pool.{kind.removeprefix('folder of ')}"
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    elif path.suffix == ".csv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows({k: v if isinstance(v, str) else json.dumps(v) for k, v in row.items()} for row in rows)
+    else:
+        pools.write_jsonl(path, rows)
+    return str(path.parent if kind.startswith("folder") else path)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet", "folder of jsonl", "folder of parquet"])
+def test_every_kind_of_file_gives_the_same_rows(tmp_path, kind):
+    pool = read_pool("pools.x", Source(path=stored(ROWS, kind, tmp_path), columns=COLUMNS))
+    assert [(row.source_id, row.text, row.constraints) for row in pool.rows] == [
+        ("a", ROWS[0]["prompt"], (("x:y", '{"N": 2}'),)),
+        ("b", ROWS[1]["prompt"], ()),
+    ]
+    reference = read_pool("pools.x", Source(path=pools.write_jsonl(tmp_path / "r" / "r.jsonl", ROWS), columns=COLUMNS))
+    assert pool.sha256 == reference.sha256
+
+
+def test_conversations_are_kept_and_only_the_user_is_screened(tmp_path):
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi."}]
+    pool = read_pool("pools.x", Source(path=pools.write_jsonl(tmp_path / "a.jsonl", [{"prompt": turns}])))
+    assert (pool.rows[0].messages, pool.rows[0].text, pool.rows[0].words) == (turns, "Hi.", 1)
+
+
+def test_a_block_is_what_follows_the_last_separator_and_rows_without_one_have_none(tmp_path):
+    rows = [{"prompt": "problem\n\nmore of it\n\nblock of\nlines"}, {"prompt": "no block"}]
+    pool = read_pool("pools.x", Source(path=pools.write_jsonl(tmp_path / "a.jsonl", rows), block_after="\n\n"))
+    assert [row.block for row in pool.rows] == ["block of\nlines", None]
+
+
+GOOD = b'{"prompt": "a", "id": "1"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "words"),
+    [
+        ("a.jsonl", GOOD + b'{"question": "b", "id": "2"}\n', {}, ("line 2", "no column 'prompt'", "question, id")),
+        ("a.jsonl", GOOD + b'{"prompt": 12}\n', {}, ("line 2", "'12' (int), not text")),
+        ("a.jsonl", GOOD + b'{"prompt": null}\n', {}, ("line 2", "(NoneType), not text")),
+        ("a.jsonl", GOOD + b'{"prompt": "  "}\n', {}, ("line 2", "blank")),
+        ("a.jsonl", GOOD + b'\n{"prompt": "caf\xe9"}\n', {}, ("line 3", "not UTF-8")),
+        ("a.jsonl", GOOD + b'{"prompt": "\\ud800 x"}\n', {}, ("line 2", "half a character")),
+        ("a.jsonl", GOOD + b'{"prompt": "b"\n', {}, ("line 2", "not valid JSON")),
+        ("a.jsonl", GOOD + b'["b"]\n', {}, ("line 2", "not an object")),
+        ("a.jsonl", GOOD + b'{"prompt": [{"role": "user"}]}\n', {}, ("line 2", "(NoneType), not text")),
+        ("a.jsonl", GOOD + b'{"prompt": ["b"]}\n', {}, ("line 2", "'b', not a message")),
+        ("a.jsonl", b'{"prompt": [{"role": "system", "content": "b"}]}\n', {}, ("line 1", "no message of the user")),
+        ("a.jsonl", GOOD * 2, {"id": "id"}, ("line 2", "the id '1'", "line 1", "columns.id")),
+        ("a.jsonl", b"", {}, ("it is empty",)),
+        ("a.jsonl", b'{"prompt": "a", "c": "x"}\n', {"checkers": "c"}, ("line 1", "'x', not a list")),
+        (
+            "a.jsonl",
+            b'{"prompt": "a", "c": ["x"], "k": []}\n',
+            {"checkers": "c", "arguments": "k"},
+            ("line 1", "1 checkers in 'c' and 0 in 'k'"),
+        ),
+        (
+            "a.jsonl",
+            b'{"prompt": "a", "c": ["x"], "k": ["{"]}\n',
+            {"checkers": "c", "arguments": "k"},
+            ("line 1", "which is not JSON"),
+        ),
+        ("a.json", b'[{"prompt": "a"},\n {"prompt": }]', {}, ("line 2", "not valid JSON")),
+        ("a.json", b'{"prompt": "a"}', {}, ("holds dict, not a list of rows",)),
+        ("a.json", b'[{"prompt": "a"},\n {"prompt": "caf\xe9"}]', {}, ("line 2", "not UTF-8")),
+        ("a.csv", b"prompt,id\na,1\nb\n", {}, ("line 3", "not as many cells")),
+        ("a.csv", b"question,id\na,1\n", {}, ("line 2", "no column 'prompt'", "question, id")),
+        ("a.parquet", b"PAR1 cut short", {}, ("cannot be read",)),
+        ("a.txt", b"a", {}, (".txt", ".jsonl, .json, .csv, .parquet")),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_named_with_its_line(tmp_path, name, content, columns, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError) as refusal:
+        read_pool("pools.math", Source(path=str(tmp_path / name), columns=Columns(**columns)))
+    said = str(refusal.value)
+    assert [word for word in ("pools.math", name, *words) if word not in said] == [], said
+    assert "\n" not in said and len(said) < 400
+
+
+def test_a_missing_column_of_a_table_is_named_with_those_that_are_there(tmp_path):
+    path = stored(ROWS, "parquet", tmp_path)
+    with pytest.raises(ValueError, match=r"pool.parquet has no column 'question'; there is id, prompt, checkers"):
+        read_pool("pools.x", Source(path=path, columns=Columns(prompt="question")))
+
+
+def test_a_missing_field_of_a_struct_is_named(tmp_path):
+    path = pools.write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "metadata": {"mode": "x"}}])
+    with pytest.raises(ValueError, match=r"line 1 has no column 'metadata.parent'; there is mode"):
+        read_pool("pools.x", Source(path=path, columns=Columns(parent="metadata.parent")))
+
+
+def test_a_filter_that_no_row_passes_is_named_with_the_rows_read(tmp_path):
+    path = pools.write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "subset": "x"}] * 3)
+    with pytest.raises(ValueError, match=r"none of its 3 rows has \{'subset': 'y'\}"):
+        read_pool("pools.x", Source(path=path, where={"subset": "y"}))
+
+
+@pytest.mark.parametrize("path", ["missing.jsonl", "./missing", "/missing/folder"])
+def test_a_missing_file_is_named(path):
+    with pytest.raises(OSError, match=r"pools.x: .*missing.* does not exist"):
+        read_pool("pools.x", Source(path=path))
+
+
+def test_a_folder_of_two_kinds_of_file_is_refused(tmp_path):
+    stored(ROWS, "json", tmp_path), stored(ROWS, "csv", tmp_path)
+    with pytest.raises(ValueError, match=r"files of one kind .* has \.csv, \.json"):
+        read_pool("pools.x", Source(path=str(tmp_path)))
+
+
+def test_a_hub_dataset_without_network_is_named_with_the_way_out():
+    with pytest.raises(ValueError, match=r"pools.math: 'nobody/nothing' .* Hub dataset: .*pools.math.path=FILE"):
+        read_pool("pools.math", Source(path="nobody/nothing"))
+
+
+def test_only_the_columns_that_are_needed_are_read(tmp_path):
+    """DeepMath has 5 GB of solutions beside its questions. An unreadable column does no harm if nobody asks for it."""
+    path = tmp_path / "pool.parquet"
+    pq.write_table(pa.Table.from_pylist([{"prompt": "a", "solution": "s" * 1000}]), path, compression="none")
+    raw = path.read_bytes()
+    path.write_bytes(raw.replace(b"s" * 900, b"\xff" * 900))  # the statistics and one page of that column
+    assert read_pool("pools.x", Source(path=str(path))).rows[0].text == "a"
