@@ -1,0 +1,131 @@
+"""A user's day with prompt sets at the command line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+from data import pools
+from typer.testing import CliRunner
+
+from trustmopd.cli import app
+from trustmopd.data import load_prompts
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "150"})
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+def test_help_has_an_example_for_every_verb_and_no_verb_needs_torch(tmp_path):
+    for verb in ("build", "decontaminate", "show"):
+        assert f"Example: trustmopd data {verb}" in run(verb, "--help")
+    script = (
+        "import sys; from typer.testing import CliRunner; from trustmopd.cli import app\n"
+        "result = CliRunner().invoke(app, ['data', 'build', sys.argv[1]])\n"
+        "sys.exit(result.exit_code or 'torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", script, str(pools.small(tmp_path))]
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_build_then_show(tmp_path):
+    said = run("build", pools.small(tmp_path), "seed=3")
+    assert "Built 100 prompts: 20 math, 15 code, 25 if, 30 math-if, 10 math-code." in said
+    assert "│ math │ 120 │ 0 │ 0 │ 7 │ 0 │ 113 │" in said
+    assert json.loads((tmp_path / "out" / "card.json").read_text())["seed"] == 3
+    seen = run("show", tmp_path / "out", "--examples", "2")
+    assert "100 prompts in" in seen and "│ math + if │ 30 │ 30.0% │" in seen
+    assert seen.count("derive the answer mathematically") == 2
+    assert run("show", tmp_path / "out" / "prompts.parquet", "--examples", "0").count("derive the answer") == 0
+
+
+def test_a_set_is_not_built_over_another_before_any_work(tmp_path):
+    path = pools.small(tmp_path)
+    run("build", path)
+    (tmp_path / "math.jsonl").unlink()
+    said = run("build", path, code=1)
+    assert "holds something already" in said and "--overwrite" in said
+    assert "does not exist" in run("build", path, "--overwrite", code=1)
+    assert len(load_prompts(tmp_path / "out")) == 100, "the old set stays when the new one cannot be built"
+
+
+def test_show_prints_prompts_as_they_are(tmp_path):
+    path = pools.write_jsonl(tmp_path / "set.jsonl", [{"prompt": "Write [bold]x[/bold] and [/red]."}])
+    assert "Write [bold]x[/bold] and [/red]." in run("show", path)
+    assert "unlabelled" in run("show", path)
+
+
+def test_decontaminate_keeps_rows_as_they_are_and_says_what_went(tmp_path):
+    rows = pools.code(30)
+    rows[4]["question"] = rows[3]["question"].upper()
+    comparison = pools.write_jsonl(tmp_path / "eval.jsonl", [{"problem": rows[0]["question"] + "!"}])
+    source = pools.write_jsonl(tmp_path / "pool.jsonl", rows)
+    for out in (tmp_path / "kept.jsonl", tmp_path / "kept.parquet"):
+        said = run(
+            *("decontaminate", source, "--column", "question", "--against", f"{comparison}:problem", "--out", out),
+            *("--parent", "metadata.original_instruction"),
+        )
+        assert "│ pool.jsonl │ 30 │ 1 │ 0 │ 1 │ 0 │ 28 │" in said
+        assert load_prompts(out).to_list() == [row for i, row in enumerate(rows) if i not in (0, 4)]
+        removed = json.loads((tmp_path / "kept.removed.json").read_text())
+        assert [(each["row"], each["rule"]) for each in removed["removed"]] == [(0, "cross_exact"), (4, "within_exact")]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["pools.math.path=nobody/nothing"], ["pools.math", "nobody/nothing", "pools.math.path=FILE"]),
+        (["pools.math.path=gone.jsonl"], ["pools.math: gone.jsonl does not exist"]),
+        (
+            ["pools.math.columns.prompt=problem"],
+            ["math.jsonl, line 1 has no column 'problem'", "is question"],
+        ),
+        (["comparison.evaluation.columns.prompt=x"], ["comparison.evaluation", "no column 'x'"]),
+        (["categories.math.pool=maths"], ["categories.math.pool = 'maths'", "math, code, if, blocks"]),
+        (["categories.math.counts=3"], ["categories.math.counts = 3", "Did you mean `count`?"]),
+        (["categories.math.count=0"], ["categories.math.count = 0", "greater than 0"]),
+        (["categories.math-if.derivation=true"], ["categories.math-if", "Drop one"]),
+        (["categories.math-if.like=math"], ["Write like: blocks"]),
+        (["categories.if.constraints={1: 3}"], ["add up to 3, not to count = 25"]),
+        (["pools.math.licence=null"], ["pools.math.licence is missing"]),
+        (["length_edges=[10, 5]"], ["length_edges = [10, 5]", "ascending"]),
+        (["seed=one"], ["seed = 'one'"]),
+        (["decontamination.threshold=2"], ["decontamination.threshold = 2"]),
+        (["format=csv"], ["format = 'csv'", "parquet or jsonl"]),
+    ],
+)
+def test_a_slip_is_told_in_one_line_and_nothing_is_written(tmp_path, overrides, words):
+    said = run("build", pools.small(tmp_path), *overrides, code=1)
+    assert [word for word in words if word not in said] == [], said
+    assert "Traceback" not in said
+    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+
+
+def test_a_missing_or_broken_config_is_named(tmp_path):
+    assert "gone.yaml does not exist" in run("build", tmp_path / "gone.yaml", code=1)
+    (tmp_path / "list.yaml").write_text("- a")
+    assert "no fields" in run("build", tmp_path / "list.yaml", code=1)
+    (tmp_path / "part.yaml").write_text(yaml.safe_dump({"name": "x", "output": "y", "pools": {"a": {"path": "b"}}}))
+    assert "categories is missing" in run("build", tmp_path / "part.yaml", code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--out", "kept.csv"], "--out kept.csv ends in '.csv'"),
+        (["--out", "kept.jsonl", "--against", "gone.jsonl"], "gone.jsonl does not exist"),
+        (["--out", "kept.jsonl", "--threshold", "1.5"], "threshold = 1.5"),
+        (["--out", "kept.jsonl", "--column", "prompt"], "no column 'prompt'"),
+    ],
+)
+def test_decontaminate_names_what_it_cannot_do_and_writes_nothing(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    pools.write_jsonl(tmp_path / "pool.jsonl", pools.mathematics(3))
+    said = run(
+        "decontaminate", "pool.jsonl", "--column", "question", "--against", "pool.jsonl:question", *arguments, code=1
+    )
+    assert words in said
+    assert [path.name for path in tmp_path.iterdir()] == ["pool.jsonl"]
