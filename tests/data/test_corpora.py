@@ -75,6 +75,7 @@ GOOD = b'{"prompt": "a", "id": "1"}\n'
         ("a.jsonl", GOOD + b'{"prompt": ["b"]}\n', {}, ("line 2", "'b', not a message")),
         ("a.jsonl", b'{"prompt": [{"role": "system", "content": "b"}]}\n', {}, ("line 1", "no message of the user")),
         ("a.jsonl", GOOD * 2, {"id": "id"}, ("line 2", "the id '1'", "line 1", "columns.id")),
+        ("a.jsonl", b'{"prompt": "a", "id": null}\n', {"id": "id"}, ("line 1", "the id None", "columns.id")),
         ("a.jsonl", b"", {}, ("it is empty",)),
         ("a.jsonl", b'{"prompt": "a", "c": "x"}\n', {"checkers": "c"}, ("line 1", "'x', not a list")),
         (

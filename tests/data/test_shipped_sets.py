@@ -13,6 +13,7 @@ from trustmopd.data.build import build
 from trustmopd.data.card import write_prompt_set
 from trustmopd.data.compose import DERIVATION
 from trustmopd.data.config import load_config
+from trustmopd.recipe import load_recipe
 
 CONFIGS = Path(__file__).parents[2] / "recipes" / "data"
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -172,3 +173,19 @@ def test_real_pools_become_a_set_end_to_end(tmp_path):
     folder = write_prompt_set(built)
     assert len(load_prompts(folder)) == 1540 + 100 + 2131 + 60 + 50
     assert (folder / "README.md").read_text().count("| math | 7,473 |") == 1
+
+
+def test_the_page_about_prompt_sets_lists_each_shipped_one_and_its_example_loads(tmp_path):
+    page = (CONFIGS.parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+    listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `") and ".yaml" in line]
+    assert sorted(listed) == sorted(path.name for path in CONFIGS.glob("*.yaml"))
+    (tmp_path / "config.yaml").write_text(page.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    config = load_config(tmp_path / "config.yaml")
+    assert list(config.categories) == ["math", "math-if", "math-code"]
+
+
+def test_the_recipes_find_the_sets_where_the_configs_put_them():
+    recipes = CONFIGS.parent / "smollm3-3b"
+    wanted = {load_recipe(path).prompts.path for path in recipes.glob("*.yaml")}
+    names = ("singlecap", "multicap", "transfer-singlecap", "transfer-multicap")
+    assert wanted == {str(load_config(CONFIGS / f"{name}.yaml").output) for name in names}

@@ -3,7 +3,8 @@
 import hashlib
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
@@ -28,10 +29,10 @@ class Row:
     parent: str | None = None
     constraints: tuple[Constraint, ...] = ()
     block: str | None = None
-    words: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "words", len(words_of(self.text)))
+    @cached_property
+    def words(self) -> int:
+        return len(words_of(self.text))
 
     @property
     def text(self) -> str:
@@ -60,7 +61,7 @@ def read_pool(name: str, source: Source, *, progress: bool = False) -> Pool:
         where = f"{name}: {where}"
         if not all(_at(record, column, where) in _as_list(value) for column, value in source.where.items()):
             continue
-        source_id = str(number) if columns.id is None else str(_at(record, columns.id, where))
+        source_id = str(number) if columns.id is None else _identifier(_at(record, columns.id, where), where)
         if source_id in seen:
             raise ValueError(
                 f"{where}: the id {source_id!r} is that of {seen[source_id]} too, and ids tell prompts apart. Make "
@@ -86,9 +87,16 @@ def _row(record: dict[str, Any], source: Source, source_id: str, where: str) -> 
     if block is not None:
         _text(block, f"{where}, column {columns.block!r}")
     elif source.block_after:
-        _, found, after = messages[-1]["content"].rpartition(source.block_after)
+        said = [message["content"] for message in messages if message["role"] == "user"]
+        _, found, after = said[-1].rpartition(source.block_after)
         block = after if found else None
     return Row(source.path, source_id, messages, parent, _constraints(record, source, where), block or None)
+
+
+def _identifier(value: Any, where: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise ValueError(f"{where} has the id {value!r}, which names nothing. Mend it, or set columns.id to null.")
+    return str(value)
 
 
 def _messages(prompt: Any, column: str, where: str) -> Messages:
@@ -98,8 +106,8 @@ def _messages(prompt: Any, column: str, where: str) -> Messages:
     for message in prompt:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise ValueError(
-                f"{where} holds {str(message)[:80]!r}, not a message. Give text, or a list such as [{{'role': 'user', "
-                "'content': '…'}}]."
+                f"{where} holds {str(message)[:80]!r}, not a message. Give text, or a list such as "
+                "[{'role': 'user', 'content': '…'}]."
             )
     messages = [{"role": m["role"], "content": _text(m.get("content"), where, blank=False)} for m in prompt]
     if not any(message["role"] == "user" for message in messages):

@@ -114,7 +114,7 @@ def _top_level(columns: Sequence[str] | None, there: list[str], where: str) -> l
 
 
 def no_column(where: str, column: str, there: Sequence[str]) -> str:
-    return f"{where} has no column {column!r}; there is {', '.join(there)}. Name the right one in `columns`."
+    return f"{where} has no column {column!r}; there is {', '.join(there)}. Name the right one."
 
 
 _READERS = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}
