@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from trustmopd.data.ngrams import Corpus, read_corpus
@@ -108,18 +109,23 @@ class _Index:
         self.corpus, self.threshold = corpus, threshold
         self.sizes = corpus.sizes
         self.by_key: dict[str, int] = {}
-        self.by_gram: defaultdict[int, list[int]] = defaultdict(list)
+        # n-gram → (size of a text, place of the n-gram in it) → texts: of a template's thousands, one look at
+        # size and place leaves out all that cannot be similar enough
+        self.by_gram: dict[int, defaultdict[tuple[int, int], list[int]]] = {}
         self.marked = np.zeros(corpus.distinct, bool)
 
-    def _prefix(self, text: int) -> list[int]:
+    def _prefix(self, text: int) -> Iterator[tuple[int, int]]:
+        """The rarest n-grams that some other text has too, each with its place."""
         grams = self.corpus.grams_of(text)
         rarest = grams[: len(grams) - math.ceil(self.threshold * len(grams) - _SLACK) + 1]
-        return rarest[np.searchsorted(rarest, self.corpus.shared) :].tolist()
+        alone = int(np.searchsorted(rarest, self.corpus.shared))
+        return enumerate(rarest[alone:].tolist(), start=alone)
 
     def add(self, text: int) -> None:
         self.by_key.setdefault(self.corpus.keys[text], text)
-        for gram in self._prefix(text):
-            self.by_gram[gram].append(text)
+        size = int(self.sizes[text])
+        for place, gram in self._prefix(text):
+            self.by_gram.setdefault(gram, defaultdict(list))[size, place].append(text)
 
     def exact(self, text: int) -> tuple[int, float] | None:
         match = self.by_key.get(self.corpus.keys[text])
@@ -127,23 +133,29 @@ class _Index:
 
     def similar(self, text: int) -> tuple[int, float] | None:
         """The first text added whose similarity reaches the threshold, and the similarity."""
-        found = {other for gram in self._prefix(text) for other in self.by_gram.get(gram, ())}
-        if not found:
-            return None
-        others = np.array(sorted(found))
-        size, sizes = self.sizes[text], self.sizes[others]
-        others = others[np.minimum(sizes, size) >= self.threshold * np.maximum(sizes, size) - _SLACK]
+        others = self._possible(text)
         if not len(others):
             return None
-        sizes = self.sizes[others]
-        grams = self.corpus.grams_of(text)
+        sizes, grams = self.sizes[others], self.corpus.grams_of(text)
         self.marked[grams] = True
-        candidates = np.concatenate([self.corpus.grams_of(other) for other in others])
-        common = np.add.reduceat(self.marked[candidates], np.cumsum(sizes) - sizes, dtype=np.int64)
+        theirs = np.concatenate([self.corpus.grams_of(other) for other in others])
+        common = np.add.reduceat(self.marked[theirs], np.cumsum(sizes) - sizes, dtype=np.int64)
         self.marked[grams] = False
-        similarity = common / (sizes + size - common)
+        similarity = common / (sizes + len(grams) - common)
         matches = np.flatnonzero(similarity >= self.threshold)
         return (int(others[matches[0]]), float(similarity[matches[0]])) if len(matches) else None
+
+    def _possible(self, text: int) -> NDArray[np.int64]:
+        """The texts that may be similar enough. Two that share their first n-gram at place i of m in one and j of n in
+        the other share at most min(m − i, n − j) in all, and need t / (1 + t) · (m + n)."""
+        size = int(self.sizes[text])
+        share = self.threshold / (1 + self.threshold)
+        found: set[int] = set()
+        for place, gram in self._prefix(text):
+            for (other_size, other_place), texts in self.by_gram.get(gram, {}).items():
+                if min(size - place, other_size - other_place) >= share * (size + other_size) - _SLACK:
+                    found.update(texts)
+        return np.array(sorted(found), dtype=np.int64)
 
 
 def removal_table(pools: dict[str, tuple[int, dict[Rule, int]]]) -> TextTable:
