@@ -184,8 +184,8 @@ def test_texts_of_one_template_give_what_comparing_every_pair_gives():
     rng = random.Random(4)
     texts = [*templated(60, rng), *templated(60, rng, holes=(10, 30)), *templated(60, rng, 44), *templated(60, rng, 52)]
     rng.shuffle(texts)
-    found = agree(texts[60:], texts[:60])
-    assert found.kept and all(found.counts[rule] for rule in ("cross_ngram", "within_ngram"))
+    for found in (agree(texts[60:], texts[:60]), agree(texts, [])):
+        assert len(found.kept) > 60 and len(found.removed) > 10
 
 
 @pytest.mark.timeout(60)
