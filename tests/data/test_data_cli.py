@@ -14,7 +14,7 @@ from trustmopd.data import load_prompts
 
 
 def run(*arguments, code=0):
-    result = CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "150"})
+    result = CliRunner().invoke(app, ["data", *map(str, arguments)])
     assert result.exit_code == code, result.output
     return " ".join(result.output.split())
 

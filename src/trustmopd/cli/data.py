@@ -100,10 +100,11 @@ def show(
 
 
 def _print(table: TextTable, title: str) -> None:
-    first, *others = table.header
-    shown = Table(first, title=escape(title), title_justify="left")
-    for header in others:
-        shown.add_column(header, justify="right" if header else "left")  # a bar has no header
+    shown = Table(title=escape(title), title_justify="left")
+    for place, header in enumerate(table.header):
+        left = place == 0 or not header  # names, and bars, which have no header
+        # Headers of several words give way first: a narrow terminal must not cut a name or a figure.
+        shown.add_column(header, justify="left" if left else "right", no_wrap=" " not in header)
     for row in table.rows:
         shown.add_row(*map(escape, row))
     console.print(shown)
