@@ -2,7 +2,13 @@
 
 import csv
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -69,6 +75,48 @@ def test_tables_are_means_and_deviations_over_seeds_paired_by_seed(finished: Pat
     assert float(rows["", "routed-teachers"]["recovery_mean"]) == 1
     text = (finished / "results.md").read_text()
     assert "## MultiCap" in text and "`diagnose` says" in text and "relevant mass" in text
+
+
+def test_the_same_seed_gives_the_same_numbers_again(finished: Path, tmp_path: Path) -> None:
+    """Also when cells run side by side, in other processes and another order."""
+    reproduce(tmp_path, [1, 0], only=["multicap", "trust"], scale=SMALL, jobs=2)
+    first = {cell["seed"]: cell for cell in load_cells(finished) if cell["method"] == "trust"}
+    again = {cell["seed"]: cell for cell in load_cells(tmp_path)}
+    for seed in (0, 1):
+        for name in ("scores", "loss", "allocation", "max_weight"):
+            assert again[seed][name] == first[seed][name]
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_finished_cells_and_says_how_to_go_on(tmp_path: Path) -> None:
+    script = f"""
+if __name__ == "__main__":
+    from trustmopd.cli import app
+    from trustmopd.testbed import experiment, reproduce
+
+    small = experiment.Scale(**{asdict(SMALL)!r})
+    reproduce.Scale = lambda: small
+    only = ["--only", "multicap", "--only", "uniform"]
+    app(["reproduce", "testbed", "--seeds", "30", *only, "--out", {str(tmp_path / "out")!r}])
+"""
+    (tmp_path / "script.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, str(tmp_path / "script.py")]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    cells = tmp_path / "out" / "cells"
+    deadline = time.monotonic() + 200
+    while not list(cells.rglob("seed-*.json")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and its workers
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "finished cells are kept. Continue with: trustmopd reproduce testbed --seeds 30 --jobs 1" in stdout
+    assert "--only multicap --only uniform" in stdout
+    assert "Traceback" not in stderr
+    kept = load_cells(tmp_path / "out")
+    assert 0 < len(kept) < 30 and all("scores" in cell for cell in kept)
 
 
 def test_results_of_another_scale_or_world_are_not_mixed_in(finished: Path) -> None:

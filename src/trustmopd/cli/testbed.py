@@ -50,7 +50,9 @@ def reproduce(
 ) -> None:
     """The paper's comparison in the small world: every baseline and ablation on both prompt sets. Finished cells
     stay."""
-    with errors(again=f"trustmopd reproduce {what} --seeds {seeds} --jobs {jobs} --out {out}"):
+    options = [f"--only {name}" for name in only or ()] + ([f"--world {world}"] if world else [])
+    again = " ".join(["trustmopd reproduce", what, f"--seeds {seeds} --jobs {jobs} --out {out}", *options])
+    with errors(again, kept="finished cells"):
         if what != "testbed":
             raise ValueError(f"{what!r} cannot be reproduced here. Choose testbed.")
         from trustmopd.testbed.experiment import World

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import platform
+import signal
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -95,6 +96,8 @@ def reproduce(
                 bar.update()
         except BaseException:
             workers.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():  # a cell in progress has nothing to keep
+                worker.terminate()
             raise
 
 
@@ -191,6 +194,7 @@ def load_cells(out: Path) -> list[dict[str, Any]]:
 
 
 def _start_worker(threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides, and says one thing
     torch.set_num_threads(threads)
 
 
