@@ -1,5 +1,6 @@
 """One cell of the comparison: a prompt set, a method, a seed → scores on the evaluation splits."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,24 +11,26 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
-from trustmopd.files import read_json
+from trustmopd.files import read_json, write_json, write_text
+from trustmopd.recipe import Recipe
 from trustmopd.statistics import recovery
 from trustmopd.testbed.checkpoints import CARD, MODELS, SHIPPED, checkpoint
 from trustmopd.testbed.prompts import evaluation_set, prompt_set
 from trustmopd.testbed.sampling import sample_scores
 from trustmopd.testbed.tasks import DOMAINS
-from trustmopd.training import TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd.training import TrustMOPDTrainer
+from trustmopd.training.from_recipe import config_of, teachers_of
 
 #: The rows that tell the quickstart's story, in its order, as people read them.
 STORY = {"initial": "initial student", "uniform": "uniform", "trust": "trust", "routed-teachers": "routed teachers"}
 PROMPT_SETS = ("singlecap", "multicap")
-#: The rows of the paper's tables, as changes to the configuration below.
+#: The rows of the paper's tables, as a recipe's `allocation`.
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "trust": {},
-    "uniform": {"allocation": "uniform"},
-    "random": {"allocation": "random"},
-    **{f"single-{domain}": {"allocation": "single", "single_teacher": domain} for domain in DOMAINS},
-    "routed": {"allocation": "routed"},
+    "uniform": {"rule": "uniform"},
+    "random": {"rule": "random"},
+    **{f"single-{domain}": {"rule": "single", "teacher": domain} for domain in DOMAINS},
+    "routed": {"rule": "routed"},
     "likelihood": {"score": "likelihood"},
     "negative-entropy": {"score": "negative_entropy"},
     "teacher-student-kl": {"score": "teacher_student_kl"},
@@ -71,32 +74,48 @@ class World:
         return {name: str(checkpoint(name, self.root)) for name in MODELS if name in DOMAINS}
 
 
-def make_trainer(
-    world: World, prompts: str, method: str, seed: int, out: Path, scale: Scale, **changes: Any
-) -> TrustMOPDTrainer:
-    """The trainer that any user would build, on the small world's checkpoints."""
-    dataset = prompt_set(prompts, scale.steps * scale.batch_size, scale.prompt_seed)
-    args = TrustMOPDConfig(
-        **{
-            "output_dir": str(out),
-            "seed": seed,
-            "max_steps": scale.steps,
-            "global_batch_size": scale.batch_size,
-            "per_device_train_batch_size": scale.batch_size,
-            "learning_rate": scale.learning_rate,
-            "num_candidates": scale.num_candidates,
-            "max_completion_length": scale.max_completion_length,
-            "calibration_batches": scale.calibration_batches,
-            "bf16": False,  # 0.87M parameters: float32 is as fast, and exact
-            "gradient_checkpointing": False,
-            "save_strategy": "no",
-            "record_allocation_every": 1,
-            "disable_tqdm": True,
-            **METHODS[method],
-            **changes,
+def make_recipe(
+    world: World, prompts: str, method: str, seed: int, out: Path, scale: Scale, prompts_in: Path
+) -> Recipe:
+    """What a run is made of, in the form that any user would write it."""
+    return Recipe.model_validate(
+        {
+            "name": f"testbed-{prompts}-{method}",
+            "student": world.reference,
+            "teachers": world.teachers,
+            "prompts": {"path": str(prompts_in / f"{prompts}.jsonl")},
+            "allocation": dict(METHODS[method]),
+            "training": {
+                "max_steps": scale.steps,
+                "global_batch_size": scale.batch_size,
+                "per_device_train_batch_size": scale.batch_size,
+                "learning_rate": scale.learning_rate,
+                "num_candidates": scale.num_candidates,
+                "max_completion_length": scale.max_completion_length,
+                "calibration_batches": scale.calibration_batches,
+                "bf16": False,  # 0.87M parameters: float32 is as fast, and exact
+                "gradient_checkpointing": False,
+                "save_strategy": "no",
+                "record_allocation_every": 1,
+                "disable_tqdm": True,
+            },
+            "seeds": [seed],
+            "output": out,
         }
     )
-    trainer = TrustMOPDTrainer(world.reference, world.teachers, args=args, train_dataset=dataset)
+
+
+def make_trainer(
+    world: World, prompts: str, method: str, seed: int, out: Path, scale: Scale, prompts_in: Path, **changes: Any
+) -> TrustMOPDTrainer:
+    """The trainer of that recipe. Recipe and prompts are written down, so that analysis can go back to them."""
+    recipe = make_recipe(world, prompts, method, seed, out, scale, prompts_in)
+    dataset = prompt_set(prompts, scale.steps * scale.batch_size, scale.prompt_seed)
+    write_text(out / "recipe.yaml", recipe.to_yaml())
+    write_text(Path(recipe.prompts.path), "".join(f"{json.dumps(row)}\n" for row in dataset))
+    trainer = TrustMOPDTrainer(
+        recipe.student, teachers_of(recipe), args=config_of(recipe, seed, **changes), train_dataset=dataset
+    )
     trainer.remove_callback(PrinterCallback)  # without a bar, transformers prints every step's metrics instead
     return trainer
 
@@ -144,13 +163,24 @@ def run_cell(
     seed: int,
     out: Path,
     scale: Scale,
+    prompts_in: Path,
     *,
+    references: Mapping[str, Mapping[str, float]],
     callbacks: Sequence[TrainerCallback] = (),
     **changes: Any,
 ) -> dict[str, float]:
-    """Train one student and score it; what the run wrote stays in `out`."""
-    trainer = make_trainer(world, prompts, method, seed, out, scale, **changes)
+    """Train one student and score it; what the run wrote stays in `out`, its scores among it."""
+    trainer = make_trainer(world, prompts, method, seed, out, scale, prompts_in, **changes)
     for callback in callbacks:
         trainer.add_callback(callback)
     trainer.train()
-    return evaluate(trainer.model, trainer.processing_class, scale)
+    scores = evaluate(trainer.model, trainer.processing_class, scale)
+    write_scores(out, method, scores, references)
+    return scores
+
+
+def write_scores(
+    run: Path, method: str, scores: Mapping[str, float], references: Mapping[str, Mapping[str, float]]
+) -> None:
+    """`evaluation/scores.json` of a run: the rows that need no distillation, and its own."""
+    write_json(run / "evaluation" / "scores.json", {**references, **with_recovery({method: scores}, references)})

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
+from trustmopd.analysis.allocation import summarise_records
 from trustmopd.files import read_json, write_json
-from trustmopd.testbed.allocation import summarise_records
 from trustmopd.testbed.experiment import METHODS, PROMPT_SETS, Scale, World, make_trainer, reference_scores, run_cell
 from trustmopd.training.diagnosis import diagnose
 
@@ -141,13 +141,13 @@ def prepare(out: Path, world: World, scale: Scale) -> None:
 def _calibration(out: Path, world: World, prompts: str, method: str, scale: Scale) -> str | None:
     """mu does not depend on seed, gamma or granularity: measured once for a prompt set and a score."""
     settings = METHODS[method]
-    if settings.get("allocation", "trust") != "trust" or not settings.get("calibrated", True):
+    if settings.get("rule", "trust") != "trust" or not settings.get("calibrated", True):
         return None
     folder = out / "calibration" / f"{prompts}-{settings.get('score', 'displacement')}"
     path = folder / "calibration.json"
     if not path.is_file():
         quiet()
-        make_trainer(world, prompts, method, 0, folder, scale).calibrate()
+        make_trainer(world, prompts, method, 0, folder, scale, out / "prompts").calibrate()
     return str(path)
 
 
@@ -157,7 +157,8 @@ def _diagnosis(out: Path, world: World, prompts: str, scale: Scale) -> None:
     if not path.is_file():
         quiet()
         calibration = _calibration(out, world, prompts, "trust", scale)
-        trainer = make_trainer(world, prompts, "trust", 0, out / "diagnosis", scale, calibration_path=calibration)
+        folder = out / "diagnosis"
+        trainer = make_trainer(world, prompts, "trust", 0, folder, scale, out / "prompts", calibration_path=calibration)
         write_json(path, diagnose(trainer, scale.diagnosis_rollouts).to_dict())
 
 
@@ -172,6 +173,8 @@ def _run(cell: Cell, out: Path, world: World, scale: Scale) -> None:
         cell.seed,
         folder,
         scale,
+        out / "prompts",
+        references=read_json(out / "references.json", what="references", remedy=_REMEDY)["scores"],
         calibration_path=_calibration(out, world, cell.prompts, cell.method, scale),
     )
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -1,6 +1,7 @@
 """Token records: what every teacher thought at each token of a few rollouts, for figures and the token viewer."""
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,20 @@ from trustmopd.training.scoring import ScoredCandidates
 #: Rollouts recorded at a step, and candidates kept at a token.
 ROLLOUTS = 8
 TOP = 16
+#: Key of the file's metadata: the texts of the token ids in it, and the prompts, as JSON.
+TEXTS = b"trustmopd"
+
+
+class TokenTexts(dict[int, str]):
+    """The text of each token id, decoded when it is first asked for."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, token: int) -> str:
+        self[token] = text = self._tokenizer.decode([token])
+        return text
 
 
 def chosen_rows(rows: Iterable[int], seed: int, step: int) -> set[int]:
@@ -35,9 +50,10 @@ def token_table(
     meta: Sequence[dict[str, Any]],
     keep: set[int],
     teachers: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
+    texts: TokenTexts,
 ) -> list[pa.Table]:
-    """One table per recorded rollout of the micro-batch, one row per response token."""
+    """One table per recorded rollout of the micro-batch, one row per response token. What has no row of its own, the
+    texts of candidates and the prompt, goes into the table's metadata."""
     at = scored.at
     # The student's likeliest first, whatever order the candidates came in.
     top = at.student_logp.topk(min(TOP, at.student_logp.shape[-1]), dim=-1)
@@ -61,7 +77,7 @@ def token_table(
             "capabilities": pa.array([meta[b]["capabilities"]] * count, pa.list_(pa.string())),
             "position": pa.array(valid.nonzero().flatten().tolist(), pa.int32()),
             "token_id": pa.array(token_ids, pa.int32()),
-            "token_text": pa.array([tokenizer.decode([token]) for token in token_ids], pa.string()),
+            "token_text": pa.array([texts[token] for token in token_ids], pa.string()),
             "student_entropy": _floats(torch.special.entr(student_logp[b][valid].exp()).sum(dim=-1)),
             "student_mass": _floats(scored.student_mass[b][valid]),
             "degenerate": pa.array(result.degenerate[b][valid].tolist(), pa.bool_()),
@@ -71,20 +87,27 @@ def token_table(
                 columns[f"score_{name}"] = _floats(result.scores[k, b][valid])
             columns[f"weight_{name}"] = _floats(result.weights[k, b][valid])
         picked = top.indices[b][valid]
-        columns["top_ids"] = _lists(at.candidate_ids[b][valid].gather(-1, picked), np.int32)
+        top_ids = at.candidate_ids[b][valid].gather(-1, picked)
+        columns["top_ids"] = _lists(top_ids, np.int32)
         for (logp_column, rest_column), logp in opinions.items():
             kept = logp[b][valid].gather(-1, picked)
             columns[logp_column] = _lists(kept, np.float16)
             columns[rest_column] = _array((1 - kept.exp().sum(dim=-1)).clamp_min(0), np.float16)
-        tables.append(pa.table(columns))
+        known = {token: texts[token] for token in top_ids.unique().tolist()}
+        spoken = {"texts": known, "prompts": {meta[b]["id"]: meta[b]["prompt"]}}
+        tables.append(pa.table(columns).replace_schema_metadata({TEXTS: json.dumps(spoken)}))
     return tables
 
 
 def write_records(path: Path, tables: Sequence[pa.Table]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    spoken: dict[str, dict[str, Any]] = {"texts": {}, "prompts": {}}
+    for table in tables:
+        for kind, entries in json.loads(table.schema.metadata[TEXTS]).items():
+            spoken[kind] |= entries
     table = pa.concat_tables(tables).sort_by([("rollout", "ascending"), ("position", "ascending")])
     partial = path.with_name(f".{path.name}.partial")
-    pq.write_table(table, partial)
+    pq.write_table(table.replace_schema_metadata({TEXTS: json.dumps(spoken)}), partial, compression="zstd")
     partial.replace(path)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from trustmopd.method import Calibration
 from trustmopd.training.calibrating import measure_calibration
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.cost import record_calibration_cost
 from trustmopd.training.manifest import (
     CALIBRATION,
     MANIFEST,
@@ -49,9 +51,11 @@ class CalibratedRun(DistillationTrainer):
                 f"calibrate() was called after {self.state.global_step} training steps, but mu is a property of the "
                 "initial student. Call it before train(); a resumed run uses the calibration it began with."
             )
+        began = time.perf_counter()
         self.calibration = measure_calibration(self)
         if self.accelerator.is_main_process:
             self.calibration.save(self.run_dir / CALIBRATION)
+            record_calibration_cost(self, time.perf_counter() - began)
         return self.calibration
 
     def ensure_calibration(self) -> None:

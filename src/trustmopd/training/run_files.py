@@ -1,4 +1,4 @@
-"""The run directory, kept in step with training: manifest, calibration, metrics and token records."""
+"""The run directory, kept in step with training: manifest, calibration, metrics, token records and cost."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trustmopd.files import write_json, write_text
+from trustmopd.training.cost import record_training_cost
 from trustmopd.training.manifest import CALIBRATION, MANIFEST, run_manifest
 
 if TYPE_CHECKING:
@@ -46,6 +47,16 @@ class RunFiles(TrainerCallback):
         if state.is_world_process_zero and logs:
             with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            record_training_cost(self.trainer)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            record_training_cost(self.trainer)
 
 
 def save_beside(folder: Path, trainer: "TrustMOPDTrainer") -> None:

@@ -29,7 +29,7 @@ from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.manifest import describe_machine
 from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
 from trustmopd.training.prompts import ROW, fit_prompts, truncate, with_rows
-from trustmopd.training.records import chosen_rows, token_table, write_records
+from trustmopd.training.records import TokenTexts, chosen_rows, token_table, write_records
 from trustmopd.training.rules import allocation_rule
 from trustmopd.training.run import CalibratedRun
 from trustmopd.training.run_files import RunFiles
@@ -124,6 +124,7 @@ class TrustMOPDTrainer(CalibratedRun):
         self._totals = StepTotals()
         self._recorded_rows: set[int] = set()
         self._tables: list = []
+        self._texts = TokenTexts(self._tokenizer)
         self._empty: list[int] | None = None
         if args.calibrates and args.calibration_path is not None:
             self.calibration = self._loaded(Path(args.calibration_path))
@@ -155,6 +156,7 @@ class TrustMOPDTrainer(CalibratedRun):
         batch["meta"] = [
             {
                 "id": _text(example.get("id")) or str(example.get(ROW)),
+                "prompt": example["prompt"],
                 "domain": _text(example.get(self.args.domain_column or "")),
                 "capabilities": _texts(example.get("capabilities")),
             }
@@ -250,16 +252,17 @@ class TrustMOPDTrainer(CalibratedRun):
             self._totals.add(metric, values)
         self._totals.add("candidates/degenerate_tokens", result.degenerate, count=0)
         if self._recorded_rows and "row" in inputs:
-            self._tables += token_table(
-                scored,
-                result,
-                step=self.state.global_step + 1,
-                rows=inputs["row"].tolist(),
-                meta=inputs["meta"],
-                keep=self._recorded_rows,
-                teachers=self.pool.teachers,
-                tokenizer=self._tokenizer,
-            )
+            with self.clock("records"):
+                self._tables += token_table(
+                    scored,
+                    result,
+                    step=self.state.global_step + 1,
+                    rows=inputs["row"].tolist(),
+                    meta=inputs["meta"],
+                    keep=self._recorded_rows,
+                    teachers=self.pool.teachers,
+                    texts=self._texts,
+                )
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         with self.clock("backward"):  # what the other phases do not claim
@@ -269,16 +272,19 @@ class TrustMOPDTrainer(CalibratedRun):
         return loss
 
     def _finish_step(self) -> None:
-        """After the last micro-batch of a step: one line of metrics, and the token records if this step keeps them."""
+        """After the last micro-batch of a step: the token records if this step keeps them, and one line of metrics."""
+        if self._recorded_rows:
+            with self.clock("records"):
+                tables, self._tables = gather_object(self._tables), []
+                if self.accelerator.is_main_process and tables:
+                    file = f"step-{self.state.global_step + 1:06d}.parquet"
+                    write_records(self.run_dir / "allocation" / file, tables)
         metrics = self._totals.reduce(self.accelerator)
-        metrics |= {f"seconds/{phase}": seconds for phase, seconds in self.clock.take().items()}
+        seconds = {"records": 0.0} if self.args.record_allocation_every else {}
+        metrics |= {f"seconds/{phase}": value for phase, value in (seconds | self.clock.take()).items()}
         metrics["memory/peak_gib"] = peak_memory_gib(self.accelerator.device)
         for metric, value in metrics.items():
             self._metrics["train"][metric].append(value)
-        if self._recorded_rows:
-            tables, self._tables = gather_object(self._tables), []
-            if self.accelerator.is_main_process and tables:
-                write_records(self.run_dir / "allocation" / f"step-{self.state.global_step + 1:06d}.parquet", tables)
 
 
 def _text(label: Any) -> str | None:

@@ -1,0 +1,142 @@
+"""Who was trusted where: the paper's statistics over recorded rollouts. Labels sort rollouts into groups; nothing
+else uses them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trustmopd.analysis.records import Rollout, TokenRecords, read_records
+from trustmopd.statistics import Spread, spread
+
+
+def mean_displacement(records: TokenRecords) -> dict[str, dict[str, float]]:
+    """Mean raw score over response tokens, by group and teacher."""
+    return {
+        group: dict(zip(records.teachers, _tokens(rollouts).mean(axis=1).tolist(), strict=True))
+        for group, rollouts in records.by_group().items()
+        if _scored(rollouts)
+    }
+
+
+def score_matrix(records: TokenRecords, mu: Mapping[str, float]) -> dict[str, dict[str, Spread]]:
+    """Calibrated scores by group and teacher: the mean over response tokens, and the standard deviation (n − 1) across
+    responses of each one's mean. Without mu the scores stay raw."""
+    divisor = np.array([mu.get(teacher, 1.0) for teacher in records.teachers])[:, None]
+    matrix = {}
+    for group, every in records.by_group().items():
+        if not (rollouts := _scored(every)):
+            continue
+        mean = (_tokens(rollouts) / divisor).mean(axis=1)
+        per_response = [(rollout.scores / divisor).mean(axis=1) for rollout in rollouts if rollout.scores is not None]
+        spreads = [spread([float(each[k]) for each in per_response]) for k in range(len(records.teachers))]
+        matrix[group] = {
+            teacher: Spread(float(mean[k]), spreads[k].sd, spreads[k].n) for k, teacher in enumerate(records.teachers)
+        }
+    return matrix
+
+
+def rollout_means(rollout: Rollout) -> np.ndarray:
+    """Each teacher's mean weight over the response's tokens."""
+    return rollout.weights.mean(axis=1, dtype=np.float64)
+
+
+def margins(records: TokenRecords) -> dict[str, list[float]]:
+    """m_i of every rollout whose prompt needs one teacher: that teacher's mean weight minus the largest other."""
+    found: dict[str, list[float]] = {}
+    for group, rollouts in records.by_group().items():
+        if len(records.teachers) > 1 and group in records.teachers:
+            own = records.teachers.index(group)
+            means = [rollout_means(rollout) for rollout in rollouts]
+            found[group] = [float(mean[own] - np.delete(mean, own).max()) for mean in means]
+    return found
+
+
+def summarise(records: TokenRecords) -> dict[str, dict[str, Any]]:
+    """By composition of the prompts: rollout-mean weights, the mass on the teachers that the prompts need and, where
+    that is one, its margin over the next and how often that is positive."""
+    by_domain = margins(records)
+    summary: dict[str, dict[str, Any]] = {}
+    for group, rollouts in records.by_group().items():
+        mean = np.mean([rollout_means(rollout) for rollout in rollouts], axis=0).tolist()
+        weights = dict(zip(records.teachers, mean, strict=True))
+        summary[group] = {"rollouts": len(rollouts), "weights": weights}
+        if relevant := [name for name in rollouts[0].needs if name in weights]:
+            summary[group]["relevant_mass"] = sum(weights[name] for name in relevant)
+        if m := by_domain.get(group):
+            summary[group] |= {"margin": float(np.mean(m)), "positive_margin": float(np.mean(np.array(m) > 0))}
+    return summary
+
+
+def summarise_records(folder: Path, teachers: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    return summarise(read_records(folder, teachers))
+
+
+@dataclass(frozen=True)
+class Change:
+    """Allocation moved at `position`: `moved` is the weight that changed hands from the token before it, 0 to 1."""
+
+    step: int
+    rollout: int
+    prompt_id: str
+    position: int
+    before: str
+    token: str
+    moved: float
+    giver: str
+    taker: str
+
+
+def moved_weight(weights: np.ndarray) -> np.ndarray:
+    """Total variation between each token's weights and the token's before it, K × T → T − 1."""
+    return 0.5 * np.abs(np.diff(weights.astype(np.float64), axis=1)).sum(axis=0)
+
+
+def sharpest_changes(records: TokenRecords, count: int = 20) -> list[Change]:
+    """The positions at which most weight changed hands, at most one a response."""
+    best = []
+    for rollout in records.rollouts:
+        moved = moved_weight(rollout.weights)
+        if len(moved):
+            best.append((float(moved.max()), int(moved.argmax()) + 1, rollout))
+    best.sort(key=lambda found: -found[0])
+    changes = []
+    for moved_most, at, rollout in best[:count]:
+        shift = rollout.weights[:, at] - rollout.weights[:, at - 1]
+        changes.append(
+            Change(
+                rollout.step,
+                rollout.row,
+                rollout.prompt_id,
+                int(rollout.positions[at]),
+                "".join(rollout.texts[max(0, at - 8) : at]),
+                rollout.texts[at],
+                moved_most,
+                records.teachers[int(shift.argmin())],
+                records.teachers[int(shift.argmax())],
+            )
+        )
+    return changes
+
+
+def change_profile(records: TokenRecords, parts: int = 10) -> list[float]:
+    """Mean weight that changes hands at a token, by where in its response the token is: `parts` equal stretches."""
+    total, count = np.zeros(parts), np.zeros(parts)
+    for rollout in records.rollouts:
+        moved = moved_weight(rollout.weights)
+        part = np.arange(1, len(moved) + 1) * parts // (len(moved) + 1)
+        np.add.at(total, part, moved)
+        np.add.at(count, part, 1)
+    return [float(value) for value in total / np.maximum(count, 1)] if count.any() else []
+
+
+def _scored(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    return [rollout for rollout in rollouts if rollout.scores is not None]
+
+
+def _tokens(rollouts: Sequence[Rollout]) -> np.ndarray:
+    """The scores of all tokens, K × tokens."""
+    scores = [rollout.scores for rollout in _scored(rollouts) if rollout.scores is not None]
+    return np.concatenate(scores, axis=1).astype(np.float64)

@@ -1,0 +1,292 @@
+// The token viewer. All text from models is set with textContent: it is data, and never becomes markup.
+// The page holds one JSON element with what is small, and one gzipped binary element per response, decoded when shown.
+"use strict";
+
+(() => {
+  const run = JSON.parse(document.getElementById("viewer-data").textContent);
+  const K = run.teachers.length;
+  const $ = (id) => document.getElementById(`viewer-${id}`);
+  const state = { shown: [], response: null, weights: [], changes: [], position: 0 };
+
+  // ---- Reading a response
+
+  function halfToNumber(bits) {
+    const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    if (exponent === 0) return sign * fraction * 2 ** -24;
+    if (exponent === 31) return fraction ? NaN : sign * Infinity;
+    return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+  }
+
+  async function readResponse(index) {
+    const packed = Uint8Array.from(atob(document.getElementById(`response-${index}`).textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const buffer = await new Response(stream).arrayBuffer();
+    const { tokens: T, width: c } = run.responses[index];
+    const P = run.policies.length;
+    let at = 0;
+    const take = (Type, count) => {
+      const values = new Type(buffer, at, count);
+      at += values.byteLength;
+      return values;
+    };
+    // The widest first: a typed array starts at a multiple of its item's size.
+    const response = { index, T, c };
+    response.weights = take(Float32Array, K * T);
+    response.scores = run.scored ? take(Float32Array, K * T) : null;
+    response.entropy = take(Float32Array, T);
+    response.positions = take(Int32Array, T);
+    response.texts = take(Uint32Array, T);
+    response.candidates = take(Uint32Array, T * c);
+    response.logp = take(Uint16Array, P * T * c);
+    response.rest = take(Uint16Array, P * T);
+    return response;
+  }
+
+  // ---- The method, on what was stored
+
+  // w_k ∝ (rho_k / mu_k)^gamma in log space; a teacher at 0 gets nothing, and where all are at 0 all get 1/K.
+  function trustWeights(scores, mu, gamma) {
+    const logs = scores.map((score, k) => gamma * (Math.log(score) - Math.log(mu[k])));
+    const top = Math.max(...logs);
+    if (top === -Infinity) return scores.map(() => 1 / scores.length);
+    const powers = logs.map((log) => Math.exp(log - top));
+    const total = powers.reduce((sum, power) => sum + power, 0);
+    return powers.map((power) => power / total);
+  }
+
+  // The geometric mean of the teachers on the stored candidates; all others together count as one more candidate.
+  function mixedTarget(teachers, weights) {
+    const logs = teachers[0].map((_, i) =>
+      teachers.reduce((sum, logp, k) => (weights[k] === 0 ? sum : sum + weights[k] * logp[i]), 0));
+    const top = Math.max(...logs);
+    const powers = logs.map((log) => Math.exp(log - top));
+    const total = powers.reduce((sum, power) => sum + power, 0);
+    return powers.map((power) => power / total);
+  }
+
+  function weightsOf(response, rule, gamma) {
+    const { T } = response;
+    const column = (values, t) => run.teachers.map((_, k) => values[k * T + t]);
+    const raw = run.teachers.map(() => 1);
+    const tokens = Array.from({ length: T }, (_, t) => {
+      if (rule === "uniform") return raw.map(() => 1 / K);
+      if (rule === "recorded" || !run.scored) return column(response.weights, t);
+      return trustWeights(column(response.scores, t), rule === "uncalibrated" || !run.mu ? raw : run.mu, gamma);
+    });
+    if (rule !== "response") return tokens;
+    const mean = raw.map((_, k) => tokens.reduce((sum, weights) => sum + weights[k], 0) / T);
+    return tokens.map(() => mean);
+  }
+
+  const movedWeight = (before, after) => before.reduce((sum, w, k) => sum + Math.abs(after[k] - w), 0) / 2;
+
+  function opinion(response, policy, t) {
+    const { T, c } = response, start = (policy * T + t) * c;
+    const logp = Array.from(response.logp.subarray(start, start + c), halfToNumber);
+    return [...logp, Math.log(halfToNumber(response.rest[policy * T + t]))];
+  }
+
+  // ---- Drawing
+
+  const HIDDEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+  function visible(text) {
+    if (text === "") return "∅";
+    if (text === " ") return "␣";
+    return text.replace(/\r/g, "␍").replace(/\n/g, "⏎\n").replace(/\t/g, "⇥")
+      .replace(HIDDEN, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+  }
+
+  const inLine = (text) => visible(text).replace(/⏎\n/g, "⏎");
+  const leading = (weights) => weights.indexOf(Math.max(...weights));
+  const colour = (k) => `var(--teacher-${k % 6})`;
+  const shade = (k, weight) => `color-mix(in srgb, ${colour(k)} ${Math.round(85 * weight)}%, transparent)`;
+
+  function element(tag, text, attributes = {}) {
+    const made = document.createElement(tag);
+    if (text !== undefined) made.textContent = text;
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    return made;
+  }
+
+  function block(prefix, texts) {
+    const fragment = document.createDocumentFragment();
+    texts.forEach((text, t) => {
+      const token = element("span", visible(text), { class: "token", "data-t": t });
+      if (prefix === "token") {
+        token.id = `token-${t}`;
+        token.setAttribute("role", "option");
+      }
+      fragment.append(token);
+    });
+    return fragment;
+  }
+
+  function drawTokens() {
+    const texts = Array.from(state.response.texts, (index) => run.texts[index]);
+    $("tokens").replaceChildren(block("token", texts));
+    const rows = run.teachers.map((teacher, k) => {
+      const row = element("div", undefined, { class: "row" });
+      const body = element("div", undefined, { class: "row-tokens", "data-k": k });
+      body.append(block("row", texts));
+      row.append(element("div", teacher, { class: "row-name", style: `--own: ${colour(k)}` }), body);
+      return row;
+    });
+    $("rows").replaceChildren(...rows);
+  }
+
+  function drawWeights() {
+    const rule = $("rule").value, gamma = Number($("gamma").value);
+    $("gamma").disabled = !run.scored || rule === "recorded" || rule === "uniform";
+    $("gamma-value").textContent = gamma.toFixed(1);
+    state.weights = weightsOf(state.response, rule, gamma);
+    state.changes = state.weights.slice(1).map((weights, t) => ({ t: t + 1, moved: movedWeight(state.weights[t], weights) }))
+      .filter((change) => change.moved > 0.01).sort((a, b) => b.moved - a.moved).slice(0, 20).sort((a, b) => a.t - b.t);
+    const tokens = $("tokens").children;
+    state.weights.forEach((weights, t) => {
+      const k = leading(weights);
+      tokens[t].style.background = shade(k, weights[k]);
+      tokens[t].style.borderBottom = `2px ${["solid", "dashed", "dotted"][k % 3]} ${colour(k)}`;
+    });
+    for (const row of $("rows").querySelectorAll(".row-tokens")) {
+      const k = Number(row.dataset.k);
+      state.weights.forEach((weights, t) => { row.children[t].style.background = shade(k, weights[k]); });
+    }
+    const moved = state.changes.length;
+    $("changes").textContent = moved ? `${moved} sharpest changes` : "no change within this response";
+    drawDetail(state.position);
+  }
+
+  const number = (value, digits = 3) => (Number.isFinite(value) ? value.toFixed(digits) : "–");
+  const percent = (value) => (value >= 0.0995 ? (100 * value).toFixed(0) : (100 * value).toFixed(1)) + "%";
+
+  function table(header, rows) {
+    const made = element("table"), head = element("tr");
+    head.append(...header.map((text) => element("th", text, { scope: "col" })));
+    made.append(head, ...rows.map((cells) => {
+      const row = element("tr");
+      row.append(...cells.map((cell) => (cell instanceof Node ? cell : element("td", cell))));
+      return row;
+    }));
+    return made;
+  }
+
+  function drawDetail(t) {
+    const response = state.response, weights = state.weights[t], { T } = response;
+    const text = run.texts[response.texts[t]];
+    $("where").textContent = `Position ${response.positions[t]} of ${T}: “${inLine(text)}”, student's entropy ${number(response.entropy[t])}`;
+    const scored = run.scored;
+    $("teachers").replaceChildren(table(["teacher", ...(scored ? ["score ρ", ...(run.mu ? ["r = ρ/μ"] : [])] : []), "weight"],
+      run.teachers.map((teacher, k) => {
+        const score = scored ? response.scores[k * T + t] : NaN;
+        const bar = element("td", number(weights[k]), { class: "bar", style: `--own: ${colour(k)}; --share: ${100 * weights[k]}%` });
+        return [teacher, ...(scored ? [number(score), ...(run.mu ? [number(score / run.mu[k])] : [])] : []), bar];
+      })));
+    const opinions = run.policies.map((_, policy) => opinion(response, policy, t));
+    const teachers = run.teachers.map((teacher) => opinions[run.policies.indexOf(teacher)]);
+    const target = teachers.every(Boolean) ? mixedTarget(teachers, weights) : null;
+    const rows = Array.from({ length: response.c + 1 }, (_, i) => {
+      const other = i === response.c;
+      const id = other ? null : response.candidates[t * response.c + i];
+      const name = element("td", other ? "all others" : inLine(run.texts[id]), { class: "candidate" });
+      if (id === response.texts[t]) name.classList.add("sampled");
+      return [name, ...opinions.map((logp) => percent(Math.exp(logp[i]))), ...(target ? [element("td", percent(target[i]), { class: "target" })] : [])];
+    });
+    $("candidates").replaceChildren(table(["candidate", ...run.policies.map((name) => (name === "reference" ? "ref." : name)), ...(target ? ["target"] : [])], rows));
+  }
+
+  // ---- Moving about
+
+  function choose(t, scroll = true) {
+    const tokens = $("tokens").children;
+    if (!tokens.length) return;
+    tokens[state.position]?.removeAttribute("aria-selected");
+    state.position = Math.max(0, Math.min(tokens.length - 1, t));
+    const token = tokens[state.position];
+    token.setAttribute("aria-selected", "true");
+    $("tokens").setAttribute("aria-activedescendant", token.id);
+    if (scroll) token.scrollIntoView({ block: "nearest" });
+    drawDetail(state.position);
+  }
+
+  function jump(direction) {
+    const ahead = direction > 0
+      ? state.changes.find((change) => change.t > state.position)
+      : state.changes.findLast((change) => change.t < state.position);
+    if (ahead) choose(ahead.t);
+  }
+
+  async function show(index) {
+    const response = await readResponse(index);
+    if (String(index) !== $("response").value) return; // another was chosen meanwhile
+    state.response = response;
+    state.position = 0;
+    const { prompt, step, row, group } = run.responses[index];
+    $("prompt").textContent = run.prompts[prompt] ?? `prompt ${prompt} (its text was not recorded)`;
+    $("about").textContent = `Step ${step}, rollout ${row}, prompt ${prompt}, ${group}, ${response.T} tokens`;
+    drawTokens();
+    drawWeights();
+    choose(0, false);
+    document.documentElement.dataset.shown = String(index);
+  }
+
+  function filter() {
+    const group = $("group").value, words = $("search").value.toLowerCase();
+    state.shown = run.responses.map((response, index) => ({ ...response, index })).filter((response) =>
+      (!group || response.group === group) &&
+      `${run.prompts[response.prompt] ?? ""} ${response.prompt}`.toLowerCase().includes(words));
+    $("response").replaceChildren(...state.shown.map(({ index, step, row, group, prompt, moved }) =>
+      element("option", `step ${step}, ${row}, ${group}, moves ${moved.toFixed(2)}: ${inLine((run.prompts[prompt] ?? prompt).slice(0, 80))}`,
+        { value: index })));
+    $("count").textContent = `${state.shown.length} of ${run.responses.length} responses; this one`;
+    if (state.shown.length) show(state.shown[0].index);
+  }
+
+  function step(direction) {
+    const place = state.shown.findIndex(({ index }) => String(index) === $("response").value) + direction;
+    if (!state.shown[place]) return;
+    $("response").value = String(state.shown[place].index);
+    show(state.shown[place].index);
+  }
+
+  const KEYS = {
+    ArrowRight: () => choose(state.position + 1), ArrowLeft: () => choose(state.position - 1),
+    ArrowDown: () => choose(state.position + 10), ArrowUp: () => choose(state.position - 10),
+    PageDown: () => choose(state.position + 100), PageUp: () => choose(state.position - 100),
+    Home: () => choose(0), End: () => choose(state.response.T - 1),
+    n: () => jump(1), p: () => jump(-1), "]": () => step(1), "[": () => step(-1),
+  };
+
+  $("tokens").addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key] || !state.response) return;
+    event.preventDefault();
+    KEYS[event.key]();
+  });
+  for (const area of [$("tokens"), $("rows")]) {
+    area.addEventListener("click", (event) => {
+      const token = event.target.closest(".token");
+      if (token) choose(Number(token.dataset.t), false);
+    });
+    area.addEventListener("mouseover", (event) => {
+      const token = event.target.closest(".token");
+      if (token) drawDetail(Number(token.dataset.t));
+    });
+    area.addEventListener("mouseleave", () => state.response && drawDetail(state.position));
+  }
+  $("rule").addEventListener("change", drawWeights);
+  $("gamma").addEventListener("input", drawWeights);
+  $("group").addEventListener("change", filter);
+  $("search").addEventListener("input", filter);
+  $("response").addEventListener("change", () => show(Number($("response").value)));
+  $("next").addEventListener("click", () => jump(1));
+  $("previous").addEventListener("click", () => jump(-1));
+
+  for (const group of new Set(run.responses.map((response) => response.group))) {
+    $("group").append(element("option", group, { value: group }));
+  }
+  for (const [value, name] of run.rules) $("rule").append(element("option", name, { value }));
+  $("gamma").value = run.gamma;
+  $("legend").replaceChildren(...run.teachers.map((teacher, k) =>
+    element("span", teacher, { class: "key", style: `--own: ${colour(k)}; --line: ${["solid", "dashed", "dotted"][k % 3]}` })));
+  window.trustmopd = { run, state, trustWeights, mixedTarget };
+  filter();
+})();

@@ -1,0 +1,148 @@
+"""Case studies, drawn from the JSON that `training/case.py` computed: the paper's two tables for one position."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trustmopd.analysis.cells import NONE, Titled
+from trustmopd.analysis.drawing import figure, grouped_bars, styles
+from trustmopd.analysis.records import Rollout, TokenRecords
+from trustmopd.analysis.run import Missing, Run
+from trustmopd.files import read_json, write_json, write_text
+from trustmopd.tables import text_table
+
+CASES = "cases"
+
+
+@dataclass(frozen=True)
+class Case:
+    title: str
+    prefix: str
+    tables: list[Titled]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to look: STEP/ROLLOUT:POSITION, or the first step that recorded the rollout."""
+
+    rollout: int
+    position: int
+    step: int | None = None
+
+
+def parse_place(text: str) -> Place:
+    found = re.fullmatch(r"(?:(\d+)/)?(\d+):(\d+)", text.strip())
+    if found is None:
+        raise ValueError(
+            f"--case {text!r} is no position. Write ROLLOUT:POSITION, as 214:37, or STEP/ROLLOUT:POSITION, as"
+            " 1/214:37. The table of sharpest changes has such places."
+        )
+    step, rollout, position = found.groups()
+    return Place(int(rollout), int(position), None if step is None else int(step))
+
+
+def find_rollout(records: TokenRecords, place: Place) -> tuple[Rollout, int]:
+    """The recorded response, and where in it the position is."""
+    known = [each for each in records.rollouts if each.row == place.rollout and place.step in (None, each.step)]
+    if not known:
+        first = [f"{each.step}/{each.row}" for each in records.rollouts[:5]]
+        step = "" if place.step is None else f" at step {place.step}"
+        raise ValueError(
+            f"rollout {place.rollout} was not recorded{step}. Take one of {len(records.rollouts)} that were, such as "
+            f"{', '.join(first) or 'none'} (step/rollout)."
+        )
+    rollout = known[0]
+    at = np.flatnonzero(rollout.positions == place.position)
+    if not len(at):
+        raise ValueError(
+            f"rollout {place.rollout} at step {rollout.step} has no scored token at position {place.position}; its "
+            f"positions are {rollout.positions[0]} to {rollout.positions[-1]}."
+        )
+    if len(rollout.positions) <= rollout.positions[-1]:
+        raise ValueError(
+            f"rollout {place.rollout} at step {rollout.step} has tokens that tools wrote; they are not scored and "
+            "not recorded: it cannot be asked again. Take another."
+        )
+    return rollout, int(at[0])
+
+
+def case_view(case: Mapping[str, Any]) -> Case:
+    """The prefix, what everyone says about the named tokens, and the target under both allocations."""
+    sets = list(case["sets"])
+    people = [
+        [
+            name,
+            repr(who["top"]),
+            *(f"{who['mass'][each]:.3f}" for each in sets),
+            f"{who['r']:.2f}" if "r" in who else NONE,
+            f"{who['w']:.3f}" if "w" in who else NONE,
+            f"{who['w_response']:.3f}" if "w_response" in who else NONE,
+        ]
+        for name, who in case["policies"].items()
+    ]
+    header = ("", "top-1", *(f"P({each})" for each in sets), "r", "w", "mean w")
+    members = "; ".join(f"{name}: {', '.join(map(repr, case['sets'][name]))}" for name in sets)
+    note = (
+        f"Probabilities within the {case['num_candidates']} candidates. {members}. The student sampled "
+        f"{case['sampled']!r}. γ = {case['gamma']:g}; mean w is the response's."
+    )
+    target = [
+        [f"P({each})", f"{case['target']['token'][each]:.3f}", f"{case['target']['response'][each]:.3f}"]
+        for each in sets
+    ]
+    difference = f"Recomputed weights differ from the recorded ones by at most {case['difference']:.1g}."
+    place = f"{case['step']}-{case['rollout']}-{case['position']}"
+    return Case(
+        f"Step {case['step']}, rollout {case['rollout']}, position {case['position']}",
+        f"{case['prompt']}\n\n…{case['prefix']}▮",
+        [
+            Titled(f"case-{place}", "Who prefers what", note, text_table(header, people)),
+            Titled(
+                f"case-{place}-target",
+                "Distilled target at this position",
+                difference,
+                text_table(("", "token-level", "response-level"), target),
+            ),
+        ],
+    )
+
+
+def write_case(case: Mapping[str, Any], run: Path) -> tuple[Case, Path]:
+    """The record, its tables, text and figure, in the run's folder."""
+    view = case_view(case)
+    write_json(run / CASES / f"{view.tables[0].name}.json", dict(case))
+    for each in view.tables:
+        each.table.write(run / CASES / each.name)
+    body = "\n".join(f"## {each.title}\n\n{each.table.to_markdown()}\n{each.note}\n" for each in view.tables)
+    place = run / CASES / view.tables[0].name
+    quoted = "\n".join(f"    {line}" for line in view.prefix.splitlines())
+    write_text(place.with_name(f"{place.name}-text.md"), f"# {view.title}\n\n{quoted}\n\n{body}")
+    draw_case(case, place)
+    return view, place
+
+
+def draw_case(case: Mapping[str, Any], path: Path) -> None:
+    """Probability of each named set: everyone's, and the target's under both allocations."""
+    sets = list(case["sets"])
+    series = {name: [who["mass"][each] for each in sets] for name, who in case["policies"].items()}
+    series |= {f"target, {kind}-level": [case["target"][kind][each] for each in sets] for kind in ("token", "response")}
+    with figure(path, max(5.0, 2.2 * len(sets) + 2.5), 2.8) as axes:
+        grouped_bars(axes, sets, series, styles(list(series)), "%.2f")
+        axes.set_ylabel("probability in the candidate set")
+        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def read_cases(runs: Sequence[Run]) -> list[Case]:
+    """The cases that were computed for these runs; a damaged file is noted and skipped."""
+    found = []
+    for run in runs:
+        for path in sorted((run.path / CASES).glob("case-*.json")):
+            try:
+                found.append(case_view(read_json(path, what="case", remedy="Compute it again with --case.")))
+            except (ValueError, KeyError, TypeError, OSError) as error:
+                run.missing.append(Missing(f"{path} is damaged and was skipped ({error}).", ""))
+    return found

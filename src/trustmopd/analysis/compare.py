@@ -1,0 +1,95 @@
+"""Several runs side by side, by setting (student and prompts), method and seed. Differences are paired by seed."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from trustmopd.analysis.run import is_reference_row
+from trustmopd.analysis.summary import Summary
+from trustmopd.statistics import Spread, paired_difference, spread
+
+FULL, UNIFORM = "trust", "uniform"
+ABLATIONS = ("likelihood", "negative entropy", "teacher–student KL", "without μ", "response-level")
+_ORDER = ("routed", UNIFORM, "random", "single", FULL, *ABLATIONS, "γ")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Runs that may be compared: the same student and the same prompts. `methods` maps a method to its seeds."""
+
+    student: str
+    prompts: str
+    methods: dict[str, dict[int, Summary]] = field(default_factory=dict)
+
+    def overall(self, method: str) -> dict[int, float]:
+        return self.score(method, "overall")
+
+    def score(self, method: str, column: str) -> dict[int, float]:
+        runs = self.methods.get(method, {})
+        return {seed: run.own_scores[column] for seed, run in runs.items() if column in run.own_scores}
+
+    def ahead(self, method: str, of: str) -> Spread | None:
+        """Overall score of `method` minus that `of` another, paired by seed; None where they share no seed."""
+        return paired_difference(self.overall(method), self.overall(of))
+
+    def average(self, method: str, value: Callable[[Summary], float | None]) -> Spread | None:
+        values = [found for run in self.methods.get(method, {}).values() if (found := value(run)) is not None]
+        return spread(values) if values else None
+
+    def gammas(self) -> dict[float, str]:
+        """Methods that differ from the full one in gamma alone, by gamma."""
+        names = [name for name in self.methods if name == FULL or name.startswith("γ = ")]
+        return dict(sorted((next(iter(self.methods[name].values())).gamma, name) for name in names))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    settings: list[Setting]
+    references: dict[str, dict[str, dict[str, float]]]  # student → reference row → scores
+    columns: list[str]
+    warnings: list[str]
+
+    @property
+    def seeds(self) -> int:
+        return max((len(runs) for setting in self.settings for runs in setting.methods.values()), default=0)
+
+
+def compare(summaries: Iterable[Summary]) -> Comparison:
+    settings: dict[tuple[str, str], Setting] = {}
+    references: dict[str, dict[str, dict[str, float]]] = {}
+    columns: dict[str, None] = {}
+    warnings: list[str] = []
+    for run in summaries:
+        setting = settings.setdefault((run.student, run.prompts), Setting(run.student, run.prompts))
+        seeds = setting.methods.setdefault(run.method, {})
+        if run.seed in seeds:
+            warnings.append(
+                f"{run.path} has the method, prompts and seed of {seeds[run.seed].path}, and is left out of the "
+                "comparison. Train it with another seed, or compare one of the two."
+            )
+            continue
+        seeds[run.seed] = run
+        known = references.setdefault(run.student, {})
+        for name, row in run.evaluation.items():
+            if is_reference_row(name):
+                known.setdefault(name, row)
+        for row in (run.own_scores, *known.values()):
+            columns |= dict.fromkeys([t for t in run.teachers if t in row])
+            columns |= dict.fromkeys([name for name in row if name not in ("overall", "recovery")])
+    for setting in settings.values():
+        ordered = sorted(setting.methods.items(), key=lambda item: _place(item[0]))
+        setting.methods.clear()
+        setting.methods.update(ordered)
+    return Comparison(list(settings.values()), references, list(columns), warnings)
+
+
+def differences(setting: Setting, methods: Sequence[str], of: str) -> dict[str, Spread]:
+    found = {method: setting.ahead(method, of) for method in methods if method in setting.methods}
+    return {method: difference for method, difference in found.items() if difference is not None}
+
+
+def _place(method: str) -> tuple[int, str]:
+    first = method.split(" ")[0]
+    for place, name in enumerate(_ORDER):
+        if method == name or first == name:
+            return place, method
+    return len(_ORDER), method

@@ -1,0 +1,68 @@
+"""How a run went over its steps, from metrics.jsonl: series to draw, and the drift of scores from their calibration."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+#: A teacher's mean calibrated score is 1 on the calibration rollouts. Outside this band its habit is no longer what mu
+#: says: by gamma = 7, a factor of 1.5 against the other teachers multiplies its share of the weight by 17.
+BAND = (1 / 1.5, 1.5)
+#: Scores are averaged over so many logged steps before they are held against the band: single batches are noisy.
+WINDOW = 10
+SERIES = {
+    "loss": "loss",
+    "length": "completions/mean_length",
+    "clipped": "completions/clipped_ratio",
+    "max_weight": "agreement/max_weight",
+    "effective_teachers": "agreement/effective_teachers",
+    "student_mass": "candidates/student_mass",
+    "degenerate_tokens": "candidates/degenerate_tokens",
+    "seconds_records": "seconds/records",
+}
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A teacher's mean calibrated score in windows of steps: the first, the last, and the farthest from 1."""
+
+    first: float
+    last: float
+    farthest: float
+    outside: bool
+
+
+def series(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dict[str, list[float]]:
+    """Metric → its value at each logged step, for those that every line has; `step` and `seconds` always."""
+    if not steps:
+        return {}
+    wanted = {
+        **SERIES,
+        **{f"weight_{t}": f"weight/{t}" for t in teachers},
+        **{f"score_{t}": f"score/{t}" for t in teachers},
+    }
+    found = {name: [line[key] for line in steps] for name, key in wanted.items() if all(key in line for line in steps)}
+    phases = [sum(value for key, value in line.items() if key.startswith("seconds/")) for line in steps]
+    return {"step": [line["step"] for line in steps], **found, "seconds": phases}
+
+
+def drift(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dict[str, Drift]:
+    """For teachers with logged scores. The scores in metrics.jsonl are calibrated, over all tokens of a step."""
+    found = {}
+    for teacher in teachers:
+        scores = [line[f"score/{teacher}"] for line in steps if f"score/{teacher}" in line]
+        if not scores:
+            continue
+        size = min(WINDOW, len(scores))
+        means = [sum(scores[end - size : end]) / size for end in range(size, len(scores) + 1)]
+        farthest = max(means, key=lambda mean: max(mean, 1 / mean) if mean > 0 else float("inf"))
+        found[teacher] = Drift(means[0], means[-1], farthest, not BAND[0] <= farthest <= BAND[1])
+    return found
+
+
+def drift_warnings(drifts: Mapping[str, Drift]) -> list[str]:
+    return [
+        f"Teacher '{teacher}': its mean calibrated score reached {found.farthest:.2f}, outside {BAND[0]:.2f} to "
+        f"{BAND[1]:.2f} (means over {WINDOW} steps; 1 is its calibration). Its weights are no longer relative to its "
+        "habit. Look at its weight over training; a calibration on the trained student would say what changed."
+        for teacher, found in drifts.items()
+        if found.outside
+    ]

@@ -1,0 +1,143 @@
+"""`report.html`: one file that opens from disk without a network. What happened first, then why, then everything."""
+
+import base64
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trustmopd.analysis.cases import read_cases
+from trustmopd.analysis.cells import Titled
+from trustmopd.analysis.compare import Comparison, compare
+from trustmopd.analysis.drawing import Picture
+from trustmopd.analysis.figures import draw_all
+from trustmopd.analysis.figures_trust import the_trusting
+from trustmopd.analysis.run import Run
+from trustmopd.analysis.story import next_steps, story
+from trustmopd.analysis.summary import Summary, summarise_run
+from trustmopd.analysis.tables import all_tables, write_tables
+from trustmopd.analysis.viewer import RESPONSES, Viewer, make_viewer
+from trustmopd.files import write_json, write_text
+
+_ASSETS = Path(__file__).parent / "assets"
+
+
+def analyse(run: Run, out: Path | None = None) -> tuple[Summary, list[Titled], list[Picture]]:
+    """One run's statistics, tables and figures, in its own folder: analysis.json, tables/, figures/."""
+    out = out or run.path
+    found = summarise_run(run)
+    write_json(out / "analysis.json", found.to_dict())
+    tables, pictures = _tables_and_figures([found], compare([found]), out)
+    return found, tables, pictures
+
+
+def write_report(
+    runs: Sequence[Run], out: Path, *, title: str | None = None, notes: Sequence[str] = (), responses: int = RESPONSES
+) -> Path:
+    """Everything of one run, or a comparison of several, into `out`. `notes` follow its first sentences."""
+    summaries = [summarise_run(run) for run in runs]
+    comparison = compare(summaries)
+    tables, pictures = _tables_and_figures(summaries, comparison, out)
+    if len(runs) == 1:
+        write_json(out / "analysis.json", summaries[0].to_dict())
+    shown = next((run for run in the_trusting(summaries)), next((run for run in summaries if run.rollouts), None))
+    chosen = runs[summaries.index(shown)] if shown else None
+    named = len(runs) > 1
+    page = render(
+        title=title or (f"{len(runs)} runs" if named else runs[0].title),
+        summary=[*story(summaries, comparison), *notes],
+        next_steps=next_steps(summaries, comparison),
+        warnings=[
+            *comparison.warnings,
+            *(f"{run.path}: {each}" if named else each for run in summaries for each in run.warnings),
+        ],
+        tables=tables,
+        pictures=pictures,
+        viewer=make_viewer(chosen, chosen.records(candidates=True), responses) if chosen else None,
+        cases=read_cases(runs),
+        missing=_missing(summaries),
+        documents=[document for run in runs[:1] for document in _documents(run)],
+    )
+    return write_text(out / "report.html", page)
+
+
+def write_viewer(run: Run, responses: int = RESPONSES) -> Path | None:
+    """The token viewer on a page of its own, `viewer.html` in the run's folder."""
+    viewer = make_viewer(run, run.records(candidates=True), responses)
+    if viewer is None:
+        return None
+    return write_text(run.path / "viewer.html", render(run.title, viewer=viewer))
+
+
+def render(
+    title: str,
+    *,
+    summary: Sequence[str] = (),
+    next_steps: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+    tables: Sequence[Titled] = (),
+    pictures: Sequence[Picture] = (),
+    viewer: Viewer | None = None,
+    cases: Sequence[Any] = (),
+    missing: Sequence[str] = (),
+    documents: Sequence[tuple[str, str]] = (),
+) -> str:
+    """The page. Everything that comes from data is escaped by the template; our own scripts and styles, and the
+    viewer's JSON (`script_json`) and base64, are not."""
+    try:
+        from jinja2 import Environment, FileSystemLoader
+        from markupsafe import Markup
+    except ImportError as error:  # pragma: no cover
+        raise ValueError("the report needs Jinja2. Install it with: pip install 'trustmopd[viewer]'") from error
+    environment = Environment(loader=FileSystemLoader(_ASSETS), autoescape=True)
+    safe = {name: Markup((_ASSETS / file).read_text(encoding="utf-8")) for name, file in _OWN.items()}
+    return environment.get_template("report.html").render(
+        title=title,
+        summary=summary,
+        next_steps=next_steps,
+        warnings=warnings,
+        tables=tables,
+        pictures=[(picture, _data_uri(picture)) for picture in pictures],
+        viewer=viewer and {"about": viewer.about, "data": Markup(viewer.data), "responses": viewer.responses},
+        cases=cases,
+        missing=missing,
+        documents=documents,
+        **safe,
+    )
+
+
+_OWN = {"css": "style.css", "theme_js": "theme.js", "viewer_js": "viewer.js"}
+
+
+def _tables_and_figures(
+    summaries: Sequence[Summary], comparison: Comparison, out: Path
+) -> tuple[list[Titled], list[Picture]]:
+    tables = all_tables(summaries, comparison)
+    write_tables(tables, out / "tables")
+    return tables, draw_all(summaries, comparison, out / "figures")
+
+
+def _data_uri(picture: Picture) -> str:
+    """As an image: ids of several SVGs in one page would clash, and an image runs no scripts."""
+    content = picture.path.with_name(picture.path.name + ".svg").read_bytes()
+    return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
+
+
+def _missing(summaries: Sequence[Summary]) -> list[str]:
+    """Each thing once, with the runs that lack it where there are several."""
+    lacking: dict[str, list[str]] = {}
+    for run in summaries:
+        for each in run.missing:
+            lacking.setdefault(str(each), []).append(run.path)
+    if len(summaries) == 1:
+        return list(lacking)
+    return [
+        f"{'All runs' if len(paths) == len(summaries) else ', '.join(paths)}: {said}" for said, paths in lacking.items()
+    ]
+
+
+def _documents(run: Run) -> list[tuple[str, str]]:
+    found = [("recipe.yaml", run.recipe_text)] if run.recipe_text else []
+    if run.manifest:
+        found.append(("manifest.json", json.dumps(run.manifest, indent=2, ensure_ascii=False)))
+    return found

@@ -1,0 +1,257 @@
+"""A run directory as analysis sees it: whatever is there is read, and whatever is not is said, with how to get it."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trustmopd.analysis.records import RECORDS, TokenRecords, read_records
+from trustmopd.files import read_json
+
+REFERENCE_ROWS = ("initial", "routed-teachers", "parameter-average")
+SCORES = {
+    "likelihood": "likelihood",
+    "negative_entropy": "negative entropy",
+    "teacher_student_kl": "teacher–student KL",
+}
+_FILES = ("manifest.json", "metrics.jsonl", "calibration.json", RECORDS)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that a report would show and this run does not have."""
+
+    what: str
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.how}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Files of one run, read once. `missing` grows while they are."""
+
+    path: Path
+    missing: list[Missing] = field(default_factory=list)
+
+    def _json(self, name: str, what: str, how: str | None) -> dict[str, Any]:
+        """The file's fields; none where it is absent or damaged, which is noted (absence only if `how` is given)."""
+        path = self.path / name
+        try:
+            return read_json(path, what=what, remedy=f"It is left out. {how or ''}".strip())
+        except FileNotFoundError:
+            if how:
+                self.missing.append(Missing(f"There is no {name} ({what}).", how))
+        except (ValueError, OSError) as error:
+            self.missing.append(Missing(str(error), ""))
+        return {}
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        return self._json("manifest.json", "which models and settings", "Training writes it when it begins.")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return self.manifest.get("config", {})
+
+    @cached_property
+    def calibration(self) -> dict[str, Any]:
+        needed = self.config.get("allocation") == "trust" and self.config.get("calibrated", True)
+        how = "Make it with `trustmopd calibrate RECIPE`." if needed else None
+        return self._json("calibration.json", "mu of each teacher", how)
+
+    @cached_property
+    def cost(self) -> dict[str, Any]:
+        """With the calibration's cost, where another run or `trustmopd calibrate` paid for it."""
+        how = "Training writes it with every checkpoint and at its end."
+        cost = self._json("cost.json", "what the run cost", how)
+        used = self.config.get("calibration_path")
+        if cost and not cost.get("calibration") and used and (Path(used).parent / "cost.json").is_file():
+            paid = Run(Path(used).parent)._json("cost.json", "what calibrating cost", None)
+            return {**cost, "calibration": paid.get("calibration")}
+        return cost
+
+    @cached_property
+    def diagnosis(self) -> dict[str, Any]:
+        return self._json("diagnosis.json", "calibrated scores before training", None)
+
+    @cached_property
+    def evaluation(self) -> dict[str, dict[str, float]]:
+        """Rows of `evaluation/scores.json`: method → domain scores, overall, recovery. Only numbers are kept."""
+        how = "Score the student with `trustmopd evaluate`; tables of scores need it."
+        rows = self._json("evaluation/scores.json", "scores on the benchmarks", how)
+        numbers = (int, float)
+        return {
+            name: {key: value for key, value in row.items() if type(value) in numbers and not key.endswith("_sd")}
+            for name, row in rows.items()
+            if isinstance(row, Mapping) and type(row.get("overall")) in numbers
+        }
+
+    @cached_property
+    def own_scores(self) -> dict[str, float]:
+        """The student's own row: the only one that is no reference row, or the one named after the run."""
+        rows = {name: row for name, row in self.evaluation.items() if not is_reference_row(name)}
+        for name in (self.recipe.get("name"), self.path.name, self.config.get("allocation"), "student"):
+            if len(rows) > 1 and name in rows:
+                return rows[name]
+        if len(rows) > 1:
+            self.missing.append(
+                Missing(f"evaluation/scores.json has {len(rows)} rows and none is named after this run.", "")
+            )
+        return next(iter(rows.values())) if len(rows) == 1 else {}
+
+    @cached_property
+    def recipe_text(self) -> str:
+        try:
+            return (self.path / "recipe.yaml").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        try:
+            loaded = yaml.safe_load(self.recipe_text)
+        except yaml.YAMLError as error:
+            self.missing.append(Missing(f"recipe.yaml cannot be read ({str(error).splitlines()[0]}).", ""))
+            loaded = None
+        return loaded if isinstance(loaded, dict) else {}
+
+    @cached_property
+    def steps(self) -> list[dict[str, float]]:
+        """The step lines of metrics.jsonl. The last line of a killed run may be half a line."""
+        try:
+            lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            self.missing.append(Missing("There is no metrics.jsonl.", "Training writes it step by step."))
+            return []
+        steps = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                logged = json.loads(line)
+            except json.JSONDecodeError:
+                self.missing.append(Missing(f"Line {number} of metrics.jsonl is not whole.", "It is left out."))
+                continue
+            if isinstance(logged, dict) and "loss" in logged and "step" in logged:
+                steps.append(logged)
+        return steps
+
+    @cached_property
+    def decontamination(self) -> dict[str, Any]:
+        """What was removed from the prompt set, from the card beside it."""
+        prompts = self.recipe.get("prompts")
+        path = Path(str(prompts.get("path"))) if isinstance(prompts, dict) else None
+        card = None if path is None else (path if path.is_dir() else path.parent) / "card.json"
+        if card is None or not card.is_file():
+            return {}
+        try:
+            found = read_json(card, what="the prompt set's card", remedy="It is left out.").get("decontamination")
+        except (ValueError, OSError) as error:
+            self.missing.append(Missing(str(error), ""))
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
+    def teachers(self) -> list[str]:
+        named = self.manifest.get("models", {}).get("teachers", {})
+        return list(named) or list(self.calibration.get("mu", {}))
+
+    @property
+    def mu(self) -> dict[str, float]:
+        return self.calibration.get("mu", {}) if self.config.get("calibrated", True) else {}
+
+    @property
+    def gamma(self) -> float:
+        return float(self.config.get("gamma", 7.0))
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.get("seed", 0))
+
+    @property
+    def method(self) -> str:
+        return method_name(self.config)
+
+    @property
+    def title(self) -> str:
+        name = str(self.recipe.get("name") or self.path.resolve().name)
+        return name if self.method in name.replace("-", " ") else f"{name}, {self.method}"
+
+    @property
+    def student(self) -> str:
+        return Path(str(self.manifest.get("models", {}).get("student", {}).get("source", "student"))).name
+
+    @property
+    def prompts(self) -> str:
+        """A short name of the prompt set: of its path where a recipe gives one, of its content otherwise."""
+        prompts = self.recipe.get("prompts")
+        if isinstance(prompts, dict) and prompts.get("path"):
+            return Path(str(prompts["path"])).stem
+        return f"prompts {str(self.manifest.get('prompts', {}).get('fingerprint', 'unknown'))[:6]}"
+
+    @property
+    def finished(self) -> bool:
+        limit = self.config.get("max_steps", -1)
+        return bool(self.steps) and (limit <= 0 or self.steps[-1]["step"] >= limit)
+
+    def records(self, *, candidates: bool = False) -> TokenRecords:
+        return read_records(self.path / RECORDS, self.teachers, candidates=candidates)
+
+
+def method_name(config: Mapping[str, Any]) -> str:
+    """As the paper's tables call it: `trust`, or what differs from it."""
+    rule = str(config.get("allocation", "unknown rule"))
+    if rule == "single":
+        return f"single {config.get('single_teacher')}"
+    if rule != "trust":
+        return rule
+    parts = []
+    if (score := config.get("score", "displacement")) != "displacement":
+        parts.append(SCORES.get(score, str(score)))
+    if not config.get("calibrated", True):
+        parts.append("without μ")
+    if config.get("granularity", "token") != "token":
+        parts.append("response-level")
+    if (gamma := float(config.get("gamma", 7.0))) != 7.0:
+        parts.append(f"γ = {gamma:g}")
+    return ", ".join(parts) or "trust"
+
+
+def is_reference_row(name: str) -> bool:
+    """A row of scores that no distillation made."""
+    return name in REFERENCE_ROWS or name.startswith("teacher-")
+
+
+def open_run(path: str | Path) -> Run:
+    path = Path(path)
+    if not path.is_dir():
+        raise ValueError(f"{path} is no folder. Give the run directory that `trustmopd train` made.")
+    if not any((path / name).exists() for name in _FILES):
+        raise ValueError(
+            f"{path} holds none of {', '.join(_FILES)}, so it is no run directory. Give the folder that `trustmopd "
+            "train` made (its recipe's `output`, or a seed-* folder below it)."
+        )
+    return Run(path)
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Run]:
+    """The runs at `paths` and below: a folder that is no run itself stands for all runs in it."""
+    found: dict[Path, Run] = {}
+    for path in map(Path, paths):
+        if any((path / name).exists() for name in _FILES) or not path.is_dir():
+            found.setdefault(path.resolve(), open_run(path))
+            continue
+        below = sorted(
+            manifest.parent
+            for manifest in path.rglob("manifest.json")
+            if not any(part.startswith("checkpoint-") for part in manifest.relative_to(path).parts)
+        )
+        if not below:
+            raise ValueError(f"{path} is no run directory and holds none. Give folders that `trustmopd train` made.")
+        for folder in below:
+            found.setdefault(folder.resolve(), open_run(folder))
+    return list(found.values())

@@ -1,0 +1,134 @@
+"""The report's first sentences: did it work, which teacher helped where, what to try next. Each from the numbers."""
+
+from collections.abc import Sequence
+
+from trustmopd.analysis.compare import FULL, UNIFORM, Comparison, Setting
+from trustmopd.analysis.figures_trust import the_trusting
+from trustmopd.analysis.summary import Summary
+from trustmopd.statistics import recovery, spread
+
+#: A share of the gap below which a student is said to have learnt little, and a mass near what uniform would give.
+LITTLE = 0.25
+NEAR_UNIFORM = 0.05
+
+
+def story(summaries: Sequence[Summary], comparison: Comparison) -> list[str]:
+    return [sentence for sentence in (*_did_it_work(comparison), *_who_helped(summaries)) if sentence]
+
+
+def _did_it_work(comparison: Comparison) -> list[str]:
+    said = []
+    for setting in comparison.settings:
+        recovered = _recovered(setting, comparison)
+        where = f"On {setting.prompts}: " if len(comparison.settings) > 1 else ""
+        if FULL in recovered:
+            text = (
+                f"{where}With trust the student recovered {recovered[FULL]:.0%} of the gap between where it started "
+                "and its teachers, each asked in its own domain"
+            )
+            if UNIFORM in recovered:
+                text += f"; with uniform weights {recovered[UNIFORM]:.0%}"
+            said.append(f"{text}.")
+        elif recovered:
+            best = max(recovered, key=recovered.__getitem__)
+            said.append(f"{where}The student trained with {best} recovered {recovered[best]:.0%} of the gap.")
+        else:
+            said.append(_change_of_loss(setting, where))
+    return said
+
+
+def _recovered(setting: Setting, comparison: Comparison) -> dict[str, float]:
+    known = comparison.references.get(setting.student, {})
+    low, high = (known.get(name, {}).get("overall") for name in ("initial", "routed-teachers"))
+    if low is None or high is None or low == high:
+        return {}
+    return {
+        method: recovery(spread(list(overall.values())).mean, low, high)
+        for method in setting.methods
+        if (overall := setting.overall(method))
+    }
+
+
+def _change_of_loss(setting: Setting, where: str) -> str:
+    for method, seeds in setting.methods.items():
+        loss = next((run.series["loss"] for run in seeds.values() if run.series.get("loss")), None)
+        if loss:
+            window = max(1, len(loss) // 10)
+            first, last = sum(loss[:window]) / window, sum(loss[-window:]) / window
+            return (
+                f"{where}No scores yet, so whether it worked is not known: under {method} the loss went from "
+                f"{first:.3g} to {last:.3g}."
+            )
+    return f"{where}There are neither scores nor metrics, so whether it worked is not known."
+
+
+def _who_helped(summaries: Sequence[Summary]) -> list[str]:
+    said = []
+    for run in the_trusting(summaries)[:2]:
+        matched = {g: entry for g, entry in run.allocation.items() if "positive_margin" in entry}
+        mixed = {g: entry for g, entry in run.allocation.items() if "relevant_mass" in entry and "+" in g}
+        if matched:
+            parts = [
+                f"'{group}' {entry['weights'][group]:.0%} (ahead on {entry['positive_margin']:.0%} of rollouts)"
+                for group, entry in matched.items()
+            ]
+            said.append(f"On prompts of its own domain, each teacher's share of the weight was: {', '.join(parts)}.")
+        if mixed:
+            mass = sum(entry["relevant_mass"] for entry in mixed.values()) / len(mixed)
+            fair = sum(len(group.split("+")) for group in mixed) / len(mixed) / len(run.teachers)
+            said.append(
+                f"On prompts that need several specialists, those got {mass:.0%} of the weight (uniform: {fair:.0%}), "
+                "though no label said which."
+            )
+        if not matched and not mixed and len(run.teachers) > 1:
+            for entry in list(run.allocation.values())[:1]:
+                parts = [f"'{teacher}' {weight:.0%}" for teacher, weight in entry["weights"].items()]
+                said.append(f"Mean weights over recorded rollouts: {', '.join(parts)}.")
+    return said
+
+
+def next_steps(summaries: Sequence[Summary], comparison: Comparison) -> list[str]:
+    """Advice that these numbers call for; none where they call for none."""
+    said: list[str] = []
+    for setting in comparison.settings:
+        recovered = _recovered(setting, comparison)
+        if FULL in recovered and UNIFORM not in recovered:
+            said.append(
+                f"Train the same recipe with allocation.rule=uniform on {setting.prompts}: without that control, how "
+                "much trust added is not known."
+            )
+        elif FULL in recovered and recovered[FULL] <= recovered[UNIFORM]:
+            said.append(
+                f"Trust did not beat uniform on {setting.prompts}. `trustmopd diagnose RECIPE` says whether these "
+                "teachers tell themselves apart; specialists that drifted far, or that are near perfect, leave little "
+                "to win."
+            )
+        if FULL in recovered and recovered[FULL] < LITTLE:
+            said.append(
+                f"The student recovered {recovered[FULL]:.0%} on {setting.prompts}. If the loss still falls, "
+                "train longer or raise the learning rate."
+            )
+    if 0 < comparison.seeds < 2 and any(run.own_scores for run in summaries):
+        said.append("Train more seeds (seeds=[0, 1, 2]): one seed does not say how much of a difference is chance.")
+    for run in the_trusting(summaries)[:1]:
+        for group, entry in run.allocation.items():
+            if entry.get("positive_margin", 1.0) < 0.5:
+                said.append(
+                    f"On '{group}' prompts its own teacher leads on only {entry['positive_margin']:.0%} of rollouts: "
+                    "read a few of them in the token viewer before a longer run."
+                )
+            fair = len(group.split("+")) / max(1, len(run.teachers))
+            if "+" in group and entry.get("relevant_mass", 1.0) < fair + NEAR_UNIFORM:
+                said.append(
+                    f"On '{group}' prompts the specialists they need got {entry['relevant_mass']:.0%} of the weight, "
+                    f"close to uniform's {fair:.0%}: try a larger gamma in the viewer's slider."
+                )
+        clipped = run.mean_of("clipped")
+        if clipped and clipped > 0.1:
+            said.append(
+                f"{clipped:.0%} of responses hit max_completion_length: raise it, or the end of answers is not taught."
+            )
+        mass = run.mean_of("student_mass")
+        if mass and mass < 0.95:
+            said.append(f"The candidates hold {mass:.1%} of the student's probability: raise num_candidates.")
+    return list(dict.fromkeys(said))

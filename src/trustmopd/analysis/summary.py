@@ -1,0 +1,150 @@
+"""Everything that is computed of one run, in one record: what tables, figures and the report are made from."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trustmopd.analysis.allocation import (
+    Change,
+    change_profile,
+    margins,
+    mean_displacement,
+    score_matrix,
+    sharpest_changes,
+    summarise,
+)
+from trustmopd.analysis.dynamics import Drift, drift, drift_warnings, series
+from trustmopd.analysis.records import TokenRecords
+from trustmopd.analysis.run import Missing, Run
+from trustmopd.statistics import Spread
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`displacement`, `scores`, `allocation` and `margins` are by group of prompts, from token records; `series` and
+    `drift` from the metrics of every step."""
+
+    path: str
+    method: str
+    seed: int
+    student: str
+    prompts: str
+    teachers: list[str]
+    gamma: float
+    calibrated: bool
+    mu: dict[str, float]
+    steps: int
+    max_steps: int
+    finished: bool
+    rollouts: int
+    tokens: int
+    displacement: dict[str, dict[str, float]]
+    scores: dict[str, dict[str, Spread]]
+    allocation: dict[str, dict[str, Any]]
+    margins: dict[str, list[float]]
+    change_profile: list[float]
+    sharpest_changes: list[Change]
+    series: dict[str, list[float]]
+    drift: dict[str, Drift]
+    evaluation: dict[str, dict[str, float]]
+    own_scores: dict[str, float]
+    cost: dict[str, Any]
+    calibration: dict[str, Any]
+    diagnosis: dict[str, Any]
+    decontamination: dict[str, Any]
+    warnings: list[str]
+    missing: list[Missing]
+
+    def mean_of(self, name: str) -> float | None:
+        """Mean over the steps of a series; None where it was not logged."""
+        values = self.series.get(name)
+        return sum(values) / len(values) if values else None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summarise_run(run: Run, records: TokenRecords | None = None) -> Summary:
+    """`records` where they were read already."""
+    records = run.records() if records is None else records
+    teachers = run.teachers or records.teachers
+    several = len(teachers) > 1
+    drifts = drift(run.steps, teachers) if run.mu else {}
+    found = Summary(
+        path=str(run.path),
+        method=run.method,
+        seed=run.seed,
+        student=run.student,
+        prompts=run.prompts,
+        teachers=teachers,
+        gamma=run.gamma,
+        calibrated=bool(run.mu),
+        mu=run.mu,
+        steps=int(run.steps[-1]["step"]) if run.steps else 0,
+        max_steps=int(run.config.get("max_steps", 0)),
+        finished=run.finished,
+        rollouts=len(records.rollouts),
+        tokens=records.tokens,
+        displacement=mean_displacement(records),
+        scores=score_matrix(records, run.mu),
+        allocation=summarise(records),
+        margins=margins(records),
+        change_profile=change_profile(records) if several else [],
+        sharpest_changes=sharpest_changes(records) if several else [],
+        series=series(run.steps, teachers),
+        drift=drifts,
+        evaluation=run.evaluation,
+        own_scores=run.own_scores,
+        cost=run.cost,
+        calibration=run.calibration,
+        diagnosis=run.diagnosis,
+        decontamination=run.decontamination,
+        warnings=[*drift_warnings(drifts), *records.damaged],
+        missing=run.missing,
+    )
+    run.missing.extend(_what_is_missing(run, records, found))
+    return found
+
+
+def _what_is_missing(run: Run, records: TokenRecords, found: Summary) -> list[Missing]:
+    said = []
+    if found.steps and not found.finished:
+        said.append(
+            Missing(f"The run stopped at step {found.steps} of {found.max_steps}.", "Continue it with --resume.")
+        )
+    if not records.rollouts:
+        said.append(
+            Missing(
+                "There are no token records (allocation/step-*.parquet): no statistics by prompt, no token viewer.",
+                "Set training.record_allocation_every, 10 by default, to a number above 0 and train again.",
+            )
+        )
+    elif not records.labelled:
+        said.append(
+            Missing(
+                "The prompts have no labels, so nothing says which teacher should lead where.",
+                "Add a `domain` or `capabilities` column with teachers' names to the prompt set; training ignores it.",
+            )
+        )
+    if records.rollouts and not records.scored:
+        said.append(
+            Missing(
+                f"Allocation '{found.method}' scores no teacher, so there are no displacements and the viewer cannot "
+                "recompute weights.",
+                "`trustmopd diagnose RECIPE` measures scores before any training.",
+            )
+        )
+    if len(found.teachers) == 1:
+        said.append(
+            Missing(
+                "There is one teacher, which has all the weight: allocation statistics say nothing.",
+                "Give the recipe several teachers.",
+            )
+        )
+    if records.rollouts and not records.texts:
+        said.append(
+            Missing(
+                "The token records are of an earlier release and hold no texts of candidates and prompts.",
+                "The viewer shows token ids in their place; runs recorded now have them.",
+            )
+        )
+    return said

@@ -1,0 +1,84 @@
+"""Tables of what data and compute went in: decontamination, cost."""
+
+from collections.abc import Iterable, Sequence
+
+from trustmopd.analysis.cells import NONE, Titled, label_in
+from trustmopd.analysis.compare import FULL, UNIFORM, Comparison
+from trustmopd.analysis.summary import Summary
+from trustmopd.tables import text_table
+
+_RULES = ("within_exact", "within_ngram", "cross_exact", "cross_ngram")
+
+
+def decontamination_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    rows: dict[str, list[str]] = {}
+    for run in summaries:
+        counts = run.decontamination
+        per_pool = {name: c for name, c in counts.items() if isinstance(c, dict) and any(rule in c for rule in _RULES)}
+        if any(rule in counts for rule in _RULES):
+            per_pool = {"all": counts, **per_pool}
+        for pool, found in per_pool.items():
+            cells = [str(found.get(key, NONE)) for key in ("candidates", *_RULES, "kept")]
+            rows.setdefault(f"{run.prompts}, {pool}", [f"{run.prompts}, {pool}", *cells])
+    header = ("pool", "candidates", "within: exact", "within: n-gram", "cross: exact", "cross: n-gram", "kept")
+    note = "Prompts removed by each rule: within the pool, and against evaluation and other comparison texts."
+    table = text_table(header, rows.values())
+    return Titled("decontamination", "Decontamination", note, table) if rows else None
+
+
+def cost_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    rows: list[list[str]] = []
+    evaluated = True
+    for setting in comparison.settings:
+        hours = {method: _hours(seeds.values()) for method, seeds in setting.methods.items()}
+        uniform = hours.get(UNIFORM)
+        for method, seeds in setting.methods.items():
+            runs = [run for run in seeds.values() if run.cost.get("training")]
+            each = hours[method]
+            if not runs or each is None:
+                continue
+            evaluated &= all("evaluation" in run.cost for run in runs)
+            scored = runs[0].cost["scored"]
+            relative = f"{100 * (each / uniform - 1):+.1f}%" if uniform else NONE
+            peak = max(run.cost["training"]["peak_memory_gib"] for run in runs)
+            rows.append(
+                [
+                    label_in(comparison)(setting, method),
+                    str(scored["teachers"]),
+                    str(scored["reference"]),
+                    str(len(runs)),
+                    f"{each * len(runs):.3g}",
+                    relative,
+                    f"{peak:.2f}",
+                ]
+            )
+        calibrations = [
+            run
+            for seeds in setting.methods.values()
+            for run in seeds.values()
+            if run.cost.get("calibration") and run.method == FULL
+        ]
+        if calibrations:
+            run, full = calibrations[0], hours.get(FULL)
+            once = run.cost["calibration"]["device_hours"]
+            share = f"{100 * once / (full * len(setting.methods[FULL])):.1f}% of trust" if full else NONE
+            scored = run.cost["scored"]
+            cells = [str(scored["teachers"]), str(scored["reference"]), "once", f"{once:.3g}", share, NONE]
+            rows.append([label_in(comparison)(setting, "calibration"), *cells])
+    device = next((run.cost["device"] for run in summaries if run.cost.get("device")), "")
+    note = (
+        f"{device}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} evaluation; "
+        "the share against uniform is per seed. Peak memory is of one device (of the process, on a CPU)."
+    )
+    header = ("", "teachers scored", "reference scored", "seeds", "device-hours", "against uniform", "peak GiB")
+    return Titled("cost", "Computational cost", note, text_table(header, rows)) if rows else None
+
+
+def _hours(runs: Iterable[Summary]) -> float | None:
+    """Device-hours of a seed: training, and evaluation where it was measured."""
+    found = [
+        run.cost["training"]["device_hours"] + (run.cost.get("evaluation") or {}).get("device_hours", 0.0)
+        for run in runs
+        if run.cost.get("training")
+    ]
+    return sum(found) / len(found) if found else None

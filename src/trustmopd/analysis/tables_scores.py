@@ -1,0 +1,150 @@
+"""Tables of students' scores: the main comparison, ablations, gamma, transfer."""
+
+from collections.abc import Callable, Sequence
+
+from trustmopd.analysis.cells import NONE, Titled, label_in, percent, seeds_note, signed
+from trustmopd.analysis.compare import ABLATIONS, FULL, UNIFORM, Comparison, Setting
+from trustmopd.analysis.summary import Summary
+from trustmopd.statistics import recovery, spread
+from trustmopd.tables import text_table
+
+_REFERENCES = {
+    "initial": "initial student",
+    "routed-teachers": "routed teachers",
+    "parameter-average": "parameter average",
+}
+
+
+def main_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    columns = [*comparison.columns, "overall"]
+    rows: list[list[str]] = []
+    for setting in comparison.settings:
+        known = comparison.references.get(setting.student, {})
+        low, high = (known.get(name, {}).get("overall") for name in ("initial", "routed-teachers"))
+        label = label_in(comparison)
+        if setting is first_of(comparison, setting.student):
+            several = len(comparison.references) > 1
+            for name, row in sorted(known.items(), key=lambda item: _reference_place(item[0])):
+                title = _REFERENCES.get(name, name.replace("teacher-", "teacher "))
+                cells = [f"{100 * row[c]:.1f}" if c in row else NONE for c in columns]
+                rows.append(
+                    [
+                        f"{setting.student}: {title}" if several else title,
+                        *cells,
+                        *against(row.get("overall"), low, high),
+                    ]
+                )
+        for method in setting.methods:
+            overall = setting.overall(method)
+            if not overall:
+                continue
+            cells = [percent(setting.score(method, column)) for column in columns]
+            gains = [
+                signed(spread([value - low for value in overall.values()])) if low is not None else NONE,
+                spread([recovery(value, low, high) for value in overall.values()]).percent()
+                if low is not None and high is not None
+                else NONE,
+            ]
+            rows.append([label(setting, method), *cells, *gains])
+    if not any(setting.overall(method) for setting in comparison.settings for method in setting.methods):
+        return None
+    note = (
+        "Scores in percent. Δ initial: overall minus the initial student's. Recovered: share of the way from the "
+        f"initial student to the routed teachers. {seeds_note(comparison)}"
+    )
+    header = ("", *columns, "Δ initial", "recovered")
+    return Titled("main", "Main comparison", note, text_table(header, rows))
+
+
+def ablation_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    methods = (UNIFORM, FULL, *ABLATIONS)
+    return _against_one(
+        comparison,
+        methods,
+        FULL,
+        name="ablations",
+        title="Component ablations",
+        note="Δ trust: overall minus that of full trust, paired by seed.",
+        needs=lambda setting: FULL in setting.methods and any(name in setting.methods for name in ABLATIONS),
+    )
+
+
+def gamma_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    rows = []
+    for setting in comparison.settings:
+        gammas = setting.gammas()
+        if len(gammas) < 2:
+            continue
+        for label, method in [(UNIFORM, UNIFORM), *((f"γ = {gamma:g}", name) for gamma, name in gammas.items())]:
+            if method not in setting.methods:
+                continue
+            concentration = setting.average(method, lambda run: run.mean_of("max_weight"))
+            ahead = setting.ahead(method, UNIFORM) if method != UNIFORM else None
+            rows.append(
+                [
+                    label_in(comparison)(setting, label),
+                    *(percent(setting.score(method, column)) for column in (*comparison.columns, "overall")),
+                    signed(ahead),
+                    concentration.text() if concentration else NONE,
+                ]
+            )
+    note = (
+        "Δ uniform: overall minus uniform's, paired by seed. Mean max weight: over all response tokens of training. "
+        + seeds_note(comparison)
+    )
+    header = ("", *comparison.columns, "overall", "Δ uniform", "mean max weight")
+    return Titled("gamma", "Sensitivity to gamma", note, text_table(header, rows)) if rows else None
+
+
+def transfer_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    if len(comparison.settings) < 2:
+        return None
+    return _against_one(
+        comparison,
+        (UNIFORM, FULL),
+        UNIFORM,
+        name="transfer",
+        title="Trust against uniform in every setting",
+        note="A setting is a student and a prompt set. Δ uniform: overall minus uniform's, paired by seed.",
+        needs=lambda setting: {FULL, UNIFORM} <= set(setting.methods),
+    )
+
+
+def _against_one(
+    comparison: Comparison,
+    methods: Sequence[str],
+    other: str,
+    *,
+    name: str,
+    title: str,
+    note: str,
+    needs: Callable[[Setting], bool],
+) -> Titled | None:
+    rows = [
+        [
+            label_in(comparison)(setting, method),
+            *(percent(setting.score(method, column)) for column in (*comparison.columns, "overall")),
+            NONE if method == other else signed(setting.ahead(method, other)),
+        ]
+        for setting in comparison.settings
+        if needs(setting)
+        for method in methods
+        if setting.overall(method)
+    ]
+    header = ("", *comparison.columns, "overall", f"Δ {other}")
+    return Titled(name, title, f"{note} {seeds_note(comparison)}", text_table(header, rows)) if rows else None
+
+
+def first_of(comparison: Comparison, student: str) -> Setting:
+    return next(setting for setting in comparison.settings if setting.student == student)
+
+
+def _reference_place(name: str) -> tuple[int, str]:
+    order = ("initial", "teacher", "routed-teachers", "parameter-average")
+    return order.index("teacher" if name.startswith("teacher-") else name), name
+
+
+def against(overall: float | None, low: float | None, high: float | None) -> list[str]:
+    if overall is None or low is None:
+        return [NONE, NONE]
+    return [f"{100 * (overall - low):+.1f}", f"{100 * recovery(overall, low, high):.1f}" if high is not None else NONE]

@@ -1,0 +1,150 @@
+"""Tables of what teachers said and whom a run trusted: mu, scores, weights, drift, changes."""
+
+from collections.abc import Sequence
+
+from trustmopd.analysis.cells import NONE, Titled, groups_of, label_in, one_seed, teacher_of, teachers_of
+from trustmopd.analysis.compare import Comparison
+from trustmopd.analysis.summary import Summary
+from trustmopd.statistics import Spread, spread
+from trustmopd.tables import text_table
+
+
+def calibration_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    teachers = teachers_of(summaries)
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for run in summaries:
+        if not (mu := run.calibration.get("mu")):
+            continue
+        rule = str(run.calibration.get("depends_on", {}).get("score", ""))
+        cells = [f"{mu[t]:.4g}" if t in mu else NONE for t in teachers]
+        rows.setdefault(
+            (run.student, run.prompts, rule),
+            [f"{run.prompts}, {rule}", *cells, str(run.calibration.get("tokens", NONE))],
+        )
+    header = ("prompts, score", *(f"μ {t}" for t in teachers), "tokens")
+    note = "μ is the mean raw score over the initial student's tokens; one calibration serves all seeds."
+    return Titled("calibration", "Calibration constants", note, text_table(header, rows.values())) if rows else None
+
+
+def scores_before_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    found = next((run.diagnosis for run in summaries if run.diagnosis.get("domains")), None)
+    if found is None:
+        return None
+    domains = found["domains"]
+    rows = [
+        [teacher, *(f"{d['score'][teacher]:.3f} ± {d['spread'][teacher]:.3f}" for d in domains)]
+        for teacher in domains[0]["score"]
+    ]
+    header = ("teacher", *(f"{d['domain']} ({d['rollouts']})" for d in domains))
+    note = f"Mean over response tokens ± standard deviation across prompts. {found.get('verdict', '')}"
+    return Titled("scores_before", "Calibrated scores before training", note, text_table(header, rows))
+
+
+def score_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    groups = groups_of(summaries, lambda run: run.scores)
+    rows = [
+        [
+            teacher_of(summaries, run, teacher),
+            *(run.scores[g][teacher].text(3) if g in run.scores else NONE for g in groups),
+        ]
+        for run in one_seed(summaries)
+        if run.scores
+        for teacher in run.teachers
+    ]
+    header = ("teacher", *groups)
+    note = (
+        "Recorded rollouts of training, by what their prompts need: mean over response tokens ± standard deviation "
+        "across responses; raw where a run is not calibrated."
+    )
+    return Titled("scores", "Calibrated scores in training", note, text_table(header, rows)) if rows else None
+
+
+def displacement_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    groups = groups_of(summaries, lambda run: run.displacement)
+    rows = [
+        [
+            teacher_of(summaries, run, teacher),
+            *(f"{run.displacement[g][teacher]:.3f}" if g in run.displacement else NONE for g in groups),
+        ]
+        for run in one_seed(summaries)
+        if run.displacement
+        for teacher in run.teachers
+    ]
+    note = "Mean raw score over the response tokens of recorded rollouts, by what their prompts need."
+    table = text_table(("teacher", *groups), rows)
+    return Titled("displacement", "Raw scores by teacher and prompts", note, table) if rows else None
+
+
+def allocation_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    """Means over seeds, each seed's a mean over its rollouts."""
+    teachers = teachers_of(summaries)
+    several = len(one_seed(summaries)) > 1
+    rows = []
+    for setting in comparison.settings:
+        for method, seeds in setting.methods.items():
+            runs = list(seeds.values())
+            for group in groups_of(runs, lambda run: run.allocation):
+                entries = [run.allocation[group] for run in runs if group in run.allocation]
+
+                def over_seeds(key: str, entries: list[dict] = entries) -> Spread | None:
+                    values = [entry[key] for entry in entries if key in entry]
+                    return spread(values) if values else None
+
+                weights = [
+                    spread([e["weights"][t] for e in entries]).text() if t in entries[0]["weights"] else NONE
+                    for t in teachers
+                ]
+                mass, margin, positive = (over_seeds(k) for k in ("relevant_mass", "margin", "positive_margin"))
+                rows.append(
+                    [
+                        f"{label_in(comparison)(setting, method)}, {group}" if several else group,
+                        str(sum(entry["rollouts"] for entry in entries)),
+                        *weights,
+                        mass.text() if mass else NONE,
+                        margin.text() if margin else NONE,
+                        f"{100 * positive.mean:.0f}%" if positive else NONE,
+                    ]
+                )
+    header = ("prompts that need", "rollouts", *teachers, "relevant mass", "margin", "margin > 0")
+    note = (
+        "Means over recorded rollouts of each rollout's mean weight. Relevant mass: of the teachers that the prompts "
+        "need. Margin: the matched teacher's mean weight minus the largest other. Labels only sort the rows."
+    )
+    return Titled("allocation", "Where the weight went", note, text_table(header, rows)) if rows else None
+
+
+def drift_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    rows = [
+        [
+            teacher_of(summaries, run, teacher),
+            f"{found.first:.2f}",
+            f"{found.last:.2f}",
+            f"{found.farthest:.2f}",
+            "leaves the band" if found.outside else "inside",
+        ]
+        for run in one_seed(summaries)
+        for teacher, found in run.drift.items()
+    ]
+    note = (
+        "A teacher's mean calibrated score over all tokens of 10 steps; 1 is its calibration, the band is 0.67 to 1.5."
+    )
+    header = ("teacher", "first", "last", "farthest from 1", "")
+    return Titled("drift", "Drift from the calibration", note, text_table(header, rows)) if rows else None
+
+
+def change_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    if len(summaries) != 1 or not summaries[0].sharpest_changes:
+        return None
+    rows = [
+        [
+            f"{each.step}/{each.rollout}:{each.position}",
+            repr(each.before),
+            repr(each.token),
+            f"{each.giver} → {each.taker}",
+            f"{each.moved:.2f}",
+        ]
+        for each in summaries[0].sharpest_changes
+    ]
+    header = ("step/rollout:position", "before", "token", "from → to", "weight moved")
+    note = "The positions at which most weight changed hands, at most one a response; --case takes the first column."
+    return Titled("changes", "Sharpest changes within a response", note, text_table(header, rows))

@@ -1,0 +1,121 @@
+"""The verbs of finished runs: analyze, report."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from trustmopd.cli.common import app, console, errors
+
+if TYPE_CHECKING:
+    from trustmopd.analysis.cells import Titled
+    from trustmopd.analysis.run import Run
+
+Responses = Annotated[int, typer.Option("--responses", min=1, help="Responses in the token viewer.")]
+#: Tables that are printed; the others are in files.
+_PRINTED = ("main", "allocation")
+
+
+@app.command(
+    epilog="Examples: trustmopd analyze runs/singlecap-trust; trustmopd analyze runs/singlecap-trust --case "
+    "1/214:37 --tokens right=964 --tokens right=96 --tokens 'comma=/,/'"
+)
+def analyze(
+    run: Annotated[Path, typer.Argument(help="The run directory.", show_default=False)],
+    case: Annotated[
+        str | None,
+        typer.Option(help="A position, as ROLLOUT:POSITION or STEP/ROLLOUT:POSITION; loads the run's models."),
+    ] = None,
+    tokens: Annotated[
+        list[str] | None,
+        typer.Option(help="For --case: a set of tokens, NAME=TOKEN or NAME=/REGEX/; repeat to add to it."),
+    ] = None,
+    responses: Responses = 64,
+) -> None:
+    """Whom a run trusted where: tables, figures and the token viewer, from the run's own files."""
+    with errors():
+        from trustmopd.analysis.run import open_run
+
+        opened = open_run(run)
+        if case is not None:
+            _case(opened, case, tokens or [])
+            return
+        if tokens:
+            raise ValueError("--tokens names what --case ROLLOUT:POSITION looks at. Give a --case.")
+        from trustmopd.analysis.report import analyse, write_viewer
+
+        found, tables, pictures = analyse(opened)
+        viewer = write_viewer(opened, responses)
+        for table in tables:
+            if table.name in _PRINTED:
+                _print(table)
+        for warning in found.warnings:
+            console.print(f"[bold]Warning:[/] {escape(warning)}")
+        for missing in found.missing:
+            console.print(f"[bold]Not here:[/] {escape(str(missing))}")
+        console.print(f"{len(tables)} tables:  {run / 'tables'}\n{len(pictures)} figures: {run / 'figures'}")
+        console.print(f"Numbers:   {run / 'analysis.json'}")
+        if viewer is not None:
+            console.print(f"Open:      {viewer}")
+
+
+@app.command(epilog="Example: trustmopd report runs/singlecap-trust runs/singlecap-uniform --out runs/comparison")
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run directories, or folders that hold several.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the report.", show_default="the run, or the runs' common folder")
+    ] = None,
+    responses: Responses = 64,
+) -> None:
+    """One page that opens from disk: what happened, figures, tables and the token viewer; of one run or of several."""
+    with errors():
+        from trustmopd.analysis.report import write_report
+        from trustmopd.analysis.run import find_runs
+
+        found = find_runs(runs)
+        path = write_report(found, out or _common(found[0].path, [run.path for run in found]), responses=responses)
+        console.print(f"Runs: {len(found)}; tables and figures are beside the report.\nOpen: {path}")
+
+
+def _case(run: "Run", place: str, tokens: list[str]) -> None:
+    from trustmopd.analysis.cases import find_rollout, parse_place, write_case
+
+    where = parse_place(place)
+    rollout, at = find_rollout(run.records(), where)
+    from trustmopd.training.case import compute_case, parse_tokens
+
+    case = compute_case(
+        run.path,
+        parse_tokens(tokens),
+        step=rollout.step,
+        row=rollout.row,
+        at=at,
+        token_ids=rollout.token_ids.tolist(),
+        recorded=rollout.weights,
+    )
+    view, path = write_case({**case, "position": where.position}, run.path)
+    console.print(f"[bold]{escape(view.title)}[/]\n{escape(view.prefix[-400:])}\n")
+    for table in view.tables:
+        _print(table)
+    console.print(f"Saved: {path}.json, .png, .svg, .md")
+
+
+def _print(titled: "Titled") -> None:
+    shown = Table(*map(escape, titled.table.header), title=titled.title, caption=escape(titled.note))
+    for row in titled.table.rows:
+        shown.add_row(*map(escape, row))
+    console.print(shown)
+
+
+def _common(first: Path, paths: list[Path]) -> Path:
+    """The run itself, or the deepest folder that holds all runs."""
+    if len(paths) == 1:
+        return first
+    shared = first.resolve()
+    while not all(path.resolve().is_relative_to(shared) for path in paths):
+        shared = shared.parent
+    return shared

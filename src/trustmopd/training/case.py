@@ -1,0 +1,169 @@
+"""One position of a recorded rollout, asked again with the run's models over the whole candidate set: the paper's case
+study. The result is a JSON record that `analysis/cases.py` prints and draws."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trustmopd.data import load_prompts
+from trustmopd.method import calibrated_scores, mixed_target, response_level, trust_weights
+from trustmopd.recipe import Trust, load_recipe
+from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
+from trustmopd.training.manifest import CALIBRATION, MANIFEST, read_manifest
+from trustmopd.training.prompts import ROW
+from trustmopd.training.trainer import TrustMOPDTrainer
+
+STUDENT = "student"
+_PREFIX = 300  # characters of the response that are shown before the position
+
+
+def parse_tokens(given: Sequence[str]) -> dict[str, list[str]]:
+    """`NAME=TOKEN` and `NAME=/REGEX/`, several of one name together."""
+    sets: dict[str, list[str]] = {}
+    for each in given:
+        name, equals, token = each.partition("=")
+        if not equals or not name or not token:
+            raise ValueError(f"--tokens {each!r} is not NAME=TOKEN or NAME=/REGEX/. Write it as right=964.")
+        sets.setdefault(name, []).append(token)
+    if not sets:
+        raise ValueError("a case study needs at least one set of tokens to look at. Add --tokens NAME=TOKEN.")
+    return sets
+
+
+def compute_case(
+    run: Path,
+    sets: Mapping[str, Sequence[str]],
+    *,
+    step: int,
+    row: int,
+    at: int,
+    token_ids: Sequence[int],
+    recorded: Any,
+) -> dict[str, Any]:
+    """`at` is the place of the position in `token_ids`, the recorded response; `recorded` are its weights, K × T, to
+    say how well the recomputation agrees."""
+    trainer = _trainer(run, step)
+    rows = list(trainer.train_dataset[ROW])
+    if row not in rows:
+        raise ValueError(
+            f"rollout {row} is no row of the prompt set, which has {len(rows)}. Restore the run's prompts."
+        )
+    prompt = trainer.train_dataset[rows.index(row)]["prompt"]
+    scored, result = _judge(trainer, prompt, token_ids)
+    assert result.scores is not None
+    args, mu, teachers = trainer.args, trainer.mu, trainer.pool.teachers
+    r = result.scores if mu is None else calibrated_scores(result.scores, mu)
+    by_token = trust_weights(result.scores, mu, args.gamma)
+    by_response = response_level(by_token, scored.at.mask)
+    texts = [trainer._tokenizer.decode([token]) for token in scored.at.candidate_ids[0, at].tolist()]
+    members = {name: _members(name, patterns, texts) for name, patterns in sets.items()}
+
+    def mass(logp: Tensor) -> dict[str, float]:
+        return {name: float(logp[places].exp().sum()) for name, places in members.items()}
+
+    def says(logp: Tensor) -> dict[str, Any]:
+        return {"top": texts[int(logp.argmax())], "mass": mass(logp)}
+
+    policies = {
+        name: {
+            **says(scored.at.teacher_logp[k, 0, at]),
+            "r": float(r[k, 0, at]),
+            "w": float(by_token[k, 0, at]),
+            "w_response": float(by_response[k, 0, at]),
+        }
+        for k, name in enumerate(teachers)
+    }
+    policies[STUDENT] = says(scored.at.student_logp[0, at])
+    target = {
+        kind: mass(mixed_target(scored.at.teacher_logp[:, 0, at], weights[:, 0, at]))
+        for kind, weights in (("token", by_token), ("response", by_response))
+    }
+    difference = np.abs(result.weights[:, 0].cpu().numpy() - np.asarray(recorded)).max()
+    return {
+        "step": step,
+        "rollout": row,
+        "prompt": prompt if isinstance(prompt, str) else "\n\n".join(str(message["content"]) for message in prompt),
+        "prefix": trainer._tokenizer.decode(list(token_ids[:at]))[-_PREFIX:],
+        "sampled": trainer._tokenizer.decode([token_ids[at]]),
+        "num_candidates": args.num_candidates,
+        "gamma": args.gamma,
+        "sets": {name: [texts[place] for place in places] for name, places in members.items()},
+        "policies": policies,
+        "target": target,
+        "difference": float(difference),
+    }
+
+
+def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
+    """The run's trainer with the student that wrote the rollouts of `step`: the initial one, or a checkpoint."""
+    if not (run / "recipe.yaml").is_file():
+        raise ValueError(
+            f"{run} has no recipe.yaml, which names the models and prompts to ask again; `trustmopd train` writes one. "
+            "For a run started from Python, write the recipe into it."
+        )
+    recipe = load_recipe(run / "recipe.yaml")
+    if not isinstance(recipe.allocation, Trust):
+        raise ValueError(
+            f"{run} was trained with allocation {recipe.allocation.rule}, which scores no teacher: there is no r and w "
+            "to show. Take a run with rule trust."
+        )
+    checkpoint = run / "checkpoints" / f"checkpoint-{step - 1}"
+    if step > 1 and not (checkpoint / MANIFEST).is_file():
+        whole = sorted(int(path.parent.name.split("-")[1]) + 1 for path in checkpoint.parent.glob(f"*/{MANIFEST}"))
+        raise ValueError(
+            f"the student that wrote the rollouts of step {step} is gone: there is no {checkpoint}. Take a rollout of "
+            f"step {', '.join(map(str, [1, *whole]))}, or keep more checkpoints (save_steps, save_total_limit)."
+        )
+    seed = int(read_manifest(run)["config"]["seed"])
+    changes = {"calibration_path": str(run / CALIBRATION)} if recipe.allocation.calibrated else {}
+    trainer = TrustMOPDTrainer(
+        model=recipe.student,
+        teachers=teachers_of(recipe),
+        reference=recipe.reference,
+        args=config_of(recipe, seed, **changes),
+        train_dataset=load_prompts(recipe.prompts.path, recipe.prompts.split),
+        peft_config=lora_of(recipe),
+    )
+    if step > 1:  # after the pool was built: its reference stays the initial student
+        trainer._load_from_checkpoint(str(checkpoint))
+    return trainer
+
+
+@torch.no_grad()
+def _judge(trainer: TrustMOPDTrainer, prompt: Any, token_ids: Sequence[int]) -> tuple[Any, Any]:
+    device = trainer.accelerator.device
+    prompt_ids = torch.tensor([trainer._tokenize_prompts([prompt])[0][0]], device=device)
+    completion_ids = torch.tensor([list(token_ids)], device=device)
+    batch = {
+        "prompt_ids": prompt_ids,
+        "prompt_mask": torch.ones_like(prompt_ids),
+        "completion_ids": completion_ids,
+        "completion_mask": torch.ones_like(completion_ids),
+    }
+    student = trainer.model.to(device).eval()
+    with trainer.compute_loss_context_manager():
+        return trainer._judge(student, batch)
+
+
+def _members(name: str, patterns: Sequence[str], texts: Sequence[str]) -> list[int]:
+    """Places of the candidates that a set names."""
+    found: list[int] = []
+    for pattern in patterns:
+        try:
+            is_regex = len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
+            matches = re.compile(pattern[1:-1]).search if is_regex else pattern.__eq__
+        except re.error as error:
+            raise ValueError(f"--tokens {name}={pattern} is no regular expression ({error}). Correct it.") from None
+        found += [place for place, text in enumerate(texts) if matches(text) and place not in found]
+    if not found:
+        likely = ", ".join(repr(text) for text in texts[:12])
+        raise ValueError(
+            f"none of the {len(texts)} candidates here is in the set {name!r} ({', '.join(patterns)}). The first are "
+            f"{likely}; spaces count."
+        )
+    return found

@@ -1,0 +1,51 @@
+"""`cost.json`: what a run cost. Scored models a step, device time, peak memory, and the one-off calibration apart."""
+
+import json
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trustmopd.files import read_json, write_json
+from trustmopd.teachers import REFERENCE
+
+if TYPE_CHECKING:
+    from trustmopd.training.trainer import TrustMOPDTrainer
+
+COST = "cost.json"
+
+
+def record_calibration_cost(trainer: "TrustMOPDTrainer", seconds: float) -> None:
+    write_json(trainer.run_dir / COST, {**_shared(trainer), "calibration": _device_time(trainer, seconds)})
+
+
+def record_training_cost(trainer: "TrustMOPDTrainer") -> None:
+    """From metrics.jsonl, which a resumed run continues: interruptions add nothing, and steps made twice count once.
+    Saving checkpoints is not counted."""
+    seconds, peak, done = 0.0, 0.0, 0
+    for line in (trainer.run_dir / "metrics.jsonl").read_text().splitlines():
+        logged = json.loads(line)
+        if "loss" in logged:  # a mean over the steps since the line before
+            phases = sum(value for name, value in logged.items() if name.startswith("seconds/"))
+            seconds += phases * (logged["step"] - done)
+            peak, done = max(peak, logged["memory/peak_gib"]), logged["step"]
+    training = {"steps": done, **_device_time(trainer, seconds), "peak_memory_gib": peak}
+    calibration = _earlier(trainer.run_dir / COST) if trainer.args.calibration_path is None else None
+    write_json(trainer.run_dir / COST, {**_shared(trainer), "training": training, "calibration": calibration})
+
+
+def _shared(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
+    gpus = trainer.machine["hardware"]["gpus"]
+    return {
+        "device": gpus[0] if gpus else f"CPU, {platform.machine()}",
+        "devices": trainer.accelerator.num_processes,
+        "scored": {"teachers": len(trainer.pool.teachers), "reference": int(REFERENCE in trainer.pool.members)},
+    }
+
+
+def _device_time(trainer: "TrustMOPDTrainer", seconds: float) -> dict[str, float]:
+    return {"seconds": seconds, "device_hours": seconds * trainer.accelerator.num_processes / 3600}
+
+
+def _earlier(path: Path) -> dict[str, Any] | None:
+    """What calibrating in this folder cost, in this run or before it."""
+    return read_json(path, what="cost", remedy="Delete it.").get("calibration") if path.is_file() else None
