@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 # Test processes. Each imports torch and transformers (6 s of a core): worth it once the tests take minutes.
 WORKERS ?= 2
 # Debian packages that some tests need, and skip without.
-SYSTEM_PACKAGES ?=
+SYSTEM_PACKAGES ?= chromium
 
 VENV := .venv
 BIN := $(VENV)/bin

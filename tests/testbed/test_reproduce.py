@@ -164,4 +164,6 @@ def test_the_quickstart_leaves_scores_figures_and_a_report_that_opens_from_disk(
     assert "http://" not in report.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""
     )
-    assert f"{rows['trust']['recovery']:.0%}" in report and "data:image/svg+xml" in report and 'class="tokens"' in report
+    assert (
+        f"{rows['trust']['recovery']:.0%}" in report and "data:image/svg+xml" in report and 'class="tokens"' in report
+    )

@@ -1,12 +1,14 @@
 """What a run leaves behind, and that it loads and asks nobody it does not need."""
 
 import json
+import zlib
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import recorded
 import torch
 import transformers
 
@@ -423,3 +425,64 @@ def test_trust_asks_everyone_about_every_prompt_once(build, asked):
 def test_single_asks_one_teacher(build, asked):
     build(allocation="single", single_teacher="if", max_steps=3, global_batch_size=8).train()
     assert asked == {("if", domain): 8 for domain in NAMES}
+
+
+# ---- cost.json
+
+
+def test_cost_counts_scored_models_device_time_and_calibration(trained, steps_of):
+    folder, _ = trained
+    cost = json.loads((folder / "cost.json").read_text())
+    assert cost["schema_version"] == 1 and cost["devices"] == 1
+    assert cost["scored"] == {"teachers": 3, "reference": 1}
+    lines = steps_of(folder)
+    seconds = sum(value for line in lines for name, value in line.items() if name.startswith("seconds/"))
+    assert cost["training"]["steps"] == 2 and cost["training"]["seconds"] == pytest.approx(seconds)
+    assert cost["training"]["device_hours"] == pytest.approx(seconds / 3600)
+    assert cost["training"]["peak_memory_gib"] == max(line["memory/peak_gib"] for line in lines)
+    assert cost["calibration"]["seconds"] > 0
+
+
+def test_cost_is_the_same_however_often_steps_are_logged(build, tmp_path, steps_of):
+    build(max_steps=5, logging_steps=2, allocation="single", single_teacher="code").train()
+    cost = json.loads((tmp_path / "run" / "cost.json").read_text())
+    assert cost["scored"] == {"teachers": 1, "reference": 0} and cost["calibration"] is None
+    lines = steps_of(tmp_path / "run")
+    each = [sum(value for name, value in line.items() if name.startswith("seconds/")) for line in lines]
+    assert cost["training"]["seconds"] == pytest.approx(2 * each[0] + 2 * each[1])
+    assert cost["training"]["steps"] == 4  # the fifth was not logged
+
+
+def test_a_resumed_run_still_knows_what_calibrating_cost_and_counts_each_step_once(build, tmp_path, steps_of):
+    build(max_steps=2, save_steps=2).train()
+    first = json.loads((tmp_path / "run" / "cost.json").read_text())
+    build(max_steps=4, save_steps=2).train(resume_from_checkpoint=True)
+    second = json.loads((tmp_path / "run" / "cost.json").read_text())
+    assert second["calibration"] == first["calibration"] and second["training"]["steps"] == 4
+    seconds = sum(v for line in steps_of(tmp_path / "run") for name, v in line.items() if name.startswith("seconds/"))
+    assert second["training"]["seconds"] == pytest.approx(seconds)
+
+
+# ---- What records say and weigh
+
+
+def test_records_hold_the_texts_of_their_candidates_and_prompts(trained, family):
+    table = records(trained[0])
+    spoken = json.loads(zlib.decompress(table.schema.metadata[b"trustmopd"]))
+    ids = {token for row in table["top_ids"].to_pylist() for token in row}
+    assert spoken["texts"] == {str(token): family.tokenizer.decode([token]) for token in ids}
+    prompts = {row["id"]: row["prompt"] for row in family.prompts}
+    assert spoken["prompts"] == {name: prompts[name] for name in set(table["prompt_id"].to_pylist())}
+
+
+def test_recording_is_a_phase_of_its_own(trained, steps_of, build, tmp_path):
+    assert all(line["seconds/records"] > 0 for line in steps_of(trained[0]))
+    build(max_steps=2, record_allocation_every=2).train()
+    first, second = steps_of(tmp_path / "run")
+    assert first["seconds/records"] > 0 and second["seconds/records"] == 0
+
+
+def test_a_record_file_weighs_under_100_bytes_a_token_and_teacher(tmp_path):
+    run = recorded.make_run(tmp_path, steps=1, tokens=1000, candidates=128, vocabulary_size=50_000)
+    (file,) = (run / "allocation").iterdir()
+    assert file.stat().st_size / pq.read_table(file).num_rows / 3 < 100

@@ -56,6 +56,8 @@ def figure(path: Path, width: float, height: float, panels: int = 1, **options: 
         drawn, axes = plt.subplots(1, panels, figsize=(width, height), layout="constrained", **options)
         try:
             yield axes
+            drawn.draw_without_rendering()
+            drawn.set_layout_engine("none")  # laid out once, for both files
             path.parent.mkdir(parents=True, exist_ok=True)
             for suffix, metadata in ((".png", {}), (".svg", {"Date": None})):
                 partial = path.with_name(f".{path.name}.partial{suffix}")

@@ -1,6 +1,7 @@
 """`allocation/step-*.parquet`, read back as arrays: one `Rollout` for each recorded response."""
 
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,8 +98,9 @@ def read_records(folder: Path, teachers: Sequence[str] = (), *, candidates: bool
             table = pq.read_table(file)
             asked = _teachers(table, teachers)
             rollouts = list(_rollouts(table, asked, candidates))
-            spoken = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))
-        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+            packed = (table.schema.metadata or {}).get(_METADATA)
+            spoken = json.loads(zlib.decompress(packed)) if packed else {}
+        except (OSError, pa.ArrowException, KeyError, ValueError, zlib.error) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             found.damaged.append(f"{file} is damaged and was skipped ({reason:.120}).")
             continue

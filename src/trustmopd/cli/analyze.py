@@ -52,13 +52,12 @@ def analyze(
             if table.name in _PRINTED:
                 _print(table)
         for warning in found.warnings:
-            console.print(f"[bold]Warning:[/] {escape(warning)}")
+            console.print(f"[bold]Warning:[/] {escape(warning)}", soft_wrap=True)
         for missing in found.missing:
-            console.print(f"[bold]Not here:[/] {escape(str(missing))}")
-        console.print(f"{len(tables)} tables:  {run / 'tables'}\n{len(pictures)} figures: {run / 'figures'}")
-        console.print(f"Numbers:   {run / 'analysis.json'}")
-        if viewer is not None:
-            console.print(f"Open:      {viewer}")
+            console.print(f"[bold]Not here:[/] {escape(str(missing))}", soft_wrap=True)
+        made = [f"{len(tables)} tables: {run / 'tables'}", f"{len(pictures)} figures: {run / 'figures'}"]
+        made += [f"Numbers: {run / 'analysis.json'}", *([f"Open: {viewer}"] if viewer else [])]
+        console.print(escape("\n".join(made)), soft_wrap=True)
 
 
 @app.command(epilog="Example: trustmopd report runs/singlecap-trust runs/singlecap-uniform --out runs/comparison")
@@ -78,7 +77,8 @@ def report(
 
         found = find_runs(runs)
         path = write_report(found, out or _common(found[0].path, [run.path for run in found]), responses=responses)
-        console.print(f"Runs: {len(found)}; tables and figures are beside the report.\nOpen: {path}")
+        said = f"Runs: {len(found)}; tables and figures are beside the report.\nOpen: {path}"
+        console.print(escape(said), soft_wrap=True)
 
 
 def _case(run: "Run", place: str, tokens: list[str]) -> None:
@@ -101,7 +101,7 @@ def _case(run: "Run", place: str, tokens: list[str]) -> None:
     console.print(f"[bold]{escape(view.title)}[/]\n{escape(view.prefix[-400:])}\n")
     for table in view.tables:
         _print(table)
-    console.print(f"Saved: {path}.json, .png, .svg, .md")
+    console.print(escape(f"Saved: {path}.json, .png, .svg, .md"), soft_wrap=True)
 
 
 def _print(titled: "Titled") -> None:

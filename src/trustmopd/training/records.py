@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from trustmopd.training.scoring import ScoredCandidates
 #: Rollouts recorded at a step, and candidates kept at a token.
 ROLLOUTS = 8
 TOP = 16
-#: Key of the file's metadata: the texts of the token ids in it, and the prompts, as JSON.
+#: Key of the metadata: the texts of the token ids in the table, and the prompts, as JSON; in a file, as zlib of it.
 TEXTS = b"trustmopd"
+#: Columns that repeat themselves; a dictionary of distinct floats would only be larger.
+_REPEATED = ["step", "rollout", "prompt_id", "domain", "capabilities", "position", "token_id", "token_text", "top_ids"]
 
 
 class TokenTexts(dict[int, str]):
@@ -107,7 +110,8 @@ def write_records(path: Path, tables: Sequence[pa.Table]) -> None:
             spoken[kind] |= entries
     table = pa.concat_tables(tables).sort_by([("rollout", "ascending"), ("position", "ascending")])
     partial = path.with_name(f".{path.name}.partial")
-    pq.write_table(table.replace_schema_metadata({TEXTS: json.dumps(spoken)}), partial, compression="zstd")
+    table = table.replace_schema_metadata({TEXTS: zlib.compress(json.dumps(spoken).encode())})
+    pq.write_table(table, partial, compression="zstd", use_dictionary=_REPEATED)
     partial.replace(path)
 
 

@@ -1,0 +1,199 @@
+"""The report and its verbs: what can be made is made, what is missing is said, and text stays text."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import recorded
+from typer.testing import CliRunner
+
+from trustmopd.analysis.report import write_report
+from trustmopd.analysis.run import find_runs, open_run
+from trustmopd.analysis.viewer import choose, script_json
+from trustmopd.cli import app
+
+
+def run(*arguments: str | Path, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+def page_of(*paths: Path, out: Path) -> str:
+    return write_report(find_runs(paths), out).read_text(encoding="utf-8")
+
+
+class Links(HTMLParser):
+    """Everything that a page would load, and every element and event handler in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.elements: list[str] = []
+        self.handlers: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+
+def test_one_run_becomes_one_file_with_summary_figures_tables_recipe_and_manifest(
+    trusting: Path, tmp_path: Path
+) -> None:
+    page = page_of(trusting, out=tmp_path)
+    found = Links()
+    found.feed(page)
+    assert found.loads and all(link.startswith("data:image/svg+xml;base64,") for link in found.loads)
+    assert not found.handlers and "link" not in found.elements and "iframe" not in found.elements
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    assert "recovered 80% of the gap" in page  # (0.44 − 0.2) / (0.5 − 0.2)
+    assert "share of the weight was: &#39;math&#39;" in page and "(uniform: 67%)" in page
+    assert "allocation.rule=uniform" in page  # what to try next: the control that is missing
+    assert "manifest.json" in page and "viewer-data" in page
+    assert json.loads((tmp_path / "analysis.json").read_text())["schema_version"] == 1
+    assert (tmp_path / "tables" / "allocation.tex").is_file() and (tmp_path / "figures" / "margins.svg").is_file()
+
+
+def test_several_runs_are_compared_and_a_folder_stands_for_its_runs(study: Path, tmp_path: Path) -> None:
+    page = page_of(study, out=tmp_path)
+    assert "On multicap: With trust the student recovered" in page and "with uniform weights" in page
+    for title in ("Main comparison", "Component ablations", "Sensitivity to gamma", "every setting"):
+        assert title in page
+    assert "One seed:" not in page
+
+
+# ---- Bad input
+
+
+def test_without_token_records_the_rest_is_made_and_the_way_to_get_them_is_said(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", record=False)
+    said = run("analyze", folder)
+    assert "There are no token records" in said and "record_allocation_every" in said
+    assert "viewer.html" not in said and (folder / "figures" / "training.png").is_file()
+    page = page_of(folder, out=tmp_path)
+    assert "There are no token records" in page and 'id="viewer-data"' not in page
+
+
+def test_without_labels_weights_are_shown_and_margins_are_not(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", groups=[None])
+    page = page_of(folder, out=tmp_path)
+    assert "The prompts have no labels" in page and "capabilities" in page
+    assert "Mean weights over recorded rollouts" in page and not (tmp_path / "figures" / "margins.png").exists()
+
+
+def test_with_one_teacher_allocation_is_left_out(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", teachers=["math"], groups=[["math"]])
+    page = page_of(folder, out=tmp_path)
+    assert "There is one teacher" in page and not (tmp_path / "figures" / "allocation.png").exists()
+    assert 'id="viewer-data"' in page
+
+
+def test_a_single_seed_has_no_spread_and_the_reader_is_told(trusting: Path, tmp_path: Path) -> None:
+    page = page_of(trusting, out=tmp_path)
+    assert "One seed: no spread" in page
+    assert "±" not in (tmp_path / "tables" / "main.md").read_text()
+
+
+def test_an_unfinished_run_is_reported_as_far_as_it_went(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", steps=3, max_steps=116)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "lo')
+    page = page_of(folder, out=tmp_path)
+    assert "stopped at step 3 of 116" in page and "--resume" in page
+    assert "Line 4 of metrics.jsonl is not whole" in page
+
+
+def test_a_rule_without_scores_says_what_cannot_be_shown(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", rule="uniform")
+    said = run("analyze", folder)
+    assert "scores no teacher" in said and "diagnose" in said
+    assert "calibration.json" not in said  # this rule needs none
+
+
+@pytest.mark.parametrize("damage", [b"PAR1 half a table", b"", None])
+def test_a_damaged_record_file_is_named_and_skipped(tmp_path: Path, damage: bytes | None) -> None:
+    folder = recorded.make_run(tmp_path / "run", steps=3)
+    file = folder / "allocation" / "step-000002.parquet"
+    file.write_bytes(file.read_bytes()[:-200] if damage is None else damage)
+    said = run("analyze", folder)
+    assert "step-000002.parquet is damaged and was skipped" in said
+    assert json.loads((folder / "analysis.json").read_text())["rollouts"] == 16
+
+
+@pytest.mark.parametrize("name", ["calibration.json", "cost.json", "manifest.json", "evaluation/scores.json"])
+def test_a_damaged_json_is_named_and_the_rest_is_made(tmp_path: Path, name: str) -> None:
+    folder = recorded.make_run(tmp_path / "run", scores=recorded.scores_of("trust", 0.4))
+    (folder / name).write_text('{"schema_version": 1, "mu')
+    page = page_of(folder, out=tmp_path)
+    assert f"{name} is not whole JSON" in page
+    assert (tmp_path / "figures" / "allocation.svg").is_file()
+
+
+def test_records_of_an_earlier_release_are_shown_by_token_id(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    folder = recorded.make_run(tmp_path / "run", steps=1)
+    file = folder / "allocation" / "step-000001.parquet"
+    pq.write_table(pq.read_table(file).replace_schema_metadata(None), file)
+    page = page_of(folder, out=tmp_path)
+    assert "of an earlier release" in page and '"#' in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["analyze", "nowhere"], "nowhere is no folder"),
+        (["analyze", "empty"], "empty holds none of .* so it is no run directory"),
+        (["report", "empty"], "empty is no run directory and holds none"),
+        (["report", "nowhere"], "nowhere is no folder"),
+        (["analyze", "run", "--tokens", "a=b"], "Give a --case"),
+        (["analyze", "run", "--case", "seven"], "--case 'seven' is no position"),
+        (["analyze", "run", "--case", "99:1"], "rollout 99 was not recorded.* such as 1/0"),
+        (["analyze", "run", "--case", "9/1:1"], "rollout 1 was not recorded at step 9"),
+        (["analyze", "run", "--case", "1:999"], "no scored token at position 999; its positions are 0 to 12"),
+        (["analyze", "run", "--case", "1:1"], "at least one set of tokens"),
+        (["analyze", "run", "--case", "1:1", "--tokens", "nonsense"], "not NAME=TOKEN"),
+        (["analyze", "run", "--case", "1:1", "--tokens", "a=b"], "has no recipe.yaml"),
+    ],
+)
+def test_a_slip_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    recorded.make_run(tmp_path / "run", steps=1, rollouts=3)
+    found = run(*arguments, code=1)
+    assert re.search(said, found) and "Traceback" not in found
+
+
+def test_help_has_an_example_for_each_verb() -> None:
+    assert "Examples: trustmopd analyze" in run("analyze", "--help")
+    assert "Example: trustmopd report" in run("report", "--help")
+
+
+# ---- Text is data
+
+
+def test_no_text_can_leave_its_script_element() -> None:
+    nasty = {"</script><script>alert(1)</script>": "<!-- \u2028\u2029 \ud800 🎉 \x00 ]]>"}
+    text = script_json(nasty)
+    assert "<" not in text and text.isascii() and json.loads(text) == nasty
+
+
+def test_labels_prompts_and_recipes_with_markup_are_escaped(tmp_path: Path) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    folder = recorded.make_run(tmp_path / "run", groups=[[evil]], teachers=[evil, "if"], prompt=evil, steps=1)
+    (folder / "recipe.yaml").write_text(f'name: "{evil}"\n')
+    found = Links()
+    found.feed(page_of(folder, out=tmp_path))
+    assert not found.handlers and all(link.startswith("data:") for link in found.loads)
+
+
+def test_the_viewer_takes_responses_evenly_and_both_ends(trusting: Path) -> None:
+    rollouts = open_run(trusting).records().rollouts
+    chosen = choose(rollouts, 5)
+    assert len(chosen) == 5 and chosen[0] is rollouts[0] and chosen[-1] is rollouts[-1]
+    assert choose(rollouts, 1000) is rollouts and choose(rollouts, 1) == rollouts[:1]

@@ -1,0 +1,188 @@
+"""Each cell of each table again, from the JSON files, by a few independent lines."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+import recorded
+
+from trustmopd.analysis.compare import Comparison, compare
+from trustmopd.analysis.run import find_runs, method_name
+from trustmopd.analysis.summary import Summary, summarise_run
+from trustmopd.analysis.tables import all_tables
+from trustmopd.files import write_json
+
+TITLE = {"without-mu": "without μ", "gamma-3": "γ = 3"}
+
+
+def tables_of(*paths: Path) -> dict[str, list[dict[str, str]]]:
+    summaries = [summarise_run(run) for run in find_runs(paths)]
+    tables = all_tables(summaries, compare(summaries))
+    return {each.name: list(csv.DictReader(io.StringIO(each.table.to_csv()))) for each in tables}
+
+
+def row(table: list[dict[str, str]], name: str) -> dict[str, str]:
+    (found,) = [each for each in table if next(iter(each.values())) == name]
+    return found
+
+
+def overall(study: Path, prompts: str, method: str, column: str = "overall") -> list[float]:
+    files = sorted((study / prompts / method).glob("*/evaluation/scores.json"))
+    return [json.loads(file.read_text())[method][column] for file in files]
+
+
+def percent(values: list[float], sign: str = "") -> str:
+    return f"{100 * mean(values):{sign}.1f} ± {100 * stdev(values):.1f}"
+
+
+@pytest.fixture(scope="module")
+def made(study: Path) -> dict[str, list[dict[str, str]]]:
+    return tables_of(study)
+
+
+def test_the_main_comparison_is_mean_and_deviation_over_seeds(
+    study: Path, made: dict[str, list[dict[str, str]]]
+) -> None:
+    for prompts, methods in {"multicap": ("trust", "uniform"), "singlecap": ("trust",)}.items():
+        for method in methods:
+            found = row(made["main"], f"{prompts}, {method}")
+            for column in ("math", "code", "if", "overall"):
+                assert found[column] == percent(overall(study, prompts, method, column))
+            values = overall(study, prompts, method)
+            assert found["Δ initial"] == percent([value - 0.2 for value in values], "+")
+            assert found["recovered"] == percent([(value - 0.2) / 0.3 for value in values])
+    assert row(made["main"], "routed teachers")["recovered"] == "100.0"
+    assert row(made["main"], "teacher math")["Δ initial"] == "+10.0"
+
+
+@pytest.mark.parametrize("method", ["uniform", "without-mu", "response-level"])
+def test_an_ablation_is_paired_with_trust_by_seed(
+    study: Path, made: dict[str, list[dict[str, str]]], method: str
+) -> None:
+    found = row(made["ablations"], f"multicap, {TITLE.get(method, method)}")
+    pairs = zip(overall(study, "multicap", method), overall(study, "multicap", "trust"), strict=True)
+    assert found["Δ trust"] == percent([one - other for one, other in pairs], "+")
+    assert not [each for each in made["ablations"] if each[""].startswith("singlecap")]  # it has no ablation
+
+
+def test_gamma_is_compared_with_uniform_and_shows_concentration(
+    study: Path, made: dict[str, list[dict[str, str]]]
+) -> None:
+    for method, label in (("trust", "γ = 7"), ("gamma-3", "γ = 3")):
+        found = row(made["gamma"], f"multicap, {label}")
+        pairs = zip(overall(study, "multicap", method), overall(study, "multicap", "uniform"), strict=True)
+        assert found["Δ uniform"] == percent([one - other for one, other in pairs], "+")
+        concentrations = [
+            mean(json.loads(line)["agreement/max_weight"] for line in file.read_text().splitlines())
+            for file in sorted((study / "multicap" / method).glob("*/metrics.jsonl"))
+        ]
+        assert found["mean max weight"] == f"{mean(concentrations):.2f} ± {stdev(concentrations):.2f}"
+
+
+def test_transfer_has_every_setting_that_has_both(study: Path, made: dict[str, list[dict[str, str]]]) -> None:
+    assert [each[""] for each in made["transfer"]] == [
+        f"{prompts}, {method}" for prompts in ("multicap", "singlecap") for method in ("uniform", "trust")
+    ]
+    pairs = zip(overall(study, "singlecap", "trust"), overall(study, "singlecap", "uniform"), strict=True)
+    assert row(made["transfer"], "singlecap, trust")["Δ uniform"] == percent([a - b for a, b in pairs], "+")
+
+
+def test_cost_sums_seeds_counts_calibration_once_and_compares_a_seed_with_a_seed(
+    study: Path, made: dict[str, list[dict[str, str]]]
+) -> None:
+    found = row(made["cost"], "multicap, trust")
+    assert (found["teachers scored"], found["reference scored"], found["seeds"]) == ("3", "1", "2")
+    assert found["device-hours"] == "0.3" and found["against uniform"] == "+0.0%" and found["peak GiB"] == "3.00"
+    assert row(made["cost"], "multicap, uniform")["reference scored"] == "0"
+    once = row(made["cost"], "multicap, calibration")
+    assert (once["seeds"], once["device-hours"], once["against uniform"]) == ("once", "0.01", "3.3% of trust")
+
+
+def test_evaluation_counts_where_it_was_measured(tmp_path: Path) -> None:
+    run = recorded.make_run(tmp_path / "trust")
+    cost = json.loads((run / "cost.json").read_text())
+    write_json(run / "cost.json", {**cost, "evaluation": {"seconds": 720.0, "device_hours": 0.2}})
+    assert row(tables_of(run)["cost"], "trust")["device-hours"] == "0.3"
+
+
+def test_a_calibration_that_another_folder_paid_for_is_found(tmp_path: Path) -> None:
+    paid = tmp_path / "calibration"
+    write_json(paid / "cost.json", {"calibration": {"seconds": 180.0, "device_hours": 0.05}})
+    run = recorded.make_run(tmp_path / "run", calibration_path=str(paid / "calibration.json"))
+    cost = json.loads((run / "cost.json").read_text())
+    write_json(run / "cost.json", {**cost, "calibration": None})
+    assert row(tables_of(run)["cost"], "calibration")["device-hours"] == "0.05"
+
+
+def test_calibration_constants_and_statistics_of_one_run(trusting: Path) -> None:
+    made = tables_of(trusting)
+    (constants,) = made["calibration"]
+    assert [constants[f"μ {name}"] for name in recorded.TEACHERS] == ["2", "3", "1.5"]
+    found = summarise_run(find_runs([trusting])[0])
+    for teacher in recorded.TEACHERS:
+        for group, spread in ((group, found.scores[group][teacher]) for group in found.scores):
+            assert row(made["scores"], teacher)[group] == f"{spread.mean:.3f} ± {spread.sd:.3f}"
+            assert row(made["displacement"], teacher)[group] == f"{found.displacement[group][teacher]:.3f}"
+    weights = row(made["allocation"], "math")
+    assert weights["margin > 0"] == f"{100 * found.allocation['math']['positive_margin']:.0f}%"
+    assert weights["math"] == f"{found.allocation['math']['weights']['math']:.2f}"
+    assert row(made["allocation"], "math+if")["margin"] == "–"
+    assert made["changes"][0]["weight moved"] == f"{found.sharpest_changes[0].moved:.2f}"
+
+
+def test_allocation_over_seeds_is_a_mean_of_means(study: Path, made: dict[str, list[dict[str, str]]]) -> None:
+    runs = [summarise_run(run) for run in find_runs([study / "multicap" / "trust"])]
+    values = [run.allocation["math"]["weights"]["math"] for run in runs]
+    found = row(made["allocation"], "multicap, trust, math")
+    assert found["math"] == f"{mean(values):.2f} ± {stdev(values):.2f}"
+    assert found["rollouts"] == str(sum(run.allocation["math"]["rollouts"] for run in runs))
+
+
+def test_decontamination_comes_from_the_card_beside_the_prompts(tmp_path: Path) -> None:
+    counts = {"within_exact": 3, "within_ngram": 2, "cross_exact": 1, "cross_ngram": 0}
+    write_json(tmp_path / "data" / "card.json", {"decontamination": {"math": {**counts, "candidates": 10, "kept": 4}}})
+    run = recorded.make_run(tmp_path / "run")
+    (run / "recipe.yaml").write_text(f"name: x\nprompts: {{path: {tmp_path / 'data' / 'prompts.jsonl'}}}\n")
+    (found,) = tables_of(run)["decontamination"]
+    assert list(found.values()) == ["prompts, math", "10", "3", "2", "1", "0", "4"]
+    write_json(tmp_path / "data" / "card.json", {"decontamination": counts})
+    (found,) = tables_of(run)["decontamination"]
+    assert list(found.values()) == ["prompts, all", "–", "3", "2", "1", "0", "–"]
+
+
+def test_scores_before_training_come_from_the_diagnosis(tmp_path: Path) -> None:
+    run = recorded.make_run(tmp_path / "run")
+    domain = {"domain": "math", "rollouts": 9, "score": {"math": 1.25, "if": 0.5}, "spread": {"math": 0.1, "if": 0.2}}
+    write_json(run / "diagnosis.json", {"domains": [domain], "verdict": "It separates."})
+    assert row(tables_of(run)["scores_before"], "if")["math (9)"] == "0.500 ± 0.200"
+
+
+def test_the_same_run_twice_is_warned_of_and_counts_once(study: Path) -> None:
+    first = summarise_run(find_runs([study / "multicap" / "trust" / "seed-0"])[0])
+    found: Comparison = compare([first, first])
+    assert len(found.warnings) == 1 and "has the method, prompts and seed of" in found.warnings[0]
+    assert found.seeds == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"allocation": "trust"}, "trust"),
+        ({"allocation": "trust", "gamma": 3}, "γ = 3"),
+        ({"allocation": "trust", "score": "likelihood"}, "likelihood"),
+        ({"allocation": "trust", "score": "mine.rule", "granularity": "response"}, "mine.rule, response-level"),
+        ({"allocation": "single", "single_teacher": "code"}, "single code"),
+        ({"allocation": "routed"}, "routed"),
+        ({}, "unknown rule"),
+    ],
+)
+def test_methods_are_named_as_in_the_paper(config: dict, name: str) -> None:
+    assert method_name(config) == name
+
+
+def test_summary_is_plain_data(trusting: Path) -> None:
+    found: Summary = summarise_run(find_runs([trusting])[0])
+    assert json.loads(json.dumps(found.to_dict()))["method"] == "trust"

@@ -1,0 +1,283 @@
+"""The token viewer in a real browser, from disk and without a network, against the records and the method itself."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import recorded
+import torch
+
+from trustmopd.analysis.records import Rollout
+from trustmopd.analysis.report import write_report, write_viewer
+from trustmopd.analysis.run import open_run
+from trustmopd.method import mixed_target, trust_weights
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the test extra")
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
+
+NASTY = [
+    "<script>window.hacked = 1</script>",
+    "</script><img src=x onerror='window.hacked = 1'>",
+    "<b>bold</b> & &amp;",
+    "a\u2028b\u2029c",
+    "\ufffd",
+    "🎉👩‍👩‍👧",
+    "x" * 3000,
+    "\n\n",
+    "\u202egnirts desrever",
+    " ",
+    "",
+    "{{ 7 * 7 }} ${1} \\u003c `",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    # Chromium refuses its own sandbox to root, who runs tests in containers.
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Open a file; at the end nothing may have been asked of a network, and nothing may have gone wrong."""
+    contexts, wrong = [], []
+
+    def visit(file: Path, **options: Any) -> Any:
+        context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: wrong.append(request.url) if "http" in request.url.split(":")[0] else None)
+        page.goto(file.as_uri())
+        page.wait_for_selector("html[data-shown]")
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+@pytest.fixture(scope="module")
+def page_file(trusting: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = shutil.copytree(trusting, tmp_path_factory.mktemp("viewer") / "trust")
+    found = write_viewer(open_run(folder))
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def rollouts(trusting: Path) -> list[Rollout]:
+    return open_run(trusting).records(candidates=True).rollouts
+
+
+def choose(page: Any, index: int) -> None:
+    page.select_option("#viewer-response", str(index))
+    page.wait_for_selector(f"html[data-shown='{index}']")
+
+
+def weights(page: Any) -> np.ndarray:
+    return np.array(page.evaluate("trustmopd.state.weights")).T
+
+
+def test_tokens_and_weights_are_those_of_the_records(visit: Callable, page_file: Path, rollouts: list[Rollout]) -> None:
+    page = visit(page_file)
+    assert page.locator("#viewer-response option").count() == len(rollouts)
+    for index in (0, 7, len(rollouts) - 1):
+        choose(page, index)
+        assert page.locator("#viewer-tokens .token").all_inner_texts() == rollouts[index].texts
+        np.testing.assert_allclose(weights(page), rollouts[index].weights, atol=1e-7)
+        assert page.locator(".row").count() == 3  # one row a teacher
+        assert page.locator(".row-name").all_inner_texts() == recorded.TEACHERS
+    assert page.inner_text("#viewer-prompt") == f"a prompt {rollouts[-1].row}"
+
+
+@pytest.mark.parametrize("gamma", [0.1, 3.0, 7.0, 20.0])
+@pytest.mark.parametrize("rule", ["trust", "uncalibrated", "response", "uniform"])
+def test_the_slider_and_the_switch_recompute_as_the_method_does(
+    visit: Callable, page_file: Path, rollouts: list[Rollout], rule: str, gamma: float
+) -> None:
+    page = visit(page_file)
+    choose(page, 3)
+    page.select_option("#viewer-rule", rule)
+    page.locator("#viewer-gamma").evaluate(
+        "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }", str(gamma)
+    )
+    scores = torch.tensor(rollouts[3].scores)
+    mu = None if rule == "uncalibrated" else torch.tensor([recorded.MU[name] for name in recorded.TEACHERS])
+    expected = trust_weights(scores, mu, gamma)
+    if rule == "response":
+        expected = expected.mean(dim=1, keepdim=True).expand_as(expected)
+    if rule == "uniform":
+        expected = torch.full_like(expected, 1 / 3)
+    np.testing.assert_allclose(weights(page), expected.numpy(), atol=1e-6)
+    assert page.inner_text("#viewer-gamma-value") == f"{gamma:.1f}"
+    assert page.locator("#viewer-gamma").is_disabled() == (rule == "uniform")
+    shown = page.locator("#viewer-teachers td.bar").all_inner_texts()
+    assert shown == [f"{value:.3f}" for value in expected[:, 0].tolist()]
+
+
+def test_a_position_shows_scores_and_what_everyone_thought_of_the_candidates(
+    visit: Callable, page_file: Path, rollouts: list[Rollout]
+) -> None:
+    page = visit(page_file)
+    choose(page, 5)
+    at, rollout = 4, rollouts[5]
+    page.locator("#viewer-tokens .token").nth(at).hover()
+    table = [row.locator("td").all_inner_texts() for row in page.locator("#viewer-teachers tr").all()[1:]]
+    assert rollout.scores is not None and rollout.candidates is not None
+    for (name, rho, r, w), k in zip(table, range(3), strict=True):
+        assert name == recorded.TEACHERS[k]
+        assert float(rho) == pytest.approx(rollout.scores[k, at], abs=6e-4)
+        assert float(r) == pytest.approx(rollout.scores[k, at] / recorded.MU[name], abs=6e-4)
+        assert float(w) == pytest.approx(rollout.weights[k, at], abs=6e-4)
+    rows = [row.locator("td").all_inner_texts() for row in page.locator("#viewer-candidates tr").all()[1:]]
+    assert len(rows) == 17 and rows[-1][0] == "all others"
+    everyone = ["student", "reference", *recorded.TEACHERS]
+    found = np.array([[float(cell.rstrip("%")) for cell in row[1:]] for row in rows])
+    lumped = {
+        who: np.append(rollout.candidates.logp[who][at].astype(float), np.log(float(rollout.candidates.rest[who][at])))
+        for who in everyone
+    }
+    for column, who in enumerate(everyone):
+        np.testing.assert_allclose(found[:, column], 100 * np.exp(lumped[who]), atol=0.51)
+    target = mixed_target(
+        torch.tensor(np.array([lumped[name] for name in recorded.TEACHERS])),
+        torch.tensor(rollout.weights[:, at].astype(float)),
+    )
+    np.testing.assert_allclose(found[:, -1], 100 * target.exp().numpy(), atol=0.51)
+    assert rows[0][0].strip() == f"t{rollout.candidates.ids[at, 0]}"
+
+
+def test_the_keyboard_goes_everywhere(visit: Callable, page_file: Path, rollouts: list[Rollout]) -> None:
+    page = visit(page_file)
+    page.focus("#viewer-tokens")
+
+    def press(key: str) -> int:
+        page.keyboard.press(key)
+        chosen = page.locator("#viewer-tokens [aria-selected]")
+        assert chosen.count() == 1
+        assert page.get_attribute("#viewer-tokens", "aria-activedescendant") == chosen.get_attribute("id")
+        return int(chosen.get_attribute("data-t") or -1)
+
+    last = len(rollouts[0].texts) - 1
+    assert [press(key) for key in ("ArrowRight", "ArrowRight", "ArrowLeft")] == [1, 2, 1]
+    assert [press(key) for key in ("End", "ArrowRight", "Home", "ArrowLeft")] == [last, last, 0, 0]
+    assert [press(key) for key in ("ArrowDown", "ArrowUp", "PageDown", "PageUp")] == [10, 0, last, 0]
+    w = rollouts[0].weights.astype(float)
+    moved = 0.5 * np.abs(np.diff(w, axis=1)).sum(axis=0)
+    sharp = sorted((np.argsort(-moved, kind="stable")[:20] + 1)[np.sort(-moved)[:20] < -0.01].tolist())
+    assert [press("n") for _ in sharp] == sharp
+    assert press("p") == sharp[-2]
+    page.keyboard.press("]")
+    page.wait_for_selector("html[data-shown='1']")
+    page.keyboard.press("[")
+    page.wait_for_selector("html[data-shown='0']")
+    page.keyboard.press("Tab")  # and out of it again
+    assert page.evaluate("document.activeElement.id") != "viewer-tokens"
+
+
+def test_filters_keep_what_was_asked_for(visit: Callable, page_file: Path, rollouts: list[Rollout]) -> None:
+    page = visit(page_file)
+    page.select_option("#viewer-group", "math+if")
+    expected = [index for index, rollout in enumerate(rollouts) if rollout.group == "math+if"]
+    options = page.locator("#viewer-response option")
+    assert [int(option.get_attribute("value")) for option in options.all()] == expected
+    page.fill("#viewer-search", "prompt 3")
+    expected = [index for index in expected if rollouts[index].row == 3]
+    assert [int(option.get_attribute("value")) for option in options.all()] == expected
+    page.fill("#viewer-search", "no such prompt")
+    assert options.count() == 0 and "0 of" in page.inner_text("#viewer-count")
+
+
+def test_text_from_models_is_shown_and_never_run(visit: Callable, tmp_path: Path) -> None:
+    vocabulary = {token: NASTY[token % len(NASTY)] for token in range(500)}
+    run = recorded.make_run(
+        tmp_path / "run", vocabulary=vocabulary, prompt=NASTY[1], groups=[[NASTY[0]]], steps=1, rollouts=2, tokens=40
+    )
+    page = visit(write_report([open_run(run)], tmp_path))
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img[src=x]").count() == 0 and page.locator("section b").count() == 0
+    assert page.inner_text("#viewer-prompt").startswith(NASTY[1])
+    said = page.locator("#viewer-tokens .token").all_text_contents()
+    rollout = open_run(run).records().rollouts[0]
+    shown = {"a\u2028b\u2029c": "a⟨U+2028⟩b⟨U+2029⟩c", "\n\n": "⏎\n⏎\n", " ": "␣", "": "∅"}
+    shown["\u202egnirts desrever"] = "⟨U+202E⟩gnirts desrever"
+    assert said == [shown.get(text, text.replace("\u200d", "⟨U+200D⟩")) for text in rollout.texts]
+    for at in range(len(said)):
+        page.locator("#viewer-tokens .token").nth(at).dispatch_event("mouseover")
+    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # a long token does not widen the page
+
+
+def test_themes_follow_the_system_and_the_button(visit: Callable, page_file: Path) -> None:
+    def background(page: Any) -> str:
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    light, dark = visit(page_file, color_scheme="light"), visit(page_file, color_scheme="dark")
+    seen = background(light), background(dark)
+    assert seen[0] != seen[1]
+    light.click("#theme")
+    assert background(light) == seen[1] and light.inner_text("#theme") == "Light theme"
+    light.click("#theme")
+    assert background(light) == seen[0]
+
+
+@pytest.mark.parametrize("rule", ["uniform", "trust"])
+def test_runs_without_scores_or_with_one_teacher_can_be_read(visit: Callable, tmp_path: Path, rule: str) -> None:
+    teachers = ["math"] if rule == "trust" else recorded.TEACHERS
+    run = recorded.make_run(tmp_path / "run", rule=rule, teachers=teachers, steps=1, rollouts=2)
+    file = write_viewer(open_run(run))
+    assert file is not None
+    page = visit(file)
+    rules = [option.get_attribute("value") for option in page.locator("#viewer-rule option").all()]
+    assert ("trust" in rules) == (rule == "trust")
+    for each in rules:
+        page.select_option("#viewer-rule", each)
+        np.testing.assert_allclose(weights(page), 1 / len(teachers), atol=1e-6)
+
+
+SLIDE = """() => {
+    const slider = document.getElementById("viewer-gamma"), began = performance.now();
+    slider.value = 5;
+    slider.dispatchEvent(new Event("input"));
+    document.body.offsetHeight;  // laid out
+    return performance.now() - began;
+}"""
+
+
+@pytest.mark.slow
+def test_sixty_four_responses_of_two_thousand_tokens_open_in_two_seconds(visit: Callable, tmp_path: Path) -> None:
+    run = recorded.make_run(tmp_path / "run", steps=8, tokens=2047, candidates=128, vocabulary_size=50_000)
+    file = write_viewer(open_run(run))
+    assert file is not None
+    opened = []
+    for _ in range(2):  # the better of two: the machine may be busy
+        began = time.perf_counter()
+        page = visit(file)
+        opened.append(time.perf_counter() - began)
+    assert page.locator("#viewer-tokens .token").count() >= 2047
+    page.select_option("#viewer-rule", "trust")
+    recomputed = min(page.evaluate(SLIDE) for _ in range(2))
+    page.focus("#viewer-tokens")
+    began = time.perf_counter()
+    for _ in range(20):
+        page.keyboard.press("ArrowRight")
+    moved = (time.perf_counter() - began) / 20
+    print(
+        f"{file.stat().st_size / 1e6:.0f} MB, opened in {opened}, recomputed in {recomputed:.0f} ms, key {moved:.3f} s"
+    )
+    assert min(opened) < 2 and recomputed < 500 and moved < 0.2
