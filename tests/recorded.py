@@ -41,9 +41,18 @@ def opinions(
     reference = student + 0.3 * logits(1, tokens, candidates)
     # Each teacher moves from the reference by an amount that changes from token to token.
     moved = reference + logits(len(teachers), 1, tokens, 1).exp() * logits(len(teachers), 1, tokens, candidates)
-    # Some tokens are candidates nearly everywhere, most hardly anywhere, as in a language.
-    common = 1 / torch.arange(1, vocabulary + 1)
-    ids = torch.multinomial(common.expand(tokens, -1), candidates, generator=generator)[None]
+    # As in a language, most candidates are common tokens; a quarter are rare, one of each stretch of the vocabulary.
+    rare = candidates // 4
+    often = 2 * candidates
+    stretch = (vocabulary - often) // rare
+    ids = torch.cat(
+        [
+            torch.rand(tokens, often, generator=generator).argsort(dim=-1)[:, : candidates - rare],
+            often + stretch * torch.arange(rare) + torch.randint(stretch, (tokens, rare), generator=generator),
+        ],
+        dim=-1,
+    )
+    ids = ids.gather(-1, torch.rand(tokens, candidates, generator=generator).argsort(dim=-1))[None]
     state = CandidateState(
         renormalise(student), renormalise(moved), renormalise(reference), ids, ids[..., 0], torch.ones(1, tokens)
     )

@@ -1,5 +1,6 @@
 """The token viewer in a real browser, from disk and without a network, against the records and the method itself."""
 
+import json
 import os
 import shutil
 import time
@@ -15,6 +16,7 @@ import torch
 from trustmopd.analysis.records import Rollout
 from trustmopd.analysis.report import write_report, write_viewer
 from trustmopd.analysis.run import open_run
+from trustmopd.files import write_json
 from trustmopd.method import mixed_target, trust_weights
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the test extra")
@@ -234,6 +236,26 @@ def test_themes_follow_the_system_and_the_button(visit: Callable, page_file: Pat
     assert background(light) == seen[1] and light.inner_text("#theme") == "Light theme"
     light.click("#theme")
     assert background(light) == seen[0]
+
+
+def test_a_teacher_that_was_not_asked_has_no_opinion_and_the_target_is_without_it(
+    visit: Callable, tmp_path: Path
+) -> None:
+    run = recorded.make_run(tmp_path / "run", rule="uniform", teachers=["code"], steps=1, rollouts=1)
+    manifest = json.loads((run / "manifest.json").read_text())
+    # As `allocation: single` leaves it: the others are named, and were not loaded.
+    manifest["models"]["teachers"] = {name: {} for name in recorded.TEACHERS}
+    write_json(run / "manifest.json", manifest)
+    file = write_viewer(open_run(run))
+    assert file is not None
+    page = visit(file)
+    assert page.locator("#viewer-teachers td.bar").all_inner_texts() == ["0.000", "1.000", "0.000"]
+    header = page.locator("#viewer-candidates th").all_inner_texts()
+    assert header == ["candidate", "student", "ref.", "code", "target"]
+    rows = [row.locator("td").all_inner_texts() for row in page.locator("#viewer-candidates tr").all()[1:]]
+    assert all(row[3] == row[4] for row in rows)  # one teacher: the target is its opinion
+    page.select_option("#viewer-rule", "uniform")  # what if the others were heard: not known
+    assert page.locator("#viewer-candidates th").all_inner_texts() == ["candidate", "student", "ref.", "code"]
 
 
 @pytest.mark.parametrize("rule", ["uniform", "trust"])

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tqdm.auto import tqdm
+
 from trustmopd.analysis.cases import read_cases
 from trustmopd.analysis.cells import Titled
 from trustmopd.analysis.compare import Comparison, compare
@@ -35,7 +37,7 @@ def write_report(
     runs: Sequence[Run], out: Path, *, title: str | None = None, notes: Sequence[str] = (), responses: int = RESPONSES
 ) -> Path:
     """Everything of one run, or a comparison of several, into `out`. `notes` follow its first sentences."""
-    summaries = [summarise_run(run) for run in runs]
+    summaries = [summarise_run(run) for run in tqdm(runs, desc="Reading runs", unit="run", disable=len(runs) < 3)]
     comparison = compare(summaries)
     tables, pictures = _tables_and_figures(summaries, comparison, out)
     if len(runs) == 1:

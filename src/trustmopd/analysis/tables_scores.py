@@ -31,7 +31,7 @@ def main_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled |
                     [
                         f"{setting.student}: {title}" if several else title,
                         *cells,
-                        *against(row.get("overall"), low, high),
+                        *_against(row.get("overall"), low, high),
                     ]
                 )
         for method in setting.methods:
@@ -139,12 +139,12 @@ def first_of(comparison: Comparison, student: str) -> Setting:
     return next(setting for setting in comparison.settings if setting.student == student)
 
 
-def _reference_place(name: str) -> tuple[int, str]:
+def _reference_place(name: str) -> int:
     order = ("initial", "teacher", "routed-teachers", "parameter-average")
-    return order.index("teacher" if name.startswith("teacher-") else name), name
+    return order.index("teacher" if name.startswith("teacher-") else name)
 
 
-def against(overall: float | None, low: float | None, high: float | None) -> list[str]:
+def _against(overall: float | None, low: float | None, high: float | None) -> list[str]:
     if overall is None or low is None:
         return [NONE, NONE]
     return [f"{100 * (overall - low):+.1f}", f"{100 * recovery(overall, low, high):.1f}" if high is not None else NONE]

@@ -44,7 +44,8 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
     texts = _Texts()
     policies = list(shown[0].candidates.logp) if shown[0].candidates else []
     scored = all(rollout.scores is not None for rollout in shown)
-    packed = [_pack(rollout, records, texts, policies, scored) for rollout in shown]
+    routed = run.config.get("allocation") == "routed"
+    packed = [_pack(rollout, records, texts, policies, scored, routed) for rollout in shown]
     data = {
         "teachers": records.teachers,
         "policies": policies,
@@ -96,7 +97,9 @@ def _rules(scored: bool, calibrated: bool) -> list[tuple[str, str]]:
     return [*rules, ("response", "response-level"), ("uniform", "uniform")]
 
 
-def _pack(rollout: Rollout, records: TokenRecords, texts: _Texts, policies: list[str], scored: bool) -> str:
+def _pack(
+    rollout: Rollout, records: TokenRecords, texts: _Texts, policies: list[str], scored: bool, routed: bool
+) -> str:
     """The arrays that `readResponse` of viewer.js takes, in its order, gzipped, in base64."""
     # Half precision and 16 candidates are what the records hold; scores are float32, so weights come out exact.
     arrays = [rollout.weights.astype("<f4")]
@@ -108,7 +111,11 @@ def _pack(rollout: Rollout, records: TokenRecords, texts: _Texts, policies: list
         ids, inverse = np.unique(found.ids, return_inverse=True)
         places = np.array([texts.place(records.texts.get(int(token), f"#{token}")) for token in ids], "<u4")
         arrays.append(places[inverse.reshape(found.ids.shape)])
+        # A router asks one teacher a response; what is stored of the others is no opinion.
+        silent = {t for t, w in zip(records.teachers, rollout.weights, strict=True) if routed and not w.any()}
         absent = np.full(found.ids.shape, np.nan, "<f2")
-        arrays += [found.logp.get(who, absent).astype("<f2") for who in policies]
-        arrays += [found.rest.get(who, absent[:, 0]).astype("<f2") for who in policies]
+        heard = [
+            (found.logp[who], found.rest[who]) if who not in silent else (absent, absent[:, 0]) for who in policies
+        ]
+        arrays += [logp.astype("<f2") for logp, _ in heard] + [rest.astype("<f2") for _, rest in heard]
     return base64.b64encode(gzip.compress(b"".join(a.tobytes() for a in arrays), 6, mtime=0)).decode()

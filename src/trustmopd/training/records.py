@@ -55,51 +55,60 @@ def token_table(
     teachers: Sequence[str],
     texts: TokenTexts,
 ) -> list[pa.Table]:
-    """One table per recorded rollout of the micro-batch, one row per response token. What has no row of its own, the
-    texts of candidates and the prompt, goes into the table's metadata."""
+    """The micro-batch's recorded rollouts, one row per response token; no table where it has none. What has no row of
+    its own, the texts of candidates and the prompts, goes into the table's metadata."""
     at = scored.at
+    chosen = [b for b, row in enumerate(rows) if row in keep and bool((at.mask[b] != 0).any())]
+    if not chosen:
+        return []
+    valid = at.mask[chosen] != 0
+    lengths = valid.sum(dim=1).tolist()
+
+    def of_tokens(values: Tensor) -> Tensor:
+        """``[B, T, …]`` → the chosen rollouts' response tokens, one after the other."""
+        return values.detach()[chosen][valid]
+
+    def of_rollouts(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        """A value for each chosen rollout → one for each of its tokens."""
+        return pa.array([value for value, length in zip(values, lengths, strict=True) for _ in range(length)], kind)
+
+    metas = [meta[b] for b in chosen]
+    token_ids = of_tokens(at.sampled_ids).tolist()
+    student_logp = of_tokens(at.student_logp)
+    columns: dict[str, Any] = {
+        "step": of_rollouts([step] * len(chosen), pa.int32()),
+        "rollout": of_rollouts([rows[b] for b in chosen], pa.int64()),
+        "prompt_id": of_rollouts([each["id"] for each in metas], pa.string()),
+        "domain": of_rollouts([each["domain"] for each in metas], pa.string()),
+        "capabilities": of_rollouts([each["capabilities"] for each in metas], pa.list_(pa.string())),
+        "position": _array(valid.nonzero()[:, 1], np.int32),
+        "token_id": pa.array(token_ids, pa.int32()),
+        "token_text": pa.array([texts[token] for token in token_ids], pa.string()),
+        "student_entropy": _array(torch.special.entr(student_logp.exp()).sum(dim=-1), np.float32),
+        "student_mass": _array(of_tokens(scored.student_mass), np.float32),
+        "degenerate": pa.array(of_tokens(result.degenerate).tolist(), pa.bool_()),
+    }
+    for k, name in enumerate(teachers):
+        if result.scores is not None:
+            columns[f"score_{name}"] = _array(of_tokens(result.scores[k]), np.float32)
+        columns[f"weight_{name}"] = _array(of_tokens(result.weights[k]), np.float32)
     # The student's likeliest first, whatever order the candidates came in.
-    top = at.student_logp.topk(min(TOP, at.student_logp.shape[-1]), dim=-1)
-    student_logp = at.student_logp.detach()
+    top = student_logp.topk(min(TOP, student_logp.shape[-1]), dim=-1).indices
+    top_ids = of_tokens(at.candidate_ids).gather(-1, top)
+    columns["top_ids"] = _lists(top_ids, np.int32)
     opinions = {("student_logp", "student_rest"): student_logp}
     if at.reference_logp is not None:
-        opinions["reference_logp", "reference_rest"] = at.reference_logp
-    opinions |= {(f"logp_{name}", f"rest_{name}"): at.teacher_logp[k] for k, name in enumerate(teachers)}
-    tables = []
-    for b, row in enumerate(rows):
-        valid = at.mask[b] != 0
-        if row not in keep or not bool(valid.any()):
-            continue
-        token_ids = at.sampled_ids[b][valid].tolist()
-        count = len(token_ids)
-        columns: dict[str, Any] = {
-            "step": pa.array([step] * count, pa.int32()),
-            "rollout": pa.array([row] * count, pa.int64()),
-            "prompt_id": pa.array([meta[b]["id"]] * count, pa.string()),
-            "domain": pa.array([meta[b]["domain"]] * count, pa.string()),
-            "capabilities": pa.array([meta[b]["capabilities"]] * count, pa.list_(pa.string())),
-            "position": pa.array(valid.nonzero().flatten().tolist(), pa.int32()),
-            "token_id": pa.array(token_ids, pa.int32()),
-            "token_text": pa.array([texts[token] for token in token_ids], pa.string()),
-            "student_entropy": _floats(torch.special.entr(student_logp[b][valid].exp()).sum(dim=-1)),
-            "student_mass": _floats(scored.student_mass[b][valid]),
-            "degenerate": pa.array(result.degenerate[b][valid].tolist(), pa.bool_()),
-        }
-        for k, name in enumerate(teachers):
-            if result.scores is not None:
-                columns[f"score_{name}"] = _floats(result.scores[k, b][valid])
-            columns[f"weight_{name}"] = _floats(result.weights[k, b][valid])
-        picked = top.indices[b][valid]
-        top_ids = at.candidate_ids[b][valid].gather(-1, picked)
-        columns["top_ids"] = _lists(top_ids, np.int32)
-        for (logp_column, rest_column), logp in opinions.items():
-            kept = logp[b][valid].gather(-1, picked)
-            columns[logp_column] = _lists(kept, np.float16)
-            columns[rest_column] = _array((1 - kept.exp().sum(dim=-1)).clamp_min(0), np.float16)
-        known = {token: texts[token] for token in top_ids.unique().tolist()}
-        spoken = {"texts": known, "prompts": {meta[b]["id"]: meta[b]["prompt"]}}
-        tables.append(pa.table(columns).replace_schema_metadata({TEXTS: json.dumps(spoken)}))
-    return tables
+        opinions["reference_logp", "reference_rest"] = of_tokens(at.reference_logp)
+    opinions |= {(f"logp_{name}", f"rest_{name}"): of_tokens(at.teacher_logp[k]) for k, name in enumerate(teachers)}
+    for (logp_column, rest_column), logp in opinions.items():
+        kept = logp.gather(-1, top)
+        columns[logp_column] = _lists(kept, np.float16)
+        columns[rest_column] = _array((1 - kept.exp().sum(dim=-1)).clamp_min(0), np.float16)
+    spoken = {
+        "texts": {token: texts[token] for token in top_ids.unique().tolist()},
+        "prompts": {each["id"]: each["prompt"] for each in metas},
+    }
+    return [pa.table(columns).replace_schema_metadata({TEXTS: json.dumps(spoken)})]
 
 
 def write_records(path: Path, tables: Sequence[pa.Table]) -> None:
@@ -117,10 +126,6 @@ def write_records(path: Path, tables: Sequence[pa.Table]) -> None:
 
 def _array(values: Tensor, dtype: type) -> pa.Array:
     return pa.array(values.cpu().numpy().astype(dtype))
-
-
-def _floats(values: Tensor) -> pa.Array:
-    return _array(values, np.float32)
 
 
 def _lists(values: Tensor, dtype: type) -> pa.Array:

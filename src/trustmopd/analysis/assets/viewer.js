@@ -54,10 +54,11 @@
     return powers.map((power) => power / total);
   }
 
-  // The geometric mean of the teachers on the stored candidates; all others together count as one more candidate.
+  // The geometric mean of teachers with weights above 0 on the stored candidates; all others together count as one
+  // more candidate.
   function mixedTarget(teachers, weights) {
     const logs = teachers[0].map((_, i) =>
-      teachers.reduce((sum, logp, k) => (weights[k] === 0 ? sum : sum + weights[k] * logp[i]), 0));
+      teachers.reduce((sum, logp, k) => sum + weights[k] * logp[i], 0));
     const top = Math.max(...logs);
     const powers = logs.map((log) => Math.exp(log - top));
     const total = powers.reduce((sum, power) => sum + power, 0);
@@ -99,7 +100,7 @@
   const inLine = (text) => visible(text).replace(/⏎\n/g, "⏎");
   const leading = (weights) => weights.indexOf(Math.max(...weights));
   const colour = (k) => `var(--teacher-${k % 6})`;
-  const shade = (k, weight) => `color-mix(in srgb, ${colour(k)} ${Math.round(85 * weight)}%, transparent)`;
+  const shade = (k, weight) => `color-mix(in srgb, ${colour(k)} ${Math.round(58 * weight)}%, transparent)`;
 
   function element(tag, text, attributes = {}) {
     const made = document.createElement(tag);
@@ -157,7 +158,7 @@
   }
 
   const number = (value, digits = 3) => (Number.isFinite(value) ? value.toFixed(digits) : "–");
-  const percent = (value) => (value >= 0.0995 ? (100 * value).toFixed(0) : (100 * value).toFixed(1)) + "%";
+  const percent = (value) => !Number.isFinite(value) ? "–" : (value >= 0.0995 ? (100 * value).toFixed(0) : (100 * value).toFixed(1)) + "%";
 
   function table(header, rows) {
     const made = element("table"), head = element("tr");
@@ -183,7 +184,8 @@
       })));
     const opinions = run.policies.map((_, policy) => opinion(response, policy, t));
     const teachers = run.teachers.map((teacher) => opinions[run.policies.indexOf(teacher)]);
-    const target = teachers.every(Boolean) ? mixedTarget(teachers, weights) : null;
+    const heard = run.teachers.map((_, k) => k).filter((k) => weights[k] > 0);
+    const target = heard.every((k) => teachers[k]) ? mixedTarget(heard.map((k) => teachers[k]), heard.map((k) => weights[k])) : null;
     const rows = Array.from({ length: response.c + 1 }, (_, i) => {
       const other = i === response.c;
       const id = other ? null : response.candidates[t * response.c + i];
