@@ -2,11 +2,14 @@
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import recorded
+from hypothesis import example, given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from trustmopd.analysis.report import write_report
@@ -65,16 +68,26 @@ def test_several_runs_are_compared_and_a_folder_stands_for_its_runs(study: Path,
     assert "One seed:" not in page
 
 
+def test_a_report_lies_where_the_runs_do(study: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(study / "multicap" / "trust", tmp_path / "runs" / "trust")
+    shutil.copytree(study / "multicap" / "uniform" / "seed-0", tmp_path / "runs" / "uniform")
+    assert str(copied / "report.html") in run("report", copied)
+    run("report", copied / "seed-0", tmp_path / "runs" / "uniform")
+    assert (tmp_path / "runs" / "report.html").is_file()
+    run("report", copied, "--out", tmp_path / "elsewhere")
+    assert (tmp_path / "elsewhere" / "figures" / "allocation.png").is_file()
+
+
 # ---- Bad input
 
 
 def test_without_token_records_the_rest_is_made_and_the_way_to_get_them_is_said(tmp_path: Path) -> None:
     folder = recorded.make_run(tmp_path / "run", record=False)
     said = run("analyze", folder)
-    assert "There are no token records" in said and "record_allocation_every" in said
+    assert "There are no readable token records" in said and "record_allocation_every" in said
     assert "viewer.html" not in said and (folder / "figures" / "training.png").is_file()
     page = page_of(folder, out=tmp_path)
-    assert "There are no token records" in page and 'id="viewer-data"' not in page
+    assert "There are no readable token records" in page and 'id="viewer-data"' not in page
 
 
 def test_without_labels_weights_are_shown_and_margins_are_not(tmp_path: Path) -> None:
@@ -121,6 +134,15 @@ def test_a_damaged_record_file_is_named_and_skipped(tmp_path: Path, damage: byte
     said = run("analyze", folder)
     assert "step-000002.parquet is damaged and was skipped" in said
     assert json.loads((folder / "analysis.json").read_text())["rollouts"] == 16
+
+
+def test_many_damaged_files_are_counted(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", steps=12, rollouts=1)
+    for file in (folder / "allocation").iterdir():
+        file.write_bytes(b"PAR1")
+    page = page_of(folder, out=tmp_path)
+    assert page.count("is damaged and was skipped") == 5 and "7 more files of token records are damaged" in page
+    assert "There are no readable token records" in page
 
 
 @pytest.mark.parametrize("name", ["calibration.json", "cost.json", "manifest.json", "evaluation/scores.json"])
@@ -177,10 +199,19 @@ def test_help_has_an_example_for_each_verb() -> None:
 # ---- Text is data
 
 
-def test_no_text_can_leave_its_script_element() -> None:
-    nasty = {"</script><script>alert(1)</script>": "<!-- \u2028\u2029 \ud800 🎉 \x00 ]]>"}
+@given(
+    st.dictionaries(st.text(st.characters()), st.text(st.characters(categories=["Cs", "Cc", "Zl", "Zp", "Sm", "L"])))
+)
+@example({"</script><script>alert(1)</script>": "<!-- \u2028\u2029 \ud800 🎉 \x00 ]]>"})
+def test_no_text_can_leave_its_script_element(nasty: dict[str, str]) -> None:
     text = script_json(nasty)
     assert "<" not in text and text.isascii() and json.loads(text) == nasty
+
+
+def test_half_a_surrogate_pair_can_be_recorded(tmp_path: Path) -> None:
+    run = recorded.make_run(tmp_path, vocabulary=dict.fromkeys(range(500), "a\ud800b"), steps=1, rollouts=1)
+    records = open_run(run).records()
+    assert set(records.rollouts[0].texts) == set(records.texts.values()) == {"a?b"}
 
 
 def test_labels_prompts_and_recipes_with_markup_are_escaped(tmp_path: Path) -> None:

@@ -56,14 +56,14 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     """Open a file; at the end nothing may have been asked of a network, and nothing may have gone wrong."""
     contexts, wrong = [], []
 
-    def visit(file: Path, **options: Any) -> Any:
+    def visit(file: Path, wait_until: str = "load", **options: Any) -> Any:
         context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: wrong.append(request.url) if "http" in request.url.split(":")[0] else None)
-        page.goto(file.as_uri())
+        page.goto(file.as_uri(), wait_until=wait_until)
         page.wait_for_selector("html[data-shown]")
         return page
 
@@ -289,8 +289,11 @@ def test_sixty_four_responses_of_two_thousand_tokens_open_in_two_seconds(visit: 
     opened = []
     for _ in range(2):  # the better of two: the machine may be busy
         began = time.perf_counter()
-        page = visit(file)
+        page = visit(file, wait_until="commit")
         opened.append(time.perf_counter() - began)
+        page.select_option("#viewer-response", "63")  # may still be loading
+        page.wait_for_selector("html[data-shown='63']")
+        everything = time.perf_counter() - began
     assert page.locator("#viewer-tokens .token").count() >= 2047
     page.select_option("#viewer-rule", "trust")
     recomputed = min(page.evaluate(SLIDE) for _ in range(2))
@@ -299,7 +302,8 @@ def test_sixty_four_responses_of_two_thousand_tokens_open_in_two_seconds(visit: 
     for _ in range(20):
         page.keyboard.press("ArrowRight")
     moved = (time.perf_counter() - began) / 20
+    size = file.stat().st_size / 1e6
     print(
-        f"{file.stat().st_size / 1e6:.0f} MB, opened in {opened}, recomputed in {recomputed:.0f} ms, key {moved:.3f} s"
+        f"{size:.0f} MB, opened in {opened} s, whole in {everything:.2f} s, slider {recomputed:.0f} ms, key {moved:.3f} s"
     )
     assert min(opened) < 2 and recomputed < 500 and moved < 0.2

@@ -98,11 +98,16 @@ def summarise_run(run: Run, records: TokenRecords | None = None) -> Summary:
         calibration=run.calibration,
         diagnosis=run.diagnosis,
         decontamination=run.decontamination,
-        warnings=[*drift_warnings(drifts), *records.damaged],
+        warnings=[*drift_warnings(drifts), *_shortened(records.damaged)],
         missing=run.missing,
     )
     run.missing.extend(_what_is_missing(run, records, found))
     return found
+
+
+def _shortened(damaged: list[str], shown: int = 5) -> list[str]:
+    more = len(damaged) - shown
+    return damaged if more <= 1 else [*damaged[:shown], f"{more} more files of token records are damaged."]
 
 
 def _what_is_missing(run: Run, records: TokenRecords, found: Summary) -> list[Missing]:
@@ -114,7 +119,7 @@ def _what_is_missing(run: Run, records: TokenRecords, found: Summary) -> list[Mi
     if not records.rollouts:
         said.append(
             Missing(
-                "There are no token records (allocation/step-*.parquet): no statistics by prompt, no token viewer.",
+                "There are no readable token records (allocation/step-*.parquet): no statistics by prompt, no viewer.",
                 "Set training.record_allocation_every, 10 by default, to a number above 0 and train again.",
             )
         )

@@ -66,7 +66,8 @@ def report(
         list[Path], typer.Argument(help="Run directories, or folders that hold several.", show_default=False)
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the report.", show_default="the run, or the runs' common folder")
+        Path | None,
+        typer.Option(help="Folder of the report.", show_default="where the runs are"),
     ] = None,
     responses: Responses = 64,
 ) -> None:
@@ -76,7 +77,7 @@ def report(
         from trustmopd.analysis.run import find_runs
 
         found = find_runs(runs)
-        path = write_report(found, out or _common(found[0].path, [run.path for run in found]), responses=responses)
+        path = write_report(found, out or _common(runs), responses=responses)
         said = f"Runs: {len(found)}; tables and figures are beside the report.\nOpen: {path}"
         console.print(escape(said), soft_wrap=True)
 
@@ -111,11 +112,11 @@ def _print(titled: "Titled") -> None:
     console.print(shown)
 
 
-def _common(first: Path, paths: list[Path]) -> Path:
-    """The run itself, or the deepest folder that holds all runs."""
+def _common(paths: list[Path]) -> Path:
+    """The folder that was given, or the deepest that holds all of them."""
     if len(paths) == 1:
-        return first
-    shared = first.resolve()
+        return paths[0]
+    shared = paths[0].resolve()
     while not all(path.resolve().is_relative_to(shared) for path in paths):
         shared = shared.parent
     return shared

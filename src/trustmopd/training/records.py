@@ -34,7 +34,8 @@ class TokenTexts(dict[int, str]):
         self._tokenizer = tokenizer
 
     def __missing__(self, token: int) -> str:
-        self[token] = text = self._tokenizer.decode([token])
+        # A tokenizer in Python may give half a surrogate pair, which no file can hold.
+        self[token] = text = self._tokenizer.decode([token]).encode("utf-8", "replace").decode("utf-8")
         return text
 
 

@@ -18,7 +18,12 @@
   }
 
   async function readResponse(index) {
-    const packed = Uint8Array.from(atob(document.getElementById(`response-${index}`).textContent), (c) => c.charCodeAt(0));
+    const find = () => document.getElementById(`response-${index}`);
+    // An element is found when its start has been read: its end is there once another follows, or all is loaded.
+    if (document.readyState === "loading" && !find()?.nextElementSibling) {
+      await new Promise((loaded) => document.addEventListener("DOMContentLoaded", loaded, { once: true }));
+    }
+    const packed = Uint8Array.from(atob(find().textContent), (c) => c.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
     const buffer = await new Response(stream).arrayBuffer();
     const { tokens: T, width: c } = run.responses[index];
