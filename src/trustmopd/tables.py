@@ -24,6 +24,7 @@ _LATEX = str.maketrans(
         "×": r"$\times$",
         "−": "$-$",
         "–": "--",
+        "Δ": r"$\Delta$",
         "γ": r"$\gamma$",
         "μ": r"$\mu$",
         "≥": r"$\ge$",

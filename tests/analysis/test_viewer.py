@@ -302,8 +302,6 @@ def test_sixty_four_responses_of_two_thousand_tokens_open_in_two_seconds(visit: 
     for _ in range(20):
         page.keyboard.press("ArrowRight")
     moved = (time.perf_counter() - began) / 20
-    size = file.stat().st_size / 1e6
-    print(
-        f"{size:.0f} MB, opened in {opened} s, whole in {everything:.2f} s, slider {recomputed:.0f} ms, key {moved:.3f} s"
-    )
+    print(f"{file.stat().st_size / 1e6:.0f} MB, first response after {opened} s, all after {everything:.2f} s")
+    print(f"slider {recomputed:.0f} ms, key {1000 * moved:.0f} ms")
     assert min(opened) < 2 and recomputed < 500 and moved < 0.2

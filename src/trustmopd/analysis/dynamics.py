@@ -16,7 +16,6 @@ SERIES = {
     "effective_teachers": "agreement/effective_teachers",
     "student_mass": "candidates/student_mass",
     "degenerate_tokens": "candidates/degenerate_tokens",
-    "seconds_records": "seconds/records",
 }
 
 
