@@ -9,7 +9,7 @@ from statistics import mean, stdev
 import pytest
 import recorded
 
-from trustmopd.analysis.compare import Comparison, compare
+from trustmopd.analysis.compare import Comparison, compare, told_apart
 from trustmopd.analysis.run import find_runs, method_name
 from trustmopd.analysis.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables
@@ -165,6 +165,17 @@ def test_the_same_run_twice_is_warned_of_and_counts_once(study: Path) -> None:
     found: Comparison = compare([first, first])
     assert len(found.warnings) == 1 and "has the method, prompts and seed of" in found.warnings[0]
     assert found.seeds == 1
+
+
+def test_two_prompt_sets_of_one_name_are_two_settings(tmp_path: Path) -> None:
+    for folder, fingerprint in (("a", "aaaa1"), ("b", "bbbb2")):
+        run = recorded.make_run(tmp_path / folder, steps=1, rollouts=1, scores=recorded.scores_of("trust", 0.4))
+        (run / "recipe.yaml").write_text(f"name: trust\nprompts: {{path: {folder}/train.jsonl}}\n")
+        manifest = json.loads((run / "manifest.json").read_text())
+        write_json(run / "manifest.json", {**manifest, "prompts": {"fingerprint": fingerprint}})
+    summaries = told_apart([summarise_run(run) for run in find_runs([tmp_path])])
+    found = compare(summaries)
+    assert [setting.prompts for setting in found.settings] == ["train aaaa", "train bbbb"] and not found.warnings
 
 
 @pytest.mark.parametrize(

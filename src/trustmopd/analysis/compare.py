@@ -1,7 +1,8 @@
 """Several runs side by side, by setting (student and prompts), method and seed. Differences are paired by seed."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from trustmopd.analysis.run import is_reference_row
 from trustmopd.analysis.summary import Summary
@@ -51,6 +52,21 @@ class Comparison:
     @property
     def seeds(self) -> int:
         return max((len(runs) for setting in self.settings for runs in setting.methods.values()), default=0)
+
+
+def told_apart(summaries: Sequence[Summary]) -> list[Summary]:
+    """Students or prompt sets of one name that are not the same get a piece of their fingerprint: two files called
+    train.jsonl must not become one setting."""
+    named = list(summaries)
+    for what in ("student", "prompts"):
+        meant: dict[str, set[str]] = {}
+        for run in named:
+            meant.setdefault(getattr(run, what), set()).add(run.fingerprints[what])
+        for place, run in enumerate(named):
+            if len(meant[name := getattr(run, what)]) > 1:
+                change: dict[str, Any] = {what: f"{name} {run.fingerprints[what][:4]}"}
+                named[place] = replace(run, **change)
+    return named
 
 
 def compare(summaries: Iterable[Summary]) -> Comparison:

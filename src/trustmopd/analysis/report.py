@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 
 from trustmopd.analysis.cases import read_cases
 from trustmopd.analysis.cells import Titled
-from trustmopd.analysis.compare import Comparison, compare
+from trustmopd.analysis.compare import Comparison, compare, told_apart
 from trustmopd.analysis.drawing import Picture
 from trustmopd.analysis.figures import draw_all
 from trustmopd.analysis.figures_trust import the_trusting
@@ -37,7 +37,8 @@ def write_report(
     runs: Sequence[Run], out: Path, *, title: str | None = None, notes: Sequence[str] = (), responses: int = RESPONSES
 ) -> Path:
     """Everything of one run, or a comparison of several, into `out`. `notes` follow its first sentences."""
-    summaries = [summarise_run(run) for run in tqdm(runs, desc="Reading runs", unit="run", disable=len(runs) < 3)]
+    bar = tqdm(runs, desc="Reading runs", unit="run", disable=len(runs) < 3)
+    summaries = told_apart([summarise_run(run) for run in bar])
     comparison = compare(summaries)
     tables, pictures = _tables_and_figures(summaries, comparison, out)
     if len(runs) == 1:

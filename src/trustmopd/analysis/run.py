@@ -194,6 +194,13 @@ class Run:
         return f"prompts {str(self.manifest.get('prompts', {}).get('fingerprint', 'unknown'))[:6]}"
 
     @property
+    def fingerprints(self) -> dict[str, str]:
+        """What the names of student and prompts stand for."""
+        student = self.manifest.get("models", {}).get("student", {})
+        prompts = self.manifest.get("prompts", {})
+        return {"student": str(student.get("fingerprint")), "prompts": str(prompts.get("fingerprint"))}
+
+    @property
     def finished(self) -> bool:
         limit = self.config.get("max_steps", -1)
         return bool(self.steps) and (limit <= 0 or self.steps[-1]["step"] >= limit)

@@ -28,6 +28,7 @@ class Summary:
     seed: int
     student: str
     prompts: str
+    fingerprints: dict[str, str]
     teachers: list[str]
     gamma: float
     calibrated: bool
@@ -75,6 +76,7 @@ def summarise_run(run: Run, records: TokenRecords | None = None) -> Summary:
         seed=run.seed,
         student=run.student,
         prompts=run.prompts,
+        fingerprints=run.fingerprints,
         teachers=teachers,
         gamma=run.gamma,
         calibrated=bool(run.mu),
