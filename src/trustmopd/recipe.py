@@ -29,10 +29,18 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
+def _benchmark(name: str) -> str:
+    from trustmopd.evaluation import benchmark_names  # light, and the only list of them
+
+    if name not in benchmark_names() and not name.endswith((".jsonl", ".jsonl.gz", ".json", ".parquet")):
+        raise ValueError(f"there is no such benchmark. Choose from {', '.join(benchmark_names())}, or give a file.")
+    return name
+
+
 TeacherName = Annotated[str, AfterValidator(_teacher_name)]
 Text = Annotated[str, Field(min_length=1)]
 Location = Annotated[Path, Field(strict=False), PlainSerializer(Path.as_posix)]
-Benchmark = Literal["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench", "gsm8k", "svamp", "mbpp", "humaneval"]
+Benchmark = Annotated[str, AfterValidator(_benchmark)]
 Score = Literal["displacement", "likelihood", "negative_entropy", "teacher_student_kl"]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -106,7 +114,9 @@ class Evaluation(_Section):
     benchmarks: Annotated[list[Benchmark], AfterValidator(_distinct), Field(description="Give a list of these.")] = []
     samples: Annotated[int | None, Field(gt=0, description="Responses per problem; null: each benchmark's own.")] = None
     temperature: Annotated[float, Field(ge=0, description="The paper samples at 0.6; 0 is greedy.")] = 0.6
+    top_p: Annotated[float, Field(gt=0, le=1, description="The share of the likeliest tokens; 1 is all.")] = 1.0
     max_new_tokens: Annotated[int, Field(gt=0, description="Give the longest response, in tokens.")] = 30000
+    data: Annotated[dict[str, Text], Field(description="Give local files by benchmark, {aime25: path}.")] = {}
 
 
 class Recipe(_Section):

@@ -43,14 +43,23 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile interval of the mean of `values`, which are resampled as they stand: give one per independent unit
     (a prompt's mean over its samples, not each sample)."""
-    data = np.asarray(values, dtype=float)
+    means = bootstrap_means([values], draws=draws, seed=seed)
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def bootstrap_means(rows: Sequence[Sequence[float]], *, draws: int = 10_000, seed: int = 0) -> np.ndarray:
+    """Means of resampled columns, [draws, rows]. All rows (methods) get the same columns (prompts) in a draw, so that
+    differences and ratios of the means can be resampled too."""
+    data = np.asarray(rows, dtype=float)
     if data.size == 0:
         raise ValueError("no values to resample.")
     generator = np.random.default_rng(seed)
-    step = max(1, 2**22 // data.size)  # a few tens of MB at a time
-    means = [
-        data[generator.integers(data.size, size=(min(step, draws - done), data.size))].mean(axis=1)
-        for done in range(0, draws, step)
-    ]
-    low, high = np.quantile(np.concatenate(means), [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+    columns = data.shape[1]
+    step = max(1, 2**22 // columns)  # a few tens of MB at a time
+    means = []
+    for done in range(0, draws, step):
+        # How often each column is drawn: a mean is then a product, whatever the number of rows.
+        counts = generator.multinomial(columns, np.full(columns, 1 / columns), size=min(step, draws - done))
+        means.append(counts @ data.T / columns)
+    return np.concatenate(means)

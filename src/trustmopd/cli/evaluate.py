@@ -1,0 +1,157 @@
+"""The verbs after training: evaluate, scores."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from trustmopd.cli.common import app, console, errors
+
+if TYPE_CHECKING:
+    from trustmopd.evaluation.methods import Method
+    from trustmopd.evaluation.sampling import Sampling
+    from trustmopd.recipe import Recipe
+
+
+@app.command(
+    epilog="Examples: trustmopd evaluate path-or-hub-id --benchmarks ifeval,gsm8k --out runs/eval | "
+    "trustmopd evaluate recipes/smollm3-3b/singlecap-trust.yaml --out runs/table-1"
+)
+def evaluate(
+    what: Annotated[str, typer.Argument(metavar="MODEL|RECIPE", help="A checkpoint (path or Hub id), or a recipe.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Fields of the recipe to change.")] = None,
+    benchmarks: Annotated[
+        str | None, typer.Option(help="Names or files, by commas.", show_default="the recipe's, or the paper's six")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="A row of the recipe; may be given several times.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Responses a prompt.", show_default="each benchmark's own")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="0 is greedy.", show_default="the recipe's, or 0.6")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus.", show_default="the recipe's, or 1")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest response.", show_default="the recipe's, or 30000")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many prompts of each.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="A local copy, as ifeval=FILE; may be repeated.")] = None,
+    engine: Annotated[str, typer.Option(help="What samples: transformers or vllm.")] = "transformers",
+    batch_size: Annotated[int, typer.Option(min=1, help="Responses at a time, with transformers.")] = 16,
+    tensor_parallel_size: Annotated[int, typer.Option(min=1, help="GPUs to a model, with vllm.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Responses graded at a time.", show_default="one a core")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sampling.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of responses and scores.", show_default="<output>/evaluation")
+    ] = None,
+    allow_unsandboxed_code: Annotated[
+        bool, typer.Option("--allow-unsandboxed-code", help="Run generated code without a sandbox, on your files.")
+    ] = False,
+) -> None:
+    """Sample and grade a checkpoint, or every checkpoint that a recipe names. Interrupted, it goes on where it
+    stopped."""
+    with errors(again="the same command"):
+        from trustmopd.evaluation.evaluate import evaluate_checkpoint
+        from trustmopd.evaluation.methods import AVERAGE, make_average
+        from trustmopd.evaluation.run_record import load_benchmarks
+        from trustmopd.evaluation.sampling import make_engine
+        from trustmopd.evaluation.sandbox import UNSANDBOXED
+
+        if allow_unsandboxed_code:
+            os.environ[UNSANDBOXED] = "1"
+        recipe, methods, names, files, sampling, folder = _plan(what, overrides or [], only, out)
+        given: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "samples": samples, "seed": seed}
+        given["max_new_tokens"] = max_new_tokens
+        sampling = replace(sampling, **{name: value for name, value in given.items() if value is not None})
+        files |= _pairs(data or [])
+        loaded = load_benchmarks(benchmarks.split(",") if benchmarks else names, files, limit)
+        for each in loaded:
+            if each.rows.malformed:
+                console.print(f"{each.benchmark.name}: {len(each.rows.malformed)} malformed rows are left out.")
+        options = {"tensor_parallel_size": tensor_parallel_size}
+        for method in methods:
+            if recipe is not None and method.name == AVERAGE:
+                make_average(recipe)
+            evaluate_checkpoint(
+                method,
+                folder / method.folder if recipe is not None else folder,
+                loaded,
+                sampling,
+                partial(make_engine, engine, method.source, batch_size=batch_size, options=options),
+                jobs=jobs or os.cpu_count() or 1,
+            )
+        _report([folder], folder)
+
+
+@app.command(epilog="Example: trustmopd scores runs/trust/evaluation runs/uniform/evaluation --out runs/both")
+def scores(
+    folders: Annotated[list[Path], typer.Argument(help="Folders that `evaluate` wrote.", show_default=False)],
+    against: Annotated[str, typer.Option(help="The row that differences are taken from.")] = "initial",
+    out: Annotated[Path | None, typer.Option(help="Folder of the tables.", show_default="the first folder")] = None,
+) -> None:
+    """One table of several evaluations: spread over seeds, differences, recovery, intervals."""
+    with errors():
+        if missing := [folder for folder in folders if not folder.is_dir()]:
+            raise ValueError(f"{missing[0]} is not a folder. Give folders that `trustmopd evaluate` wrote.")
+        _report(folders, out or folders[0], against)
+
+
+def _plan(
+    what: str, overrides: list[str], only: list[str] | None, out: Path | None
+) -> tuple["Recipe | None", "list[Method]", list[str], dict[str, str], "Sampling", Path]:
+    """Recipe, checkpoints, benchmarks, their local files, sampling and folder, as the recipe has them, or by
+    default."""
+    from trustmopd.evaluation.methods import Method, methods_of
+    from trustmopd.evaluation.sampling import Sampling
+    from trustmopd.recipe import TeacherSource, load_recipe
+
+    paper = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
+    if Path(what).suffix not in (".yaml", ".yml"):
+        if overrides or only:
+            raise ValueError(f"{what} is a checkpoint: overrides and --only are for recipes. Leave them out.")
+        name = Path(what).name
+        method = Method(name, TeacherSource(model=what), name)
+        return None, [method], paper, {}, Sampling(), out or Path("runs", "evaluation", name)
+    recipe = load_recipe(what, overrides)
+    methods, notes = methods_of(recipe, only)
+    for note in notes:
+        console.print(note)
+    wish = recipe.evaluation
+    sampling = Sampling(wish.temperature, wish.top_p, wish.max_new_tokens, samples=wish.samples)
+    return recipe, methods, wish.benchmarks or paper, dict(wish.data), sampling, out or recipe.output / "evaluation"
+
+
+def _pairs(data: Sequence[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in data]
+    if bad := [each for each, (name, equals, path) in zip(data, pairs, strict=True) if not (name and equals and path)]:
+        raise ValueError(f"--data {bad[0]}: not a benchmark and its file. Write it as ifeval=path/to/input_data.jsonl.")
+    return {name: path for name, _, path in pairs}
+
+
+def _report(folders: Sequence[Path], out: Path, against: str = "initial") -> None:
+    from trustmopd.evaluation.scores import collect, score_table, summarise, write_scores
+
+    methods, notes = collect(folders)
+    for note in notes:
+        console.print(note)
+    summary = summarise(methods, against)
+    table = score_table(summary)
+    shown = Table(*table.header, title="scores, %")
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(shown)
+    for name, row in summary.items():
+        for benchmark, facts in row["benchmarks"].items():
+            if facts["truncated"] or facts["grader_errors"]:
+                console.print(
+                    f"{name}, {benchmark}: {facts['truncated']:g} of {facts['responses']:g} responses cut short, "
+                    f"{facts['grader_errors']:g} grader errors."
+                )
+    console.print(f"Scores: {write_scores(out, summary)}\nTables: {out / 'tables' / 'scores'}.md, .csv, .tex")

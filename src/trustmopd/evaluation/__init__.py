@@ -1,0 +1,7 @@
+"""Did it work? Benchmarks, graders, the sandbox for generated code, and scores. Light to import: libraries that
+graders need are imported when they grade."""
+
+from trustmopd.evaluation.benchmark import Benchmark, Grade, Unavailable
+from trustmopd.evaluation.benchmarks import benchmark_names, get_benchmark
+
+__all__ = ["Benchmark", "Grade", "Unavailable", "benchmark_names", "get_benchmark"]

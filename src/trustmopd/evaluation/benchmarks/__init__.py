@@ -1,0 +1,32 @@
+"""One file a benchmark, or a family of them. A file here with a list `BENCHMARKS` is found by itself."""
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from trustmopd.evaluation.benchmark import Benchmark
+
+
+def get_benchmark(name: str) -> Benchmark:
+    """A benchmark by its name, or your own set by the path of its file."""
+    if name in _registry():
+        return _registry()[name]
+    if Path(name).suffix in (".jsonl", ".json", ".parquet") or name.endswith(".jsonl.gz"):
+        from trustmopd.evaluation.own import own_benchmark
+
+        return own_benchmark(Path(name))
+    raise ValueError(
+        f"there is no benchmark {name!r}. Choose from {', '.join(benchmark_names())}, or give a JSON Lines file."
+    )
+
+
+def benchmark_names() -> list[str]:
+    return list(_registry())
+
+
+@cache
+def _registry() -> dict[str, Benchmark]:
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    found = [benchmark for module in modules for benchmark in module.BENCHMARKS]
+    return {benchmark.name: benchmark for benchmark in found}

@@ -1,0 +1,151 @@
+"""One checkpoint on some benchmarks: sample, grade, and write both down as they come. Run again, it goes on."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from trustmopd.evaluation.benchmark import Benchmark, Grade
+from trustmopd.evaluation.journal import Journal
+from trustmopd.evaluation.methods import Method
+from trustmopd.evaluation.rows import Row
+from trustmopd.evaluation.run_record import Loaded, begin_run
+from trustmopd.evaluation.sampling import Engine, Request, Sampling
+
+Key = tuple[str, int]
+
+
+def evaluate_checkpoint(
+    method: Method,
+    folder: Path,
+    benchmarks: Sequence[Loaded],
+    sampling: Sampling,
+    make_engine: Callable[[], Engine],
+    *,
+    jobs: int = 2,
+) -> None:
+    """Leaves `<benchmark>.responses.jsonl` (what was sampled), `<benchmark>.jsonl` (how it was graded) and `run.json`
+    in `folder`. The engine is made only if something is left to sample."""
+    begin_run(folder, method, sampling, benchmarks)
+    engines: list[Engine] = []
+
+    def engine() -> Engine:
+        if not engines:
+            engines.append(make_engine())
+        return engines[0]
+
+    for loaded in benchmarks:
+        _evaluate(loaded, folder, sampling, engine, jobs, method.folder)
+
+
+def _evaluate(
+    loaded: Loaded, folder: Path, sampling: Sampling, engine: Callable[[], Engine], jobs: int, label: str
+) -> None:
+    benchmark, rows = loaded.benchmark, {row["id"]: row for row in loaded.rows}
+    wanted = [(key, sample) for key in rows for sample in range(loaded.samples(sampling))]
+    with (
+        Journal(folder / f"{benchmark.name}.responses.jsonl") as responses,
+        Journal(folder / f"{benchmark.name}.jsonl") as graded,
+        _Graders(benchmark, rows, graded, jobs) as graders,
+    ):
+        sampled = _by_key(responses, rows, benchmark)
+        done = _by_key(graded, rows, benchmark)
+        with tqdm(total=len(wanted), desc=f"{label} {benchmark.name}".strip(), unit="response") as bar:
+            for key in wanted:
+                if key in done:
+                    graders.count(done[key])
+                elif key in sampled:
+                    graders.take(sampled[key])
+            bar.initial = bar.n = graders.counted  # an ETA counts from here
+            graders.bar = bar
+            missing = [Request(*key, benchmark.prompt(rows[key[0]])) for key in wanted if key not in sampled]
+            for reply in engine().sample(missing, sampling) if missing else ():
+                entry = {
+                    "id": reply.request.id,
+                    "sample": reply.request.sample,
+                    "prompt_hash": _prompt_hash(benchmark, rows[reply.request.id]),
+                    "response": reply.response,
+                    "tokens": reply.tokens,
+                    "truncated": reply.truncated,
+                    **({"overlong": True} if reply.overlong else {}),
+                    "seconds": round(reply.seconds, 3),
+                }
+                responses.append(entry)
+                graders.take(entry)
+                graders.collect()
+            graders.collect(everything=True)
+
+
+class _Graders:
+    """Threads that grade while the model samples; what they find is written by the main thread."""
+
+    def __init__(self, benchmark: Benchmark, rows: Mapping[str, Row], graded: Journal, jobs: int) -> None:
+        self.benchmark, self.rows, self.graded = benchmark, rows, graded
+        self.pool = ThreadPoolExecutor(jobs, thread_name_prefix="grade")
+        self.pending: set[Future[dict[str, Any]]] = set()
+        self.bar: Any = None
+        self.score, self.counted, self.cut = 0.0, 0, 0
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        self.pending.add(self.pool.submit(self._grade, entry))
+
+    def collect(self, everything: bool = False) -> None:
+        while self.pending:
+            timeout = None if everything else 0
+            finished, self.pending = wait(self.pending, timeout, FIRST_COMPLETED)
+            if not finished:
+                return
+            for future in finished:
+                entry = future.result()
+                self.graded.append(entry)
+                self.count(entry)
+            self.bar.set_postfix_str(f"score {100 * self.score / self.counted:.1f}, {self.cut} cut short", False)
+            self.bar.update(self.counted - self.bar.n)
+
+    def count(self, entry: Mapping[str, Any]) -> None:
+        self.score += entry["score"]
+        self.cut += entry["truncated"]
+        self.counted += 1
+
+    def _grade(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        began = monotonic()
+        if entry.get("overlong"):
+            grade = Grade(0.0, {"extracted": None, "error": "the prompt is longer than the model's context"})
+        else:
+            grade = self.benchmark.grade(self.rows[entry["id"]], entry["response"])
+        details = dict(grade.details)
+        return {
+            **entry,
+            "extracted": details.pop("extracted", None),
+            "score": grade.score,
+            "details": details,
+            "grading_seconds": round(monotonic() - began, 3),
+        }
+
+    def __enter__(self) -> "_Graders":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _by_key(journal: Journal, rows: Mapping[str, Row], benchmark: Benchmark) -> dict[Key, dict[str, Any]]:
+    found = {}
+    for entry in journal.entries:
+        row = rows.get(entry["id"])
+        if row is not None and entry["prompt_hash"] != _prompt_hash(benchmark, row):
+            raise ValueError(
+                f"{journal.path}: prompt {entry['id']!r} has changed since it was sampled. Use the same data as "
+                "before, or another --out."
+            )
+        found[entry["id"], entry["sample"]] = entry
+    return found
+
+
+def _prompt_hash(benchmark: Benchmark, row: Row) -> str:
+    return hashlib.sha256(json.dumps(benchmark.prompt(row)).encode()).hexdigest()[:16]

@@ -1,0 +1,146 @@
+"""Mathematics: the last boxed answer, compared by math-verify in a process that can be killed."""
+
+import json
+import re
+import select
+import subprocess
+import sys
+import threading
+from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
+
+from trustmopd.evaluation.benchmark import Grade, Unavailable
+from trustmopd.evaluation.rows import Row
+
+#: Seconds for one comparison: SymPy can be sent round in circles by a short string.
+TIME_LIMIT = 5.0
+INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
+
+_TOKEN = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\.|\{|\}", re.DOTALL)
+_STATEMENT = re.compile(r"\banswer\b\W{0,8}(?:is|:|=)?[\s*:=]*([^\n]{1,200})", re.IGNORECASE)
+_NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
+_WITH_UNIT = re.compile(r"([-−]?[\d.,/]*\d)\s+[A-Za-z][A-Za-z ]*\.?")  # 12 apples; math-verify multiplies the letters
+_threads = threading.local()
+
+
+def grade_answer(row: Row, response: str) -> Grade:
+    """Passed if the last box equals `row["answer"]`. Without a box, an explicit "the answer is …" counts."""
+    return _grade(row, last_boxed(response) or _statement(response))
+
+
+def grade_number(row: Row, response: str) -> Grade:
+    """As `grade_answer`, but without either the last number counts, as is the custom for word problems. What stands
+    before #### in the reference is working."""
+    numbers = _NUMBER.findall(response)
+    given = last_boxed(response) or _statement(response) or (numbers[-1] if numbers else None)
+    return _grade({"answer": str(row["answer"]).rpartition("####")[2]}, given)
+
+
+def last_boxed(text: str) -> str | None:
+    """What the last whole \\boxed{…} holds, braces matched; of nested boxes, the innermost."""
+    opened: list[int | None] = []
+    found = None
+    for token in _TOKEN.finditer(text):
+        symbol = token[0]
+        if symbol == "{":
+            opened.append(None)
+        elif symbol == "}":
+            start = opened.pop() if opened else None
+            if start is not None:
+                found = text[start : token.start()]
+        elif symbol.endswith("{") and len(symbol) > 2:
+            opened.append(token.end())
+    if found is None:
+        return None
+    return last_boxed(found) or found.strip() or None
+
+
+def equal(reference: str, answer: str) -> bool | None:
+    """Whether two answers are the same; None if that could not be decided in time."""
+    plain = _plain(reference), _plain(answer)
+    if plain[0] is not None and plain[1] is not None:
+        return plain[0] == plain[1]
+    if not hasattr(_threads, "judge"):
+        _threads.judge = _Judge()
+    return _threads.judge.ask(reference, answer)
+
+
+def ready() -> None:
+    if find_spec("math_verify") is None:
+        raise Unavailable("grading mathematics needs math-verify. Install it: pip install 'trustmopd[eval]'.")
+
+
+def _grade(row: Row, given: str | None) -> Grade:
+    if given is None:
+        return Grade(0.0, {"extracted": None})
+    verdict = equal(str(row["answer"]), given)
+    return Grade(float(verdict is True), {"extracted": given, **({"undecided": True} if verdict is None else {})})
+
+
+def _statement(text: str) -> str | None:
+    statements = _STATEMENT.findall(text)
+    return statements[-1].strip(" *$.") or None if statements else None
+
+
+def _plain(text: str) -> Fraction | None:
+    """The value of text that is a number and nothing else. Leading zeros are of no account, 1,070 is 1070."""
+    text = text.strip().strip("$").strip().replace("−", "-").removeprefix("+")
+    if unit := _WITH_UNIT.fullmatch(text):
+        text = unit[1]
+    if not re.fullmatch(r"-?(\d{1,3}(,\d{3})+|\d{1,40})(\.\d{0,40})?", text):
+        return None
+    return Fraction(text.replace(",", "").removesuffix("."))
+
+
+class _Judge:
+    """One math-verify process: asked a line, it answers a line. Too slow, it is killed and the next ask starts
+    another. One for each thread, because an answer belongs to the last question."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, reference: str, answer: str) -> bool | None:
+        ready()
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        assert self._process is not None and self._process.stdin is not None
+        if unit := _WITH_UNIT.fullmatch(answer.strip()):
+            answer = unit[1]
+        try:
+            self._process.stdin.write(json.dumps([reference.strip(), answer[:2000]]).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self._stop()
+            return None
+        verdict = self._read(TIME_LIMIT)
+        if verdict is None:
+            self._stop()
+            return None
+        return verdict == b"true"
+
+    def _start(self) -> None:
+        script = Path(__file__).with_name("mathematics_judge.py")
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        if self._read(120) != b"ready":  # importing SymPy takes a second, and on a busy machine many
+            self._stop()
+            raise Unavailable("math-verify does not start. Try: python -c 'import math_verify'.")
+
+    def _read(self, seconds: float) -> bytes | None:
+        assert self._process is not None and self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
+        return self._process.stdout.readline().strip() or None if ready else None
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def __del__(self) -> None:
+        self._stop()

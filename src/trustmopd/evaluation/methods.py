@@ -1,0 +1,69 @@
+"""The rows of the paper's comparison that one recipe names: initial student, teachers, their average, the student."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trustmopd.recipe import Recipe, TeacherSource
+
+INITIAL, ROUTED, AVERAGE, TEACHER = "initial", "routed-teachers", "parameter-average", "teacher-"
+
+
+@dataclass(frozen=True)
+class Method:
+    """One checkpoint to evaluate, and the folder (below the evaluation's) of what it answered."""
+
+    name: str
+    source: TeacherSource
+    folder: str
+    seed: int = 0
+
+
+def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Method], list[str]]:
+    """What can be evaluated now, and a sentence about each thing that cannot. `routed-teachers` is no checkpoint: its
+    scores are the teachers'."""
+    base = recipe.reference or recipe.student
+    found = [Method(INITIAL, TeacherSource(model=recipe.student), INITIAL)]
+    for name, teacher in recipe.teachers.items():
+        source = teacher if teacher.model else teacher.model_copy(update={"model": base})
+        found.append(Method(TEACHER + name, source, TEACHER + name))
+    notes = []
+    average = recipe.output / "merged"
+    if any(teacher.adapter for teacher in recipe.teachers.values()):
+        notes.append(f"{AVERAGE}: left out, because a teacher is an adapter. Merge it into its base to have it.")
+    else:
+        found.append(Method(AVERAGE, TeacherSource(model=str(average)), AVERAGE))
+    for seed in recipe.seeds:
+        checkpoint = _last_checkpoint(recipe.run_directory(seed))
+        if checkpoint is None:
+            notes.append(f"{recipe.name}, seed {seed}: not trained yet. Run `trustmopd train` first to have it.")
+            continue
+        found.append(Method(recipe.name, _student(recipe, checkpoint), f"{recipe.name}/seed-{seed}", seed))
+    if not only:
+        return found, notes
+    known = list(dict.fromkeys([*(method.name for method in found), recipe.name]))
+    if strangers := [name for name in only if name not in known]:
+        raise ValueError(f"--only {strangers[0]}: there is no such row here. Choose from {', '.join(known)}.")
+    chosen = [method for method in found if method.name in only]
+    return chosen, [note for note in notes if note.startswith(tuple(only))]
+
+
+def make_average(recipe: Recipe) -> None:
+    """The teachers' mean, where `trustmopd merge` puts it, unless it is there."""
+    from trustmopd.merge import merge_checkpoints
+
+    folder = recipe.output / "merged"
+    if not folder.exists():
+        sources = [f"{t.model}@{t.revision}" if t.revision else str(t.model) for t in recipe.teachers.values()]
+        merge_checkpoints(sources, folder)
+
+
+def _last_checkpoint(run: Path) -> Path | None:
+    """The newest whole one: `manifest.json` is written last."""
+    whole = [manifest.parent for manifest in (run / "checkpoints").glob("checkpoint-*/manifest.json")]
+    return max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
+
+
+def _student(recipe: Recipe, checkpoint: Path) -> TeacherSource:
+    if (checkpoint / "adapter_config.json").exists():
+        return TeacherSource(model=recipe.student, adapter=str(checkpoint))
+    return TeacherSource(model=str(checkpoint))

@@ -1,0 +1,120 @@
+"""Benchmark rows from the Hub or a local file. One bad row costs itself; it is named, counted and left out."""
+
+import gzip
+import json
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+Row = Mapping[str, Any]
+Convert = Callable[[Mapping[str, Any], int], Row]
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+
+
+class Rows(list[Row]):
+    """Rows with `id` and `prompt`; `malformed` says which were left out, and why."""
+
+    malformed: list[str]
+
+
+def read_local(path: Path, convert: Convert, name: str, limit: int | None = None) -> Rows:
+    if not path.exists():
+        raise FileNotFoundError(f"benchmark {name}: there is no {path}. Give a file ({', '.join(_SUFFIXES)}) of it.")
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES))
+    if not files or not all(file.name.endswith(_SUFFIXES) for file in files):
+        raise ValueError(f"benchmark {name}: {path} is no {', '.join(_SUFFIXES)} file and has none. Give one.")
+    return _convert((pair for file in files for pair in _read(file)), convert, name, str(path), limit)
+
+
+def read_hub(hub: str, config: str | None, split: str, convert: Convert, name: str, limit: int | None = None) -> Rows:
+    from datasets import load_dataset
+
+    where = hub if config is None else f"{hub}, config {config}"
+    try:
+        dataset = load_dataset(hub, config, split=split)
+    except Exception as error:  # datasets and huggingface_hub raise a class for each way to fail
+        reason = str(error).strip().partition("\n")[0]
+        raise FileNotFoundError(
+            f"benchmark {name} needs the Hub dataset {where} (split {split}), which cannot be had ({reason}). Go "
+            f"online once to fill the cache, or give a local copy: --data {name}=FILE."
+        ) from error
+    return _convert(((f"{where}, row {i}", source) for i, source in enumerate(dataset)), convert, name, where, limit)
+
+
+def text_of(source: Mapping[str, Any], *fields: str) -> str:
+    """The first of `fields` that is there, which must hold text (or a number)."""
+    for field in fields:
+        value = source.get(field)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, str) and value.strip():
+            return value
+        if value is not None:
+            raise ValueError(f"{field} = {value!r:.60} is not text")
+    raise ValueError(f"it has no {' or '.join(fields)}")
+
+
+def _convert(
+    sources: Iterable[tuple[str, Any]], convert: Convert, name: str, whole: str, limit: int | None = None
+) -> Rows:
+    rows = Rows()
+    rows.malformed = []
+    seen: set[str] = set()
+    for number, (where, source) in enumerate(sources):
+        if limit is not None and len(rows) >= limit:
+            break
+        try:
+            if isinstance(source, Exception):
+                raise source
+            if not isinstance(source, Mapping):
+                raise ValueError(f"{source!r:.60} is not a row of fields")
+            row = convert(source, number)
+            if row["id"] in seen:
+                raise ValueError(f"its id {row['id']!r} was used before")
+            seen.add(row["id"])
+            rows.append(row)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            rows.malformed.append(f"{where}: {reason}")
+    if not rows:
+        first = f": {rows.malformed[0]}" if rows.malformed else ": it is empty"
+        raise ValueError(f"benchmark {name}: {whole} has no usable row{first}. Check that it is a set of {name}.")
+    if rows.malformed:
+        shown = "; ".join(rows.malformed[:3]) + ("; …" if len(rows.malformed) > 3 else "")
+        warnings.warn(f"benchmark {name}: {len(rows.malformed)} malformed rows left out: {shown}", stacklevel=4)
+    return rows
+
+
+def _read(path: Path) -> Iterator[tuple[str, Any]]:
+    """Rows with the place that a person would look for them, or the error in the row's stead."""
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        try:
+            for i, row in enumerate(pq.read_table(path).to_pylist()):
+                yield f"{path}, row {i}", row
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} is not a whole Parquet file ({error}). Copy or download it again.") from error
+        return
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        if path.suffix == ".json":
+            try:
+                rows = json.load(file)
+            except ValueError as error:
+                raise ValueError(f"{path} is not whole JSON ({error}). Copy or download it again.") from error
+            for i, row in enumerate(rows if isinstance(rows, list) else [rows]):
+                yield f"{path}, row {i}", row
+            return
+        try:
+            for i, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    yield f"{path}, line {i}", json.loads(line)
+                except ValueError as error:
+                    yield f"{path}, line {i}", ValueError(f"not JSON ({error})")
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path} is not a whole gzip file ({error}). Copy or download it again.") from error
