@@ -136,6 +136,8 @@ def same_output(printed: str, expected: str) -> bool:
 
 def same_value(sent: str, expected: str) -> bool:
     """LiveCodeBench's rule: Python's ==, but a tuple passes for the list that JSON has instead."""
+    if not sent.strip():  # it left before it returned
+        return False
     value = decode(sent)
     return bool((list(value) if isinstance(value, tuple) else value) == loads(expected))
 

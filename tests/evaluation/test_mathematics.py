@@ -1,0 +1,190 @@
+"""Answers to mathematics: which one is taken, and when two are the same."""
+
+import random
+import threading
+import time
+
+import pytest
+from shared_data import real
+
+from trustmopd.evaluation import get_benchmark
+from trustmopd.evaluation.mathematics import TIME_LIMIT, equal, grade_answer, grade_number, last_boxed
+
+pytest.importorskip("math_verify")
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        (r"so \boxed{70}.", "70"),
+        (r"\boxed{1} then \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed {5}", "5"),
+        (r"\fbox{5}", "5"),
+        (r"\boxed{3} and then \boxed{4", "3"),  # cut short: the last whole one
+        (r"{{{ \boxed{3} }", "3"),
+        (r"\boxed{}", None),
+        ("70", None),
+        ("", None),
+        (r"\\boxed{5}", None),  # a line break, and then the word
+    ],
+)
+def test_the_last_whole_box_counts(text: str, inside: str | None) -> None:
+    assert last_boxed(text) == inside
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        (r"\boxed{70}", True),
+        (r"\boxed{070}", True),
+        (r"\boxed{70.0}", True),
+        (r"\boxed{70.}", True),
+        (r"\boxed{+70}", True),
+        (r"\boxed{ 70 }", True),
+        (r"\boxed{$70$}", True),
+        (r"\boxed{\frac{140}{2}}", True),
+        (r"\boxed{\dfrac{140}{2}}", True),
+        (r"\boxed{140/2}", True),
+        (r"\boxed{\text{70}}", True),
+        (r"\boxed{70\text{ degrees}}", True),
+        (r"\boxed{70^\circ}", True),
+        (r"\boxed{70 apples}", True),
+        (r"\boxed{70\,\mathrm{cm}}", True),
+        (r"\boxed{\$70}", True),
+        (r"\boxed{x = 70}", True),
+        (r"\boxed{35 \cdot 2}", True),
+        (r"\boxed{12} no, \boxed{70}", True),
+        (r"\boxed{70} no, \boxed{12}", False),
+        (r"\boxed{71}", False),
+        (r"\boxed{-70}", False),
+        (r"\boxed{7}", False),
+        (r"\boxed{700}", False),
+        (r"\boxed{70.5}", False),
+        (r"\boxed{7, 0}", False),
+        (r"\boxed{}", False),
+        ("The answer is 70.", True),
+        ("**Final answer:** $70$", True),
+        ("The answer is 71, though 70 was close", False),
+        ("We find 70", False),  # for AIME a number in passing is no answer
+        ("", False),
+    ],
+)
+def test_an_integer_in_every_dress(answer: str, right: bool) -> None:
+    assert grade_answer({"answer": "70"}, answer).score == right
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "same"),
+    [
+        ("1,070", "1070", True),
+        ("1070", "1{,}070", True),
+        ("1/2", "0.5", True),
+        (r"\frac{1}{3}", "0.5", False),
+        (r"\frac{\sqrt{8}}{2}", r"\sqrt{2}", True),
+        (r"\{1, 2\}", r"\{2, 1\}", True),
+        ("(1, 2)", "(2, 1)", False),
+        ("2x + 1", "1 + 2x", True),
+        (r"\text{no solution}", r"\text{no solution}", True),
+        ("123456789012345678901234567890", "123456789012345678901234567891", False),
+    ],
+)
+def test_equal_means_mathematically_equal(reference: str, answer: str, same: bool) -> None:
+    assert equal(reference, answer) is same
+
+
+@pytest.mark.parametrize(
+    ("reference", "response", "right"),
+    [
+        ("Janet sells 16 - 3 = <<16-3=13>>13 eggs.\n#### 18", "so \\boxed{18}", True),
+        ("#### 1,200", "That makes 1200 dollars.", True),
+        ("51.0", "She pays 76 - 25 = 51 dollars.", True),
+        ("51.0", "She pays 51 dollars, which is 25 less than 76", False),
+        ("0.5", "It is 1/2.", True),
+        ("5", "no number", False),
+    ],
+)
+def test_word_problems_take_the_last_number_where_there_is_no_box(reference: str, response: str, right: bool) -> None:
+    assert grade_number({"answer": reference}, response).score == right
+
+
+def adversarial(count: int) -> list[str]:
+    """Short strings that parsers and computer algebra stumble over."""
+    draw = random.Random(0)
+    atoms = [r"\frac", "{", "}", "^", "_", r"\sqrt", "(", ")", "[", "9", "x", "!", r"\int", r"\sum", "=", ",", "\\", "$"]
+    fixed = [
+        "9^{9^{9^{9}}}",
+        "99999999!!!",
+        r"\sum_{k=1}^{10^{12}} \frac{1}{k^k}",
+        r"\int_0^{\infty} e^{-x^{x^x}} dx",
+        "(" * 3000 + "1" + ")" * 3000,
+        "{" * 5000,
+        "1" * 100_000,
+        r"\frac{1}{" * 300 + "2" + "}" * 300,
+        r"x^{x^{x^{x^{x}}}} = (x+1)^{1000}",
+        "(x+y+z)^{200}",
+        "\x00\ud800",
+        r"\binom{10^9}{5 \cdot 10^8}",
+    ]
+    noise = ["".join(draw.choice(atoms) for _ in range(draw.randint(1, 60))) for _ in range(count - len(fixed))]
+    return fixed + noise
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_five_hundred_adversarial_answers_cost_no_more_than_their_time_each() -> None:
+    slowest = 0.0
+    for text in adversarial(500):
+        began = time.monotonic()
+        grade = grade_answer({"answer": "70"}, f"\\boxed{{{text}}}")
+        slowest = max(slowest, time.monotonic() - began)
+        assert grade.score in (0.0, 1.0)
+    assert slowest < TIME_LIMIT + 15  # a killed judge's successor has to start, on a busy machine
+    assert equal("70", r"\frac{140}{2}") is True
+
+
+def test_threads_do_not_get_each_others_verdicts() -> None:
+    wrong: list[int] = []
+
+    def ask(n: int) -> None:
+        for k in range(5):
+            if equal(str(n), rf"\frac{{{2 * (n + k % 2)}}}{{2}}") is not (k % 2 == 0):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in (3, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_reasoning_is_not_graded() -> None:
+    aime = get_benchmark("aime25")
+    row = {"id": "1", "prompt": "?", "answer": "70"}
+    assert aime.grade(row, "<think>\\boxed{70}</think> It is \\boxed{71}").score == 0
+    assert aime.grade(row, "perhaps \\boxed{71}</think> It is \\boxed{70}").score == 1
+    assert aime.grade(row, "<think>I get \\boxed{70} but let me check").score == 0
+
+
+def test_the_real_aime_is_solved_by_its_answers_and_by_nothing_else() -> None:
+    aime = get_benchmark("aime25")
+    rows = aime.load(real("aime/matharena_aime_2025.jsonl"))
+    assert len(rows) == 30 and rows.malformed == []
+    for row in rows:
+        assert aime.prompt(row)[0]["content"].endswith("\\boxed{}.")
+        assert aime.grade(row, f"So it is $\\boxed{{{int(row['answer']):03d}}}$.").score == 1
+        assert aime.grade(row, f"So it is $\\boxed{{{int(row['answer']) + 1}}}$.").score == 0
+
+
+@pytest.mark.parametrize(("name", "path"), [("gsm8k", "gsm8k/test.jsonl"), ("svamp", "svamp/SVAMP.json")])
+def test_real_word_problems_are_solved_by_their_answers(name: str, path: str) -> None:
+    benchmark = get_benchmark(name)
+    rows = benchmark.load(real(path))
+    assert len(rows) == {"gsm8k": 1319, "svamp": 1000}[name]
+    for row in rows:
+        answer = row["answer"].rpartition("####")[2].strip()
+        assert benchmark.grade(row, f"It comes to {answer} in all.").score == 1, row
+        assert benchmark.grade(row, f"It comes to \\boxed{{{answer}1}} in all.").score == 0, row
