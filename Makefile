@@ -5,13 +5,16 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Test processes. Each imports torch and transformers (6 s of a core): worth it once the tests take minutes.
 WORKERS ?= 2
-# Debian packages that some tests need, and skip without.
-SYSTEM_PACKAGES ?= chromium
+# Debian packages that some tests need, and skip without: the sandbox for generated code, a browser for the report.
+SYSTEM_PACKAGES ?= bubblewrap chromium
+# NLTK's data, for the tests of IFEval: this wheel carries a copy, and needs no other host than the package index.
+NLTK_WHEEL ?= llama-index-core==0.14.25
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
+NLTK_DATA := $(CURDIR)/$(VENV)/nltk/llama_index/core/_static/nltk_cache
+OFFLINE := NLTK_DATA=$(NLTK_DATA) HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
 .PHONY: help venv quickstart system test lint format clean
@@ -22,14 +25,15 @@ help: ## What can be made
 quickstart: $(STAMP) ## Watch it work: three small specialists, one student, in minutes and offline
 	$(OFFLINE) $(BIN)/trustmopd quickstart
 
-venv: $(STAMP) ## The environment in .venv: this package, editable, with test and viewer extras
+venv: $(STAMP) ## The environment in .venv: this package, editable, with test, viewer and eval extras
 
 # torch first and pinned: left to the resolver it may be replaced by another build, of several gigabytes.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python {sys.version.split()[0]} is too old: trustmopd needs 3.11. Try make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' -c constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,viewer]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,viewer,eval]' -c constraints.txt
+	test -d $(NLTK_DATA) || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/nltk '$(NLTK_WHEEL)'
 	touch $@
 
 system:

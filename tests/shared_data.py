@@ -1,4 +1,4 @@
-"""Real benchmark files, where a checkout has them beside it (`../shared/data`); they are not part of this repository."""
+"""Real benchmark files, where a checkout has them beside it (`../shared/data`); they are no part of this one."""
 
 from pathlib import Path
 

@@ -113,7 +113,26 @@ def test_word_problems_take_the_last_number_where_there_is_no_box(reference: str
 def adversarial(count: int) -> list[str]:
     """Short strings that parsers and computer algebra stumble over."""
     draw = random.Random(0)
-    atoms = [r"\frac", "{", "}", "^", "_", r"\sqrt", "(", ")", "[", "9", "x", "!", r"\int", r"\sum", "=", ",", "\\", "$"]
+    atoms = [
+        r"\frac",
+        "{",
+        "}",
+        "^",
+        "_",
+        r"\sqrt",
+        "(",
+        ")",
+        "[",
+        "9",
+        "x",
+        "!",
+        r"\int",
+        r"\sum",
+        "=",
+        ",",
+        "\\",
+        "$",
+    ]
     fixed = [
         "9^{9^{9^{9}}}",
         "99999999!!!",

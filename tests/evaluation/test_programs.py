@@ -27,9 +27,7 @@ from trustmopd.evaluation.values import decode, encode
 
 sandboxed = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 DOUBLE = {"input_output": {"inputs": ["2\n", "5\n", "40\n"], "outputs": ["4\n", "10\n", "80\n"]}}
-DOUBLE_FUNCTION = {
-    "input_output": {"inputs": ["[1, 2]\n3", "[]\n9"], "outputs": ["[3, 6]", "[]"], "fn_name": "times"}
-}
+DOUBLE_FUNCTION = {"input_output": {"inputs": ["[1, 2]\n3", "[]\n9"], "outputs": ["[3, 6]", "[]"], "fn_name": "times"}}
 
 
 def fenced(code: str) -> str:
@@ -138,7 +136,13 @@ def test_asserts_give_the_verdict_that_a_response_deserves(
 
 
 def test_expected_values_are_taken_out_of_the_tests() -> None:
-    tests = "def check(g):\n    for x in (1, 2):\n        assert g(x) == [7]\n    assert g(3) > 0\nassert f(1) == {'a': 2}, 'no'"
+    tests = """
+def check(g):
+    for x in (1, 2):
+        assert g(x) == [7]
+    assert g(3) > 0
+assert f(1) == {'a': 2}, 'no'
+"""
     kept, expected = take_expected_values(tests)
     assert expected == [[7], {"a": 2}]
     assert "7" not in kept and "'a'" not in kept and "assert g(3) > 0" in kept

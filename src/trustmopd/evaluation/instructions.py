@@ -1,10 +1,28 @@
 """Instruction following as IFEval defined it: every instruction of a prompt checked strictly, and loosely."""
 
-from collections.abc import Mapping
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from trustmopd.evaluation.benchmark import Grade, Unavailable
 from trustmopd.evaluation.rows import Row, text_of
+
+_one_at_a_time = threading.Lock()
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Checkers draw at random what a prompt leaves open or gets wrong (a "letter" such as #), and would grade one
+    response in two ways. Here every grading draws the same; the caller's random state is kept."""
+    with _one_at_a_time:
+        state = random.getstate()
+        random.seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(state)
 
 
 def row(source: Mapping[str, Any], number: int) -> Row:
@@ -35,16 +53,18 @@ def loose_variants(response: str) -> list[str]:
     return [*cut, *(text.replace("*", "") for text in cut)]
 
 
-def check_tokenizer(*resources: str) -> None:
+def check_nltk_data(*resources: str) -> None:
     """NLTK's data are not in its package, and checkers without them raise, or try to go online."""
     import nltk
 
-    for resource in resources:
+    def is_here(resource: str) -> bool:
         try:
-            nltk.data.find(resource)
+            return bool(nltk.data.find(resource))
         except LookupError:
-            name = resource.rpartition("/")[2]
-            raise Unavailable(
-                f"grading instructions needs NLTK's {name}, and it is not here. Fetch it once: python -m "
-                f"nltk.downloader {name}; or set NLTK_DATA to a folder that has {resource}."
-            ) from None
+            return False
+
+    if missing := [resource.rpartition("/")[2] for resource in resources if not is_here(resource)]:
+        raise Unavailable(
+            f"grading instructions needs NLTK's data {', '.join(missing)}, not found here. Fetch them once: python -m "
+            f"nltk.downloader {' '.join(missing)}; or set NLTK_DATA to a folder that has them."
+        )

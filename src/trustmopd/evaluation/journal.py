@@ -30,7 +30,8 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.entries, whole = read_entries(path)
         self._file = path.open("ab", buffering=0)
-        self._file.truncate(whole)
+        if os.fstat(self._file.fileno()).st_size > whole:
+            self._file.truncate(whole)
 
     def append(self, entry: dict[str, Any]) -> None:
         line = memoryview(json.dumps(entry, ensure_ascii=False).encode("utf-8", "replace") + b"\n")

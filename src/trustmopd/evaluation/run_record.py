@@ -40,9 +40,10 @@ def load_benchmarks(names: Sequence[str], data: Mapping[str, str], limit: int | 
 def begin_run(folder: Path, method: Method, sampling: Sampling, benchmarks: Sequence[Loaded]) -> None:
     """A folder holds responses of one checkpoint under one way of sampling. Benchmarks, prompts and samples may be
     added to it."""
-    asked = {"method": method.name, "seed": method.seed, **method.source.model_dump()}
-    asked |= {"files": _files(method.source), **asdict(sampling)}
-    del asked["samples"]
+    settings = asdict(sampling)
+    del settings["samples"]
+    asked = {"method": method.name, "seed": method.seed, **method.source.model_dump(), "files": _files(method.source)}
+    asked |= {"sampling_seed": settings.pop("seed"), **settings}
     path = folder / RECORD
     known: dict[str, Any] = {}
     if path.exists():
@@ -55,9 +56,11 @@ def begin_run(folder: Path, method: Method, sampling: Sampling, benchmarks: Sequ
                     "do not mix. Choose another --out."
                 )
     for loaded in benchmarks:
-        name, count = loaded.benchmark.name, len(loaded.rows) * loaded.samples(sampling)
-        count = max(count, known.get(name, {}).get("responses", 0))
-        known[name] = {"domain": loaded.benchmark.domain, "responses": count, "malformed": len(loaded.rows.malformed)}
+        known[loaded.benchmark.name] = {
+            "domain": loaded.benchmark.domain,
+            "responses": len(loaded.rows) * loaded.samples(sampling),
+            "malformed": len(loaded.rows.malformed),
+        }
     write_json(path, {**asked, "benchmarks": known})
 
 

@@ -99,7 +99,8 @@ def summarise(methods: Mapping[str, Mapping[int, Checkpoint]], against: str = IN
     benchmarks = _same_benchmarks(methods)
     domains = list(dict.fromkeys(benchmarks.values()))
     routed = _routed(methods, domains)
-    every = {**methods, **({ROUTED: routed} if routed else {})}
+    references = {name: methods[name] for name in methods if name == INITIAL or name.startswith(TEACHER)}
+    every = {**references, **({ROUTED: routed} if routed else {}), **methods}
     drawn = _draw(every, benchmarks)
     points = {
         name: {seed: _means(checkpoint, domains) for seed, checkpoint in seeds.items()} for name, seeds in every.items()
@@ -150,7 +151,8 @@ def score_table(summary: Mapping[str, Any]) -> TextTable:
     def cells(name: str, row: Mapping[str, Any]) -> Iterator[str]:
         yield name
         for benchmark in first["benchmarks"]:
-            yield f"{100 * row['benchmarks'][benchmark]['score']:.1f}" if benchmark in row["benchmarks"] else "–"
+            found = row["benchmarks"][benchmark]
+            yield Spread(found["score"], found["sd"], len(row["seeds"])).percent()
         for column in (*columns, "recovery"):
             if row[column] is None:
                 yield "–"

@@ -14,8 +14,9 @@ def _grade(row: Row, response: str) -> Grade:
     strict, loose, errors = [], [], []
     for name, arguments in zip(row["instruction_id_list"], row["kwargs"], strict=True):
         try:
-            checker = _checker(name, arguments, row["prompt"])
-            verdicts = _follows(checker, response), any(_follows(checker, variant) for variant in variants)
+            with instructions.repeatable():
+                checker = _checker(name, arguments, row["prompt"])
+                verdicts = _follows(checker, response), any(_follows(checker, variant) for variant in variants)
         except Unavailable:
             raise
         except Exception as error:  # some of its checkers raise on some responses; the others still count
@@ -42,7 +43,7 @@ def _checker(name: str, arguments: dict[str, Any], prompt: str) -> Any:
 
 @cache
 def _registry() -> dict[str, Any]:
-    _ready()
+    _installed()
     import langdetect
     from ifbench.instructions_registry import INSTRUCTION_DICT
 
@@ -50,13 +51,18 @@ def _registry() -> dict[str, Any]:
     return INSTRUCTION_DICT
 
 
-def _ready() -> None:
+def _installed() -> None:
     if find_spec("ifbench") is None:
         raise Unavailable(
             "grading IFBench needs its official package, which is on GitHub alone. Install it: "
             "pip install git+https://github.com/allenai/IFBench."
         )
-    instructions.check_tokenizer("tokenizers/punkt_tab")
+
+
+def _ready() -> None:
+    _installed()
+    tagger = "taggers/averaged_perceptron_tagger_eng"
+    instructions.check_nltk_data("tokenizers/punkt_tab", "corpora/stopwords", tagger)
 
 
 BENCHMARKS = [

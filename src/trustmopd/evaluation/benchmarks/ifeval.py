@@ -10,7 +10,9 @@ from trustmopd.evaluation.rows import Row
 
 
 def _grade(row: Row, response: str) -> Grade:
-    found = _checkers().process_results({"key": row["id"], **row}, [response])
+    checkers = _checkers()
+    with instructions.repeatable():
+        found = checkers.process_results({"key": row["id"], **row}, [response])
     return instructions.grade_of(response, found["inst_level_strict_acc"], found["inst_level_loose_acc"])
 
 
@@ -27,7 +29,7 @@ def _checkers() -> Any:
 def _ready() -> None:
     if find_spec("lm_eval") is None:
         raise Unavailable("grading IFEval needs lm-eval. Install it: pip install 'trustmopd[eval]'.")
-    instructions.check_tokenizer("tokenizers/punkt_tab")
+    instructions.check_nltk_data("tokenizers/punkt_tab")
 
 
 BENCHMARKS = [

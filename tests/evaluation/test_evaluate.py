@@ -1,0 +1,297 @@
+"""A user's day: evaluate, be interrupted, go on, and find everything written once."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import yaml
+from typer.testing import CliRunner
+
+from trustmopd.cli import app
+from trustmopd.evaluation.evaluate import evaluate_checkpoint
+from trustmopd.evaluation.journal import Journal, read_entries
+from trustmopd.evaluation.methods import Method
+from trustmopd.evaluation.run_record import load_benchmarks
+from trustmopd.evaluation.sampling import Reply, Request, Sampling, TransformersEngine, render, seed_of
+from trustmopd.recipe import TeacherSource
+
+THINKING = tiny.TEMPLATE.replace("assistant: {% endif %}", "assistant: <think>\n{% endif %}")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A student, three specialists, small sets of their domains, a recipe, and two trained seeds."""
+    folder = tmp_path_factory.mktemp("world")
+    base = tiny.model(0)
+    tiny.save(base, folder / "student")
+    for seed, name in enumerate(("math", "code", "if"), start=1):
+        tiny.save(tiny.specialist(base, seed), folder / name)
+    for seed in (0, 1):
+        for step in (2, 10):
+            checkpoint = folder / f"run/seed-{seed}/checkpoints/checkpoint-{step}"
+            tiny.save(tiny.specialist(base, 10 * step + seed), checkpoint)
+            (checkpoint / "manifest.json").write_text("{}")
+        (folder / f"run/seed-{seed}/checkpoints/checkpoint-11").mkdir()  # cut short: no manifest
+    for domain in ("math", "code", "if"):
+        rows = [{"id": f"{domain}{i}", "prompt": f"{i} + 1 =", "answer": i + 1, "domain": domain} for i in range(4)]
+        (folder / f"{domain}_sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    recipe = {
+        "name": "tiny",
+        "student": str(folder / "student"),
+        "teachers": {name: str(folder / name) for name in ("math", "code", "if")},
+        "prompts": {"path": "unused.jsonl"},
+        "evaluation": {
+            "benchmarks": [str(folder / f"{domain}_sums.jsonl") for domain in ("math", "code", "if")],
+            "max_new_tokens": 8,
+            "samples": 2,
+        },
+        "seeds": [0, 1],
+        "output": str(folder / "run"),
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    return folder
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+class Echo:
+    """Answers with the sample's number, counts what it is asked, and stops when told to."""
+
+    def __init__(self, stop_after: int = 10**9) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.stop_after = stop_after
+
+    def sample(self, requests: Any, sampling: Sampling) -> Any:
+        for request in requests:
+            if len(self.asked) == self.stop_after:
+                raise KeyboardInterrupt
+            self.asked.append((request.id, request.sample))
+            yield Reply(request, f"It is {request.sample + 1}.", 3, request.sample == 2, False, 0.1)
+
+
+METHOD = Method("m", TeacherSource(model="somewhere"), "m")
+
+
+def sums(world: Path) -> Any:
+    return load_benchmarks([str(world / "math_sums.jsonl")], {})
+
+
+def test_an_interrupted_evaluation_goes_on_and_samples_and_grades_nothing_twice(world: Path, tmp_path: Path) -> None:
+    sampling = Sampling(samples=3)
+    first, second = Echo(stop_after=7), Echo()
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: first)
+    graded = tmp_path / "math_sums.jsonl"
+    lines = graded.read_bytes().splitlines(keepends=True)
+    graded.write_bytes(b"".join(lines[:3]) + b'{"id": "half a li')  # killed while it wrote
+    evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: second)
+    everything = [(f"math{i}", sample) for i in range(4) for sample in range(3)]
+    assert first.asked + second.asked == everything
+    entries, _ = read_entries(graded)
+    assert sorted((entry["id"], entry["sample"]) for entry in entries) == everything
+    assert [json.dumps(entry, ensure_ascii=False) for entry in entries[:3]] == [
+        line.decode().strip() for line in lines[:3]
+    ]
+    found = {(entry["id"], entry["sample"]): entry for entry in entries}
+    assert found["math1", 1]["score"] == 1 and found["math1", 1]["extracted"] == "2"
+    assert found["math1", 0]["score"] == 0 and found["math0", 2]["truncated"] is True
+    evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: pytest.fail("nothing is left to sample"))
+    graded.unlink()  # graded anew, without a model
+    evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: pytest.fail("nothing is left to sample"))
+    assert len(read_entries(graded)[0]) == 12
+
+
+def test_a_folder_holds_one_checkpoint_and_one_way_of_sampling(world: Path, tmp_path: Path) -> None:
+    evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Echo)
+    more = Echo()
+    evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(samples=2), lambda: more)
+    assert more.asked == [(f"math{i}", 1) for i in range(4)]
+    with pytest.raises(ValueError, match="temperature = 0.6, and now it is 1.0: they do not mix. Choose another --out"):
+        evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(temperature=1.0), Echo)
+    other = Method("m", TeacherSource(model="elsewhere"), "m")
+    with pytest.raises(ValueError, match="model = 'somewhere'"):
+        evaluate_checkpoint(other, tmp_path, sums(world), Sampling(), Echo)
+
+
+def test_a_changed_prompt_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps({"id": "a", "prompt": "1 + 1?", "answer": 2}))
+    evaluate_checkpoint(METHOD, tmp_path / "out", load_benchmarks([str(path)], {}), Sampling(), Echo)
+    path.write_text(json.dumps({"id": "a", "prompt": "2 + 1?", "answer": 3}))
+    with pytest.raises(ValueError, match="prompt 'a' has changed since it was sampled"):
+        evaluate_checkpoint(METHOD, tmp_path / "out", load_benchmarks([str(path)], {}), Sampling(), Echo)
+
+
+def test_a_full_disk_stops_with_whole_lines(tmp_path: Path) -> None:
+    """By the file-size limit, which also fails in the middle of a line."""
+    path = tmp_path / "journal.jsonl"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Journal(path) as journal:
+        journal.append({"n": 0})
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
+            with pytest.raises(OSError, match=r"cannot write .*journal.jsonl .*kept. Make room and run the same"):
+                for n in range(1, 100):
+                    journal.append({"n": n})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    entries, whole = read_entries(path)
+    assert whole == path.stat().st_size > 150
+    assert [entry["n"] for entry in entries] == list(range(len(entries)))
+    with Journal(path) as journal:
+        journal.append({"n": len(entries)})
+    assert len(read_entries(path)[0]) == len(entries) + 1
+
+
+def test_an_edited_journal_is_named_by_line(tmp_path: Path) -> None:
+    (tmp_path / "j.jsonl").write_text('{"a": 1}\nnot json\n')
+    with pytest.raises(ValueError, match=r"j.jsonl, line 2 is not JSON"):
+        Journal(tmp_path / "j.jsonl")
+
+
+def test_transformers_samples_in_batches_as_one_by_one_when_greedy(world: Path) -> None:
+    source = TeacherSource(model=str(world / "student"), dtype="float32")
+    requests = [Request(str(i), 0, [{"role": "user", "content": "say " * i + "hi"}]) for i in range(5)]
+    sampling = Sampling(temperature=0, max_new_tokens=12)
+    batched, single = (list(TransformersEngine(source, size).sample(requests, sampling)) for size in (3, 1))
+    assert [(r.request, r.response, r.tokens) for r in batched] == [(r.request, r.response, r.tokens) for r in single]
+    assert all(0 < reply.tokens <= 12 and reply.truncated == (reply.tokens == 12) for reply in batched)
+
+
+def test_sampling_follows_the_seed_and_differs_by_sample(world: Path) -> None:
+    engine = TransformersEngine(TeacherSource(model=str(world / "student")), 2)
+    requests = [Request("a", sample, [{"role": "user", "content": "hi"}]) for sample in range(4)]
+
+    def sample(seed: int) -> list[str]:
+        replies = engine.sample(requests, Sampling(seed=seed, temperature=1.0, max_new_tokens=20))
+        return [reply.response for reply in replies]
+
+    assert sample(0) == sample(0) != sample(1)
+    assert len(set(sample(0))) == 4
+    assert seed_of(0, requests[:2]) != seed_of(0, requests[2:])
+
+
+def test_a_prompt_longer_than_the_context_is_counted_and_not_cut(world: Path) -> None:
+    engine = TransformersEngine(TeacherSource(model=str(world / "student")), 2)  # a context of 256 tokens
+    requests = [Request(str(n), 0, [{"role": "user", "content": "x" * n}]) for n in (10, 300, 230)]
+    replies = {reply.request.id: reply for reply in engine.sample(requests, Sampling(max_new_tokens=1000))}
+    assert replies["300"].overlong and replies["300"].tokens == 0
+    assert not replies["10"].overlong and replies["230"].tokens <= 256 - 230
+
+
+def test_a_template_that_opens_the_reasoning_is_seen() -> None:
+    tokenizer = tiny.tokenizer(THINKING)
+    assert render(tokenizer, [{"role": "user", "content": "hi"}])[1] == "<think>"
+    assert render(tiny.tokenizer(), [{"role": "user", "content": "hi"}])[1] == ""
+    tokenizer.chat_template = None
+    with pytest.raises(ValueError, match="has no chat template"):
+        render(tokenizer, [{"role": "user", "content": "hi"}])
+
+
+def test_one_command_evaluates_every_row_of_a_recipe(world: Path, tmp_path: Path) -> None:
+    said = run("evaluate", world / "recipe.yaml", "--out", tmp_path)
+    summary = json.loads((tmp_path / "scores.json").read_text())
+    assert summary.pop("schema_version") == 1
+    teachers = ["teacher-code", "teacher-if", "teacher-math"]
+    assert list(summary) == ["initial", *teachers, "routed-teachers", "parameter-average", "tiny"]
+    assert summary["tiny"]["seeds"] == [0, 1]
+    assert (world / "run" / "merged" / "config.json").exists()
+    for domain in ("math", "code", "if"):
+        assert summary["routed-teachers"][domain] == summary[f"teacher-{domain}"][domain]
+    record = json.loads((tmp_path / "tiny" / "seed-1" / "run.json").read_text())
+    assert record["model"].endswith("seed-1/checkpoints/checkpoint-10")  # the last whole one, by number
+    entries = (tmp_path / "initial" / "math_sums.jsonl").read_text().splitlines()
+    assert len(entries) == 8
+    assert "scores.json" in said and "routed-teachers" in said
+    for suffix in (".md", ".csv", ".tex"):
+        assert "parameter-average" in (tmp_path / "tables" / f"scores{suffix}").read_text()
+    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*_sums*.jsonl")}
+    run("evaluate", world / "recipe.yaml", "--out", tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    assert "initial" in run("scores", tmp_path, "--against", "parameter-average")
+    difference = json.loads((tmp_path / "scores.json").read_text())["tiny"]["difference"]
+    assert difference["against"] == "parameter-average" and difference["n"] == 2
+
+
+def test_one_row_alone_and_an_untrained_seed(world: Path, tmp_path: Path) -> None:
+    said = run("evaluate", world / "recipe.yaml", "seeds=[0, 7]", "--only", "tiny", "--out", tmp_path)
+    assert "tiny, seed 7: not trained yet" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scores.json", "tables", "tiny"]
+    said = run("evaluate", world / "recipe.yaml", "--only", "teacher-art", "--out", tmp_path, code=1)
+    assert "--only teacher-art: there is no such row here. Choose from initial, teacher-math" in said
+
+
+def test_a_checkpoint_alone_is_evaluated_with_files_in_the_folder_itself(world: Path, tmp_path: Path) -> None:
+    adapter = tiny.adapter(tiny.model(0), tmp_path / "adapter", 3)
+    recipe = yaml.safe_load((world / "recipe.yaml").read_text())
+    recipe["teachers"]["math"] = {"adapter": str(adapter)}
+    (tmp_path / "adapters.yaml").write_text(yaml.safe_dump(recipe))
+    said = run("evaluate", tmp_path / "adapters.yaml", "--only", "teacher-math", "--out", tmp_path / "a")
+    assert "teacher-math" in said
+    arguments = ["--benchmarks", world / "math_sums.jsonl", "--max-new-tokens", 4, "--limit", 2]
+    run("evaluate", world / "student", *arguments, "--out", tmp_path / "b")
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {
+        *("math_sums.jsonl", "math_sums.responses.jsonl", "run.json", "scores.json", "tables"),
+    }
+    assert json.loads((tmp_path / "b" / "scores.json").read_text())["student"]["recovery"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--benchmarks", "aime24"], "there is no benchmark 'aime24'. Choose from aime25"),
+        (["--benchmarks", "aime25"], "needs the Hub dataset math-ai/aime25"),
+        (["--benchmarks", "gsm8k", "--data", "gsm8k"], "Write it as ifeval="),
+        (["--benchmarks", "gsm8k", "--data", "svamp=x"], "'svamp', which is not evaluated"),
+        (["--benchmarks", "gsm8k", "--data", "gsm8k=nowhere.jsonl"], "there is no nowhere.jsonl"),
+        (["--benchmarks", "SUMS", "--engine", "llama"], "no engine 'llama'. Choose transformers or vllm"),
+        (["--benchmarks", "SUMS", "--only", "initial"], "overrides and --only are for recipes"),
+    ],
+)
+def test_a_slip_is_one_message(world: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
+    pytest.importorskip("math_verify")
+    given = [str(world / "math_sums.jsonl") if each == "SUMS" else each for each in arguments]
+    said = run("evaluate", world / "student", *given, "--out", tmp_path / "out", code=1)
+    assert words in said and "Traceback" not in said
+
+
+def test_a_model_that_is_nowhere_is_named(world: Path, tmp_path: Path) -> None:
+    said = run("evaluate", tmp_path / "none", "--benchmarks", world / "math_sums.jsonl", "--out", tmp_path, code=1)
+    assert "cannot load" in said and "Check the path or Hub id" in said
+
+
+def test_ctrl_c_leaves_what_was_graded_and_the_same_command_goes_on(world: Path, tmp_path: Path) -> None:
+    rows = [{"id": str(i), "prompt": f"{i}", "answer": i} for i in range(3000)]
+    (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "trustmopd", "evaluate", str(world / "student"), "--out", str(out)]
+    command += ["--benchmarks", str(tmp_path / "many.jsonl"), "--max-new-tokens", "4", "--batch-size", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
+    graded = out / "many.jsonl"
+    try:
+        deadline = time.monotonic() + 120
+        while not graded.exists() or graded.stat().st_size < 5000:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "Continue with: the same command" in said and "Traceback" not in said
+    kept = graded.read_bytes()
+    assert kept.endswith(b"\n") and 0 < len(kept.splitlines()) < 3000
+    limit = len(kept.splitlines()) + 10
+    run("evaluate", *command[4:], "--limit", limit)
+    assert graded.read_bytes().startswith(kept)

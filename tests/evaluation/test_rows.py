@@ -1,0 +1,128 @@
+"""Benchmark data: found, read, and refused."""
+
+import gzip
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+from trustmopd.evaluation import Grade, benchmark_names, get_benchmark
+from trustmopd.evaluation.benchmark import Benchmark
+
+
+def write(path: Path, rows: list[object]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_every_benchmark_of_the_paper_and_the_small_ones_are_known() -> None:
+    paper = {"aime25": 16, "aime26": 16, "lcb_v5": 5, "lcb_v6": 5, "ifeval": 1, "ifbench": 1}
+    assert {name: get_benchmark(name).samples for name in paper} == paper
+    assert {*paper, "gsm8k", "svamp", "mbpp", "humaneval", "lcb_release_v5", "lcb_release_v6"} == {*benchmark_names()}
+    assert {get_benchmark(name).domain for name in paper} == {"math", "code", "if"}
+
+
+def test_an_unknown_benchmark_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="no benchmark 'aime24'. Choose from .*aime25.*svamp"):
+        get_benchmark("aime24")
+
+
+@pytest.mark.parametrize("form", [".jsonl", ".jsonl.gz", ".json", ".parquet", "folder"])
+def test_rows_are_read_from_every_kind_of_file(tmp_path: Path, form: str) -> None:
+    rows = [{"id": f"p{i}", "problem": f"{i} + 1?", "answer": str(i + 1)} for i in range(3)]
+    path = tmp_path / f"set{form}"
+    if form == ".json":
+        path.write_text(json.dumps(rows))
+    elif form == ".jsonl.gz":
+        path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    elif form == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif form == "folder":
+        path = tmp_path
+        write(tmp_path / "a.jsonl", rows[:1])
+        write(tmp_path / "b.jsonl", rows[1:])
+    else:
+        write(path, rows)
+    aime = get_benchmark("aime25")
+    found = aime.load(path)
+    assert [row["id"] for row in found] == ["p0", "p1", "p2"]
+    assert aime.prompt(found[1])[0]["content"].startswith("1 + 1?")
+    assert len(aime.load(path, limit=2)) == 2
+
+
+def test_a_malformed_row_is_named_counted_and_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "aime.jsonl"
+    good = {"id": "a", "problem": "1 + 1?", "answer": 2}
+    lines = [json.dumps(good), "{broken", json.dumps({"id": "b", "problem": "?"}), json.dumps(good), "[1]", ""]
+    path.write_text("\n".join([*lines, json.dumps({**good, "id": "c"})]))
+    with pytest.warns(UserWarning, match=r"4 malformed rows left out: .*aime.jsonl, line 2: not JSON"):
+        rows = get_benchmark("aime25").load(path)
+    assert [row["id"] for row in rows] == ["a", "c"]
+    assert [each.partition(": ")[0].rpartition(" ")[2] for each in rows.malformed] == ["2", "3", "4", "5"]
+    assert "it has no answer" in rows.malformed[1] and "'a' was used before" in rows.malformed[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", "{}\n{}", "no usable row.*line 1: it has no problem or question"),
+        ("a.jsonl", "", "no usable row: it is empty"),
+        ("a.json", "[{", "not whole JSON"),
+        ("a.parquet", "PAR1", "not a whole Parquet file"),
+        ("a.jsonl.gz", "no gzip", "not a whole gzip file"),
+        ("a.txt", "x", "is no .jsonl"),
+    ],
+)
+def test_a_file_without_rows_is_refused(tmp_path: Path, name: str, content: str, words: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=words):
+        get_benchmark("aime25").load(tmp_path / name)
+
+
+def test_missing_data_say_which_file_or_hub_id_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="aime25: there is no .*nowhere.jsonl"):
+        get_benchmark("aime25").load(tmp_path / "nowhere.jsonl")
+    with pytest.raises(FileNotFoundError, match=r"lighteval/code_generation_lite, config v5.*--data lcb_v5=FILE"):
+        get_benchmark("lcb_v5").load()  # tests run offline
+
+
+def test_a_users_own_set_brings_its_grader_by_its_fields(tmp_path: Path) -> None:
+    rows = [
+        {"id": "1", "prompt": "2 + 2?", "answer": 4},
+        {
+            "id": "2",
+            "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "3 + 3?"}],
+            "answer": 6,
+        },
+    ]
+    own = get_benchmark(str(write(tmp_path / "sums.jsonl", rows)))
+    first, second = own.load()
+    assert (own.name, own.domain, own.samples) == ("sums", "math", 1)
+    assert own.prompt(first) == [{"role": "user", "content": "2 + 2?"}]
+    assert [message["role"] for message in own.prompt(second)] == ["system", "user"]
+    assert own.grade(first, "I get 4.").score == 1 and own.grade(second, "I get 4.").score == 0
+    other = [{"id": "1", "prompt": "f?", "tests": ["assert f(1) == 2"], "domain": "puzzles"}]
+    assert get_benchmark(str(write(tmp_path / "code.jsonl", other))).domain == "puzzles"
+    with pytest.raises(
+        ValueError, match="first row has id, prompt, and nothing to grade by. Give every row an `answer`"
+    ):
+        get_benchmark(str(write(tmp_path / "none.jsonl", [{"id": "1", "prompt": "?"}])))
+
+
+def test_a_grader_that_raises_has_not_passed_and_says_why() -> None:
+    def raising(row: object, response: str) -> Grade:
+        raise ZeroDivisionError("oh")
+
+    benchmark = Benchmark(name="x", domain="math", row=lambda source, number: source, grader=raising)
+    grade = benchmark.grade({"id": "1", "prompt": ""}, "anything")
+    assert grade == Grade(0.0, {"extracted": None, "error": "ZeroDivisionError: oh"})
+
+
+def test_good_rows_give_no_warning(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        get_benchmark("gsm8k").load(write(tmp_path / "a.jsonl", [{"question": "1 + 1?", "answer": "#### 2"}]))
