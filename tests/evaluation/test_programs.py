@@ -250,17 +250,49 @@ def test_livecodebench_asks_and_grades_both_kinds(tmp_path: Any) -> None:
     assert "error" in lcb.grade(broken, fenced(program)).details
 
 
+class Change(ast.NodeTransformer):
+    """Changes the `target`-th operator, comparison or number that it meets."""
+
+    SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.Gt}
+    SWAPS |= {ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult}
+
+    def __init__(self, target: int) -> None:
+        self.target, self.met = target, 0
+
+    def hit(self) -> bool:
+        self.met += 1
+        return self.met - 1 == self.target
+
+    def visit_Return(self, node: ast.Return) -> ast.Return:
+        if node.value is not None and self.hit():
+            node.value = ast.Tuple([node.value, ast.Constant(0)], ast.Load())
+            return node
+        self.generic_visit(node)
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.BinOp:
+        self.generic_visit(node)
+        if type(node.op) in self.SWAPS and self.hit():
+            node.op = self.SWAPS[type(node.op)]()  # type: ignore[assignment]
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.Compare:
+        self.generic_visit(node)
+        if type(node.ops[0]) in self.SWAPS and self.hit():
+            node.ops[0] = self.SWAPS[type(node.ops[0])]()  # type: ignore[call-overload]
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        if type(node.value) is int and self.hit():
+            return ast.Constant(node.value + 1)
+        return node
+
+
 def one_line_changed(code: str, draw: random.Random) -> str:
-    """One return, or one print, says something else."""
-    tree = ast.parse(code)
-    returns = [node for node in ast.walk(tree) if isinstance(node, ast.Return) and node.value is not None]
-    if returns:
-        chosen = draw.choice(returns)
-        chosen.value = ast.Tuple([chosen.value, ast.Constant(0)], ast.Load())  # type: ignore[list-item]
-    else:
-        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "print"]
-        draw.choice(calls).args.append(ast.Constant(0))
-    return ast.unparse(ast.fix_missing_locations(tree))
+    """The program with one operator, comparison, number or returned value changed."""
+    counter = Change(-1)
+    counter.visit(ast.parse(code))
+    return ast.unparse(ast.fix_missing_locations(Change(draw.randrange(counter.met)).visit(ast.parse(code))))
 
 
 def grade_all(name: str, rows: list[Any], codes: list[str]) -> list[Grade]:
@@ -285,7 +317,7 @@ def test_canonical_solutions_pass_and_with_one_line_changed_fail(name: str, path
     assert [(row["id"], grade.details) for row, grade in zip(rows, passed, strict=True) if not grade.score] == []
     draw = random.Random(0)
     changed = grade_all(name, rows, [one_line_changed(code, draw) for code in whole])
-    assert sum(grade.score for grade in changed) / len(rows) < 0.05
+    assert sum(grade.score for grade in changed) / len(rows) < 0.2  # some changes do not matter, or no test minds
 
 
 @sandboxed
@@ -301,5 +333,6 @@ def test_contest_problems_are_solved_by_solutions_and_by_nothing_else(number: in
     row = {"input_output": {"inputs": [i for i, _ in pairs[:25]], "outputs": [o for _, o in pairs[:25]]}}
     grade = grade_programs(row, fenced(SOLUTIONS[number]))
     assert grade.score == 1, grade.details
-    changed = one_line_changed(SOLUTIONS[number], random.Random(1))
-    assert grade_programs(row, fenced(changed)).details["verdict"] in ("wrong answer", "error")
+    draw = random.Random(0)
+    changed = [grade_programs(row, fenced(one_line_changed(SOLUTIONS[number], draw))).score for _ in range(4)]
+    assert sum(changed) <= 2  # a change may do nothing, or meet no test

@@ -91,7 +91,7 @@ def run_python(code: str, stdin: str = "", *, timeout: float = 6.0, memory_mb: i
         status = "timeout"
     elif process.returncode == _OUT_OF_MEMORY:
         status = "memory"
-    elif process.returncode < 0 or process.returncode > 128:  # by a signal; bubblewrap reports it as 128 + n
+    elif process.returncode < 0 or process.returncode > 128:  # by a signal
         status = "killed"
     else:
         status = "error" if process.returncode else "ok"
@@ -111,7 +111,7 @@ def _wait(process: subprocess.Popen, timeout: float) -> bool:
         ready, _, _ = select.select([pidfd], [], [], timeout)
     finally:
         os.close(pidfd)
-        # The session of a process that is over may live on in its children (bubblewrap's die with it).
+        # Without a sandbox, a program that is over may have left others in its session.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -145,7 +145,9 @@ def _probed() -> list[str]:
 
 
 def _bubblewrap() -> list[str]:
-    command = ["bwrap", "--die-with-parent", "--new-session", "--clearenv"]
+    # As process 1: bubblewrap's own first process would be left for the system to bury, which in many containers
+    # nobody does.
+    command = ["bwrap", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
     command += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     if os.geteuid() != 0:  # root sets up the mounts as root, so that the program owns none, and the runner drops it
         command += ["--unshare-user", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL"]

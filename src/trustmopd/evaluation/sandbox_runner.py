@@ -1,10 +1,16 @@
-"""The first thing inside the sandbox (`python -I -S -c <this>`): set limits, drop the user id, become the program."""
+"""The first process inside the sandbox (`python -I -S -c <this>`): its child sets limits, drops the user id and becomes
+the program. When the program ends so does this one, and the kernel ends whatever the program has left behind."""
 
 import builtins
 import os
 import resource
 import sys
 import types
+
+child = os.fork()
+if child:
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os._exit(code if code >= 0 else 128 - code)  # as shells say that a signal ended it
 
 path, packages = sys.argv[1:3]
 memory, seconds, processes, file_size, uid = map(int, sys.argv[3:])
