@@ -21,6 +21,13 @@ class Sampling:
     seed: int = 0
     samples: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.temperature < 0 or not 0 < self.top_p <= 1:
+            raise ValueError(
+                f"temperature {self.temperature} and top-p {self.top_p} draw nothing: the first must be 0 (greedy) or "
+                "more, the second above 0 and at most 1. Leave them out for 0.6 and 1."
+            )
+
 
 class Request(NamedTuple):
     """One response wanted: the prompt's id, which sample of it, and the conversation."""
