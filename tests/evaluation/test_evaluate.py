@@ -257,6 +257,7 @@ def test_a_checkpoint_alone_is_evaluated_with_files_in_the_folder_itself(world: 
         (["--benchmarks", "gsm8k", "--data", "svamp=x"], "'svamp', which is not evaluated"),
         (["--benchmarks", "gsm8k", "--data", "gsm8k=nowhere.jsonl"], "there is no nowhere.jsonl"),
         (["--benchmarks", "SUMS", "--engine", "llama"], "no engine 'llama'. Choose transformers or vllm"),
+        (["--benchmarks", "gsm8k,gsm8k"], "two benchmarks are called 'gsm8k'"),
         (["--benchmarks", "SUMS", "--top-p", "0"], "top-p 0.0 draw nothing"),
         (["--benchmarks", "SUMS", "--only", "initial"], "overrides and --only are for recipes"),
     ],

@@ -67,7 +67,11 @@ def test_the_last_whole_box_counts(text: str, inside: str | None) -> None:
         (r"\boxed{}", False),
         ("The answer is 70.", True),
         ("**Final answer:** $70$", True),
+        ("The answer is 70, because 71 is prime.", True),
+        ("Answer: \\(70\\)", True),
         ("The answer is 71, though 70 was close", False),
+        ("The answer is 70x", False),
+        ("We answer this: there are 70", False),
         ("We find 70", False),  # for AIME a number in passing is no answer
         ("", False),
     ],

@@ -18,8 +18,8 @@ TIME_LIMIT = 5.0
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 _TOKEN = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\.|\{|\}", re.DOTALL)
-_STATEMENT = re.compile(r"\banswer\b\W{0,8}(?:is|:|=)?[\s*:=]*([^\n]{1,200})", re.IGNORECASE)
-_NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
+_STATEMENT = re.compile(r"\banswer\b[*\s]*(?:is|:|=)[*\s:=]*([^\n]{1,200})", re.IGNORECASE)
+_NUMBER = re.compile(r"[-−]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?")
 _WITH_UNIT = re.compile(r"([-−]?[\d.,/]*\d)\s+[A-Za-z][A-Za-z ]*\.?")  # 12 apples; math-verify multiplies the letters
 _threads = threading.local()
 
@@ -79,8 +79,13 @@ def _grade(row: Row, given: str | None) -> Grade:
 
 
 def _statement(text: str) -> str | None:
+    """What the last "answer is …" says: the number it begins with ("70, because …"), or all of the line."""
     statements = _STATEMENT.findall(text)
-    return statements[-1].strip(" *$.") or None if statements else None
+    if not statements:
+        return None
+    said = re.sub(r"\\[()]", "", statements[-1]).strip(" *$.")
+    number = _NUMBER.match(said)
+    return number[0] if number and re.match(r"[\s.,;:!?*$)]|$", said[number.end() :]) else said or None
 
 
 def _plain(text: str) -> Fraction | None:
@@ -133,8 +138,9 @@ class _Judge:
 
     def _read(self, seconds: float) -> bytes | None:
         assert self._process is not None and self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
-        return self._process.stdout.readline().strip() or None if ready else None
+        poll = select.poll()
+        poll.register(self._process.stdout, select.POLLIN)
+        return self._process.stdout.readline().strip() or None if poll.poll(1000 * seconds) else None
 
     def _stop(self) -> None:
         process, self._process = self._process, None

@@ -30,7 +30,12 @@ class Loaded:
 def load_benchmarks(names: Sequence[str], data: Mapping[str, str], limit: int | None = None) -> list[Loaded]:
     """Names, data and what grading needs: whatever is missing is told before any model is loaded."""
     benchmarks = [get_benchmark(name) for name in names]
-    if strangers := sorted(set(data) - {benchmark.name for benchmark in benchmarks}):
+    known = [benchmark.name for benchmark in benchmarks]
+    if twice := [name for name in known if known.count(name) > 1]:
+        raise ValueError(
+            f"two benchmarks are called {twice[0]!r}, and would share a file. Rename one, or name it once."
+        )
+    if strangers := sorted(set(data) - set(known)):
         raise ValueError(f"data are given for {strangers[0]!r}, which is not evaluated. Add it to the benchmarks.")
     for benchmark in benchmarks:
         benchmark.ready()

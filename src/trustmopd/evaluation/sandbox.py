@@ -108,14 +108,16 @@ def _wait(process: subprocess.Popen, timeout: float) -> bool:
     """Whether it ended by itself in time. Either way it is over afterwards, and everything it started with it."""
     pidfd = os.pidfd_open(process.pid)
     try:
-        ready, _, _ = select.select([pidfd], [], [], timeout)
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        in_time = bool(poll.poll(1000 * timeout))
     finally:
         os.close(pidfd)
         # Without a sandbox, a program that is over may have left others in its session.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    return bool(ready)
+    return in_time
 
 
 def _locked_away() -> tuple[list[str], int]:
