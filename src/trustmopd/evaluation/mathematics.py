@@ -13,8 +13,9 @@ from pathlib import Path
 from trustmopd.evaluation.benchmark import Grade, Unavailable
 from trustmopd.evaluation.rows import Row
 
-#: Seconds for one comparison: SymPy can be sent round in circles by a short string.
-TIME_LIMIT = 5.0
+#: Seconds for one comparison: SymPy can be sent round in circles by a short string. With the start of a new process,
+#: which the next answer may have to wait for, it stays below five.
+TIME_LIMIT = 2.0
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 _TOKEN = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\.|\{|\}", re.DOTALL)
@@ -99,54 +100,56 @@ def _plain(text: str) -> Fraction | None:
 
 
 class _Judge:
-    """One math-verify process: asked a line, it answers a line. Too slow, it is killed and the next ask starts
-    another. One for each thread, because an answer belongs to the last question."""
+    """One math-verify process: asked a line, it answers a line. Too slow, it is killed, and another is started at
+    once, to be there when it is needed. One for each thread, because an answer belongs to the last question."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        ready()
+        self._start()
 
     def ask(self, reference: str, answer: str) -> bool | None:
-        ready()
-        if self._process is None or self._process.poll() is not None:
-            self._start()
-        assert self._process is not None and self._process.stdin is not None
+        self._await_ready()
+        assert self._process.stdin is not None
         if unit := _WITH_UNIT.fullmatch(answer.strip()):
             answer = unit[1]
         try:
             self._process.stdin.write(json.dumps([reference.strip(), answer[:2000]]).encode() + b"\n")
             self._process.stdin.flush()
+            verdict = self._read(TIME_LIMIT)
         except BrokenPipeError:
-            self._stop()
-            return None
-        verdict = self._read(TIME_LIMIT)
+            verdict = None
         if verdict is None:
             self._stop()
+            self._start()
             return None
         return verdict == b"true"
 
     def _start(self) -> None:
         script = Path(__file__).with_name("mathematics_judge.py")
+        self._is_ready = False
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        if self._read(120) != b"ready":  # importing SymPy takes a second, and on a busy machine many
+
+    def _await_ready(self) -> None:
+        if not self._is_ready and self._read(120) != b"ready":  # importing SymPy takes a second, or many where busy
             self._stop()
             raise Unavailable("math-verify does not start. Try: python -c 'import math_verify'.")
+        self._is_ready = True
 
     def _read(self, seconds: float) -> bytes | None:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process.stdout is not None
         poll = select.poll()
         poll.register(self._process.stdout, select.POLLIN)
         return self._process.stdout.readline().strip() or None if poll.poll(1000 * seconds) else None
 
     def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
+        self._process.kill()
+        self._process.communicate()
 
     def __del__(self) -> None:
-        self._stop()
+        if hasattr(self, "_process"):
+            self._stop()

@@ -183,7 +183,12 @@ class VLLMEngine(_Batches):
                 f"--engine vllm evaluates full checkpoints, and {source.adapter!r} is an adapter. Merge it into its "
                 "base first, or use --engine transformers."
             )
-        self.llm = LLM(model=source.model, revision=source.revision, dtype=source.dtype or "auto", **options)
+        from transformers import AutoConfig
+
+        # vLLM's "auto" would halve the precision of a float32 checkpoint, and answer otherwise than transformers does.
+        stored = AutoConfig.from_pretrained(source.model, revision=source.revision).dtype
+        dtype = source.dtype or (str(stored).removeprefix("torch.") if stored is not None else "auto")
+        self.llm = LLM(model=source.model, revision=source.revision, dtype=dtype, **options)
         self.tokenizer = self.llm.get_tokenizer()
         self.context = self.llm.llm_engine.model_config.max_model_len
 
