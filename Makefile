@@ -13,6 +13,8 @@ NLTK_WHEEL ?= llama-index-core==0.14.25
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TEST_STAMP := $(VENV)/.installed-for-tests
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 NLTK_DATA := $(CURDIR)/$(VENV)/nltk/llama_index/core/_static/nltk_cache
 OFFLINE := NLTK_DATA=$(NLTK_DATA) HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 
@@ -25,15 +27,19 @@ help: ## What can be made
 quickstart: $(STAMP) ## Watch it work: three small specialists, one student, in minutes and offline
 	$(OFFLINE) $(BIN)/trustmopd quickstart
 
-venv: $(STAMP) ## The environment in .venv: this package, editable, with test, viewer and eval extras
+venv: $(TEST_STAMP) ## The environment in .venv: this package, editable, with all extras but vLLM
 
 # torch first and pinned: left to the resolver it may be replaced by another build, of several gigabytes.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python {sys.version.split()[0]} is too old: trustmopd needs 3.11. Try make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' -c constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,viewer,eval]' -c constraints.txt
-	test -d $(NLTK_DATA) || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/nltk '$(NLTK_WHEEL)'
+	$(PIP) '$(TORCH)'
+	$(PIP) -e '.[viewer]'
+	touch $@
+
+$(TEST_STAMP): $(STAMP)
+	$(PIP) -e '.[test,viewer,eval]'
+	test -d $(NLTK_DATA) || $(PIP) --no-deps --target $(VENV)/nltk '$(NLTK_WHEEL)'
 	touch $@
 
 system:
@@ -44,13 +50,13 @@ system:
 test: system lint ## Lint, then all tests
 	$(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS)
 
-lint: $(STAMP) ## Style, types, and the direction of imports
+lint: $(TEST_STAMP) ## Style, types, and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-format: $(STAMP) ## Let ruff rewrite what it can
+format: $(TEST_STAMP) ## Let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
