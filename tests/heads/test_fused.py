@@ -14,8 +14,11 @@ pytest.importorskip("triton")
 from trustmopd.heads import fused
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 ODD = [(5, 33, 131, 7), (3, 130, 77, 65)]
+HALVES = [torch.bfloat16, torch.float16]
+# Triton's interpreter takes about a second a case: every shape in float32, every precision on odd shapes.
+CASES = [(shape, torch.float32) for shape in SHAPES + ODD] + [(shape, dtype) for shape in ODD for dtype in HALVES]
+WIDE = [(4, 9, 3001, 128), (2, 16, 2049, 300), (2, 5, 1500, 1024)]
 
 
 @pytest.fixture(params=["one_block", "many_blocks"])
@@ -26,11 +29,13 @@ def cut(request, monkeypatch):
         monkeypatch.setattr(fused, "COLUMNS", 128)
 
 
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES + ODD, ids=str)
-def test_values_and_gradients_are_those_of_the_plain_computation(shape, dtype, bias):
-    assert_agree(fused, problem(shape, dtype, bias=bias, device=DEVICE), logit_scale=0.5, softcap=4.0)
+@pytest.mark.parametrize(("shape", "dtype"), CASES, ids=str)
+def test_values_and_gradients_are_those_of_the_plain_computation(shape, dtype):
+    assert_agree(fused, problem(shape, dtype, device=DEVICE), logit_scale=0.5, softcap=4.0)
+
+
+def test_a_head_without_bias_agrees_too():
+    assert_agree(fused, problem((5, 33, 131, 7), bias=False, device=DEVICE))
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=str)
@@ -49,7 +54,7 @@ def test_gradients_are_close_to_float64(shape, dtype, bound):
         assert (grad.double() - truth).norm() / truth.norm() < bound
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(10))
 def test_any_shape_agrees(seed, monkeypatch):
     """Drawn by hand: under hypothesis, which traces every line, Triton's interpreter takes minutes."""
     draw = random.Random(seed)
@@ -65,8 +70,7 @@ def test_any_shape_agrees(seed, monkeypatch):
 
 
 @pytest.mark.usefixtures("cut")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [*SHAPES, (4, 9, 3001, 128), (2, 16, 2049, 300), (2, 5, 1500, 1024)], ids=str)
+@pytest.mark.parametrize(("shape", "dtype"), [*CASES, *((shape, torch.bfloat16) for shape in WIDE)], ids=str)
 def test_top_candidates_have_the_largest_logits_and_the_partition_is_over_all(shape, dtype):
     case = problem(shape, dtype, device=DEVICE)
     assert_top(fused, case.hidden, case.weight, shape[3])
