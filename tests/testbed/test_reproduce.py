@@ -75,6 +75,7 @@ def test_tables_are_means_and_deviations_over_seeds_paired_by_seed(finished: Pat
     assert float(rows["", "routed-teachers"]["recovery_mean"]) == 1
     text = (finished / "results.md").read_text()
     assert "## MultiCap" in text and "`diagnose` says" in text and "relevant mass" in text
+    assert (finished / "figures" / "recovery.png").stat().st_size > 5000
 
 
 def test_the_same_seed_gives_the_same_numbers_again(finished: Path, tmp_path: Path) -> None:

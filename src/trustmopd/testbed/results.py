@@ -9,6 +9,7 @@ from trustmopd.files import read_json, write_text
 from trustmopd.statistics import paired_difference, spread
 from trustmopd.tables import text_table
 from trustmopd.testbed.experiment import METHODS, PROMPT_SETS, with_recovery
+from trustmopd.testbed.figures import draw_recovery
 from trustmopd.testbed.reproduce import load_cells
 from trustmopd.testbed.tasks import DOMAINS
 
@@ -49,7 +50,7 @@ def summarise(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def write_results(out: Path) -> Path:
-    """`results.csv` and `results.md` from what is there; incomplete comparisons are shown as far as they go."""
+    """`results.csv`, `results.md` and a figure, from what is there: incomplete comparisons as far as they go."""
     references, rows = summarise(out)
     names = [f"{column}_{part}" for column in COLUMNS for part in ("mean", "sd")]
     header = ["prompts", "method", "seeds", *names, "trust_ahead_mean", "trust_ahead_sd", "max_weight_mean"]
@@ -63,7 +64,10 @@ def write_results(out: Path) -> Path:
         seeds = " ".join(str(seed) for seed in row["seeds"])
         lines.append([row["prompts"], row["method"], seeds, *cells, *ahead, f"{row['max_weight'].mean:.6f}"])
     write_text(out / "results.csv", text_table(header, lines).to_csv())
-    return write_text(out / "results.md", markdown(out, references, rows))
+    path = write_text(out / "results.md", markdown(out, references, rows))
+    if rows:
+        draw_recovery(rows, TITLES, out / "figures" / "recovery")
+    return path
 
 
 def markdown(out: Path, references: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
