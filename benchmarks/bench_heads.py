@@ -32,7 +32,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from trustmopd.heads import candidate_logits, top_candidates_of, use_implementation
+from trustmopd.heads import Head, use_implementation
 from trustmopd.method import (
     SCORES,
     CandidateState,
@@ -97,10 +97,12 @@ def naive_candidates(student: Policy, others: list[Policy], candidates: int) -> 
 
 
 def head_candidates(student: Policy, others: list[Policy], candidates: int) -> tuple[Tensor, Tensor, list[Tensor]]:
-    ids, _ = top_candidates_of(student.hidden, student.weight, candidates)
+    """What the trainer does."""
+    head = Head(student.weight)
+    ids, _ = head.top(student.hidden, candidates)
     with torch.no_grad():
-        scored = [candidate_logits(other.hidden, other.weight, ids) for other in others]
-    return ids, candidate_logits(student.hidden, student.weight, ids), scored
+        scored = [Head(other.weight).logits_of(other.hidden, ids) for other in others]
+    return ids, head.logits_of(student.hidden, ids), scored
 
 
 def step(case: Case, models: list[Policy]) -> float:
@@ -113,12 +115,12 @@ def step(case: Case, models: list[Policy]) -> float:
     else:
         with use_implementation(case.implementation):
             ids, student_logits, scored = head_candidates(student, others, case.candidates)
-    reference, *teachers = [renormalise(logits).unsqueeze(0) for logits in scored]
+    reference, *teachers = [logits.unsqueeze(0) for logits in scored]
     mask = torch.ones(1, case.tokens, device=case.device)
     at = CandidateState(
         student_logp=renormalise(student_logits).unsqueeze(0),
-        teacher_logp=torch.stack(teachers),
-        reference_logp=reference,
+        teacher_logp=renormalise(torch.stack(teachers)),
+        reference_logp=renormalise(reference),
         candidate_ids=ids.unsqueeze(0),
         sampled_ids=ids[:, 0].unsqueeze(0),
         mask=mask,

@@ -5,11 +5,13 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from trustmopd.heads import chunked, reference
+from trustmopd.heads.candidate_function import check_ids
 from trustmopd.method.candidates import check_candidate_count
 
 #: `auto` is `fused` for what its kernels can take, on a GPU, and `chunked` for the rest.
@@ -48,8 +50,13 @@ def candidate_logits(
     """Logits of each token's candidates, float32 (float64 if an input is), differentiable in hidden, weight and bias.
     Autocast does not reach inside: the log-ratios between models are smaller than bfloat16 can tell apart."""
     _check_fit(hidden, weight, bias, ids)
-    implementation = _implementation_for(hidden, weight, ids.shape[1])
-    return implementation.candidate_logits(hidden, weight, ids, bias, logit_scale=logit_scale, softcap=softcap)
+    check_ids(ids, weight.shape[0])
+    return unchecked_candidate_logits(hidden, weight, ids, bias, logit_scale=logit_scale, softcap=softcap)
+
+
+def unchecked_candidate_logits(hidden: Tensor, weight: Tensor, ids: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """For ids that come from `top_candidates_of`: checking them makes a GPU wait."""
+    return _implementation_for(hidden, weight, ids.shape[1]).candidate_logits(hidden, weight, ids, *args, **kwargs)
 
 
 def top_candidates_of(

@@ -14,7 +14,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from trustmopd.heads import kernels
 from trustmopd.heads.blocks import MIB, addmm, blocks
-from trustmopd.heads.candidate_function import CandidateLogits, Products, check_ids
+from trustmopd.heads.candidate_function import CandidateLogits, Products
 
 #: Logits of one block of tokens over the whole vocabulary: enough tokens for an efficient product, and no more.
 BLOCK_BYTES = 256 * MIB
@@ -56,8 +56,8 @@ def candidate_logits(
     logit_scale: float = 1.0,
     softcap: float | None = None,
 ) -> Float[Tensor, "N C"]:
-    """Logits of the candidates alone. Where the head is frozen, its gradient is never formed."""
-    check_ids(ids, weight.shape[0])
+    """Logits of the candidates alone. Where the head is frozen, its gradient is never formed. Ids are not checked here:
+    the kernels would read whatever lies behind the weight."""
     return CandidateLogits.apply(_PRODUCTS, hidden, weight, ids, bias, logit_scale, softcap)
 
 

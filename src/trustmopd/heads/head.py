@@ -6,7 +6,7 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from trustmopd.heads.dispatch import candidate_logits, top_candidates_of
+from trustmopd.heads.dispatch import top_candidates_of, unchecked_candidate_logits
 
 # Families scale and cap their logits under names of their own. Scaling the hidden states before a head without bias
 # (MiniCPM3, Inkling) comes to the same.
@@ -38,7 +38,10 @@ class Head:
         return cls(_whole(layer.weight), bias, _logit_scale(config), _softcap(config))
 
     def logits_of(self, hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
-        return candidate_logits(hidden, self.weight, ids, self.bias, logit_scale=self.logit_scale, softcap=self.softcap)
+        """`ids` are candidates that some head's `top` found in the vocabulary which all of them share."""
+        return unchecked_candidate_logits(
+            hidden, self.weight, ids, self.bias, logit_scale=self.logit_scale, softcap=self.softcap
+        )
 
     def top(
         self, hidden: Float[Tensor, "N H"], num_candidates: int, vocab_size: int | None = None

@@ -38,27 +38,30 @@ def score_candidates(
     hidden = student_hidden[valid]
     ids, logsumexp = student_head.top(hidden.detach(), num_candidates, vocab_size)
     student_logits = student_head.logits_of(hidden, ids)
-    _check_finite("the student", student_logits, step)
+    given = {"the student": student_logits}
 
     def padded(values: Tensor) -> Tensor:
         return values.new_zeros(*valid.shape, *values.shape[1:]).masked_scatter(_wide(valid, values), values)
 
     def logits_of(name: str) -> Tensor:
-        asked = torch.tensor([name in answer for answer in answers], device=valid.device)
-        member = pool.members[name]
         logits = student_logits.new_zeros(student_logits.shape, requires_grad=False)
-        if asked.any():
-            tokens = asked.repeat_interleave(valid.sum(dim=1))
+        asked = [name in answer for answer in answers]
+        if any(asked):
             states = torch.cat([answer[name] for answer in answers if name in answer]).to(hidden.device)
-            found = member.head.logits_of(states, ids[tokens])
-            _check_finite(f"teacher '{name}'" if name != REFERENCE else "the reference", found, step)
-            logits[tokens] = found.to(logits.dtype)
+            # Choosing some of the tokens makes a GPU wait; mostly all are chosen.
+            tokens = (
+                None if all(asked) else torch.tensor(asked, device=valid.device).repeat_interleave(valid.sum(dim=1))
+            )
+            found = pool.members[name].head.logits_of(states, ids if tokens is None else ids[tokens])
+            given[f"teacher '{name}'" if name != REFERENCE else "the reference"] = found
+            logits[slice(None) if tokens is None else tokens] = found.to(logits.dtype)
         return logits
 
     with torch.no_grad():
         teacher_logits = torch.stack([padded(logits_of(name)) for name in pool.teachers])
         reference_logits = padded(logits_of(REFERENCE)) if REFERENCE in pool.members else None
         mass = padded((torch.logsumexp(student_logits, dim=-1) - logsumexp).exp())
+    _check_finite(given, step)
     at = CandidateState(
         student_logp=renormalise(padded(student_logits) / temperature),
         teacher_logp=renormalise(teacher_logits / temperature),
@@ -74,11 +77,14 @@ def _wide(valid: Tensor, values: Tensor) -> Tensor:
     return valid.view(*valid.shape, *[1] * (values.ndim - 1)).expand(*valid.shape, *values.shape[1:])
 
 
-def _check_finite(who: str, logits: Tensor, step: int) -> None:
-    if not bool(torch.isfinite(logits).all()):
-        bad = int((~torch.isfinite(logits)).any(dim=-1).sum())
-        raise FloatingPointError(
-            f"{who} gave NaN or infinite logits at step {step}, on {bad} of {len(logits)} response tokens; training "
-            "stopped before they reached the student, and the last checkpoint is whole. Check that checkpoint's "
-            "weights and its dtype (float16 overflows where bfloat16 does not)."
-        )
+def _check_finite(given: dict[str, Tensor], step: int) -> None:
+    """All models at once: every answer that Python waits for is a pause of the GPU."""
+    finite = torch.stack([torch.isfinite(logits).all() for logits in given.values()]).tolist()
+    for (who, logits), sound in zip(given.items(), finite, strict=True):
+        if not sound:
+            bad = int((~torch.isfinite(logits)).any(dim=-1).sum())
+            raise FloatingPointError(
+                f"{who} gave NaN or infinite logits at step {step}, on {bad} of {len(logits)} response tokens; "
+                "training stopped before they reached the student, and the last checkpoint is whole. Check that "
+                "checkpoint's weights and its dtype (float16 overflows where bfloat16 does not)."
+            )
