@@ -30,6 +30,8 @@ def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = N
     world, scale = world or World(), scale or Scale()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     quiet()
+    # Models this small gain little from a second thread, and wait long for it where the other cores are busy.
+    torch.set_num_threads(1)
     began = time.perf_counter()
     references = reference_scores(world, scale, device)
     rows = dict(references)
