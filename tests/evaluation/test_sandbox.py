@@ -1,6 +1,8 @@
 """Untrusted programs, and what they must not be able to do."""
 
+import errno
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -39,6 +41,10 @@ def test_a_program_reads_its_input_and_prints() -> None:
         ("def f(:", "error"),
         ("import os; os._exit(0)", "ok"),
         ("import os; os.kill(os.getpid(), 11)", "killed"),
+        ("raise SystemExit(97)", "error"),
+        ("raise SystemExit(200)", "error"),
+        ("raise SystemExit(255)", "error"),
+        ("import sys; sys.stderr.write('bwrap: no'); sys.exit(1)", "error"),
         ("", "ok"),
     ],
 )
@@ -105,6 +111,101 @@ def test_two_fork_bombs_do_not_hinder_each_other_or_an_honest_program() -> None:
 )
 def test_fifty_gigabytes_are_not_to_be_had(code: str) -> None:
     assert run_python(code, timeout=60, memory_mb=256).status == "memory"
+
+
+SYSTEM_V = """
+import ctypes
+c = ctypes.CDLL(None)
+c.shmat.restype, c.shmat.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+c.shmget.argtypes, c.shmdt.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_int], [ctypes.c_void_p]
+held, size = 0, 40 * 2**20
+for _ in range(10):
+    segment = c.shmget(0, size, 0o1600)
+    if segment < 0:
+        break
+    place = c.shmat(segment, None, 0)
+    ctypes.memset(place, 1, size)
+    c.shmdt(place)
+    held += size
+print(held >> 20)
+"""
+FILES = """
+import ctypes, os, sys
+held = 0
+try:
+    for i in range(30):
+        file = {make}
+        for _ in range(15):
+            held += os.write(file, bytes(2**20))
+except OSError:
+    pass
+print(held >> 20)
+"""
+NAMESPACE = """
+import ctypes, os
+c = ctypes.CDLL(None)
+uid, gid = os.getuid(), os.getgid()
+c.prctl(4, 1, 0, 0, 0)
+try:
+    c.unshare(0x10020000)
+    open("/proc/self/setgroups", "w").write("deny")
+    open("/proc/self/uid_map", "w").write(f"0 {uid} 1")
+    open("/proc/self/gid_map", "w").write(f"0 {gid} 1")
+except OSError:
+    pass
+c.mount(b"t", b"/tmp", b"tmpfs", 0, None)
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        SYSTEM_V,
+        FILES.format(make="os.memfd_create('x')"),
+        FILES.format(make="ctypes.CDLL(None).shm_open(f'/{i}'.encode(), os.O_RDWR | os.O_CREAT, 0o600)"),
+        NAMESPACE + FILES.format(make="os.open(f'/tmp/{i}', os.O_RDWR | os.O_CREAT)"),
+    ],
+    ids=["System V", "anonymous files", "POSIX", "a tmpfs of its own"],
+)
+def test_memory_of_no_process_is_not_to_be_had(code: str) -> None:
+    """Each of these would hold 400 MB under a limit of 128: /tmp has 64."""
+    result = run_python(code, memory_mb=128, timeout=20)
+    assert result.status in ("ok", "error") and int(result.stdout or 0) <= 64, result
+
+
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        ("unshare(0x10000000)", errno.EPERM),
+        ("setns(0, 0)", errno.EPERM),
+        ("msgget(0, 0o1600)", errno.EPERM),
+        ("semget(0, 1, 0o1600)", errno.EPERM),
+        ("ptrace(0, 0, 0, 0)", errno.EPERM),
+        ("syscall(435, 0, 0)", errno.ENOSYS),  # clone3
+        ("syscall(425, 8, 0)", errno.EPERM),  # io_uring_setup
+    ],
+)
+def test_system_calls_that_lead_out_are_refused(call: str, number: int) -> None:
+    code = f"import ctypes\nc = ctypes.CDLL(None, use_errno=True)\nprint(c.{call}, ctypes.get_errno())"
+    assert run_python(code).stdout == f"-1 {number}\n"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="system calls by x86-64's numbers")
+def test_a_clone_makes_processes_but_no_namespaces_and_the_other_numberings_are_closed() -> None:
+    code = "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\nprint(c.syscall({}, 0, 0, 0, 0), ctypes.get_errno())"
+    assert run_python(code.format("56, 0x10000011")).stdout == f"-1 {errno.EPERM}\n"
+    assert run_python(code.format("0x40000000 + 39")).stdout == f"-1 {errno.EPERM}\n"  # x32's getpid
+    # int 0x80 with eax = 20, the getpid of 32 bits
+    legacy = """
+import ctypes, mmap
+page = mmap.mmap(-1, 4096, prot=7)
+page.write(bytes.fromhex("b814000000cd80c3"))
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+"""
+    assert run_python(legacy).status == "killed"
+    spawn = "import subprocess, threading\nt = threading.Thread(target=print, args=('thread',)); t.start(); t.join()\n"
+    spawn += "print(subprocess.run(['/python/bin/python3', '-S', '-c', 'print(1)'], capture_output=True).stdout)"
+    assert run_python(spawn, timeout=20).stdout == "thread\nb'1\\n'\n"
 
 
 def test_the_users_files_are_not_there(tmp_path: Path) -> None:
@@ -243,6 +344,14 @@ def test_without_bubblewrap_it_refuses_and_says_what_to_install() -> None:
     said = without_bubblewrap(code).stderr
     assert Unavailable.__name__ in said
     assert "apt install bubblewrap" in said and "--allow-unsandboxed-code" in said
+
+
+@pytest.mark.parametrize("value", ["0", "false", "no", ""])
+def test_only_1_turns_the_sandbox_off(value: str) -> None:
+    code = "from trustmopd.evaluation.sandbox import check_sandbox, run_python\n{}"
+    for call in ("run_python('print(1)')", "check_sandbox()"):
+        said = without_bubblewrap(code.format(call), TRUSTMOPD_ALLOW_UNSANDBOXED_CODE=value).stderr
+        assert Unavailable.__name__ in said
 
 
 def test_code_runs_unsandboxed_only_if_asked_and_still_within_limits() -> None:

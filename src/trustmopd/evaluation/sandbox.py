@@ -6,6 +6,7 @@ output in another, so nothing can block. What it ought to print never enters: co
 
 import itertools
 import os
+import re
 import select
 import shutil
 import signal
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
 from trustmopd.evaluation.benchmark import Unavailable
+from trustmopd.evaluation.seccomp import system_call_filter
 
 Status = Literal["ok", "error", "timeout", "memory", "killed", "output_limit"]
 
@@ -33,7 +35,7 @@ PROCESSES = 8
 UNSANDBOXED = "TRUSTMOPD_ALLOW_UNSANDBOXED_CODE"
 
 _RUNNER = Path(__file__).with_name("sandbox_runner.py")
-_OUT_OF_MEMORY = 97  # the runner's exit code
+_OUT_OF_MEMORY = -signal.SIGRTMAX  # how the runner says it
 _PROGRAM, _PYTHON, _PACKAGES = "/program.py", "/python", "/packages"
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
@@ -56,16 +58,21 @@ class Result(NamedTuple):
 def run_python(code: str, stdin: str = "", *, timeout: float = 6.0, memory_mb: int = 1024) -> Result:
     """Run `code` as a program of its own. `timeout` is wall time, start included (about 50 ms); `memory_mb` is the
     address space of each process. Safe to call from many threads."""
-    prefix, uid = _locked_away() if not os.environ.get(UNSANDBOXED) else ([], -1)
+    prefix, uid = ([], -1) if _unsandboxed() else _locked_away()
     with ExitStack() as stack:
-        program, given, out, err = (stack.enter_context(_file(text)) for text in (code, stdin, "", ""))
+        texts = (code, stdin, "", "", "", "")
+        program, given, out, err, report, begun = (stack.enter_context(_file(_bytes(text))) for text in texts)
+        inherited = [program, report]
         if prefix:
             where, folder, python = _PROGRAM, None, _inside()
+            calls = stack.enter_context(_file(system_call_filter()))
+            inherited += [calls, begun]
             bind = ["--perms", "0444", "--ro-bind-data", str(program.fileno()), _PROGRAM, "--remount-ro", "/"]
+            bind += ["--seccomp", str(calls.fileno()), "--json-status-fd", str(begun.fileno())]
         else:
             where, bind, python = f"/proc/self/fd/{program.fileno()}", [], sys.executable
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="trustmopd-"))
-        limits = (memory_mb * 2**20, int(timeout) + 2, PROCESSES if prefix else 0, OUTPUT_LIMIT, uid)
+        limits = (memory_mb * 2**20, int(timeout) + 2, PROCESSES if prefix else 0, OUTPUT_LIMIT, uid, report.fileno())
         runner = [python, "-I", "-S", "-c", _runner(), where, _PACKAGES, *map(str, limits)]
         began = time.monotonic()
         process = subprocess.Popen(
@@ -73,7 +80,7 @@ def run_python(code: str, stdin: str = "", *, timeout: float = 6.0, memory_mb: i
             stdin=given,
             stdout=out,
             stderr=err,
-            pass_fds=[program.fileno()],
+            pass_fds=[file.fileno() for file in inherited],
             cwd=folder or "/",
             env=None if prefix else {"LC_ALL": "C.UTF-8"},
             start_new_session=True,
@@ -81,27 +88,34 @@ def run_python(code: str, stdin: str = "", *, timeout: float = 6.0, memory_mb: i
         timed_out = not _wait(process, timeout)
         seconds = time.monotonic() - began
         sizes = [os.fstat(file.fileno()).st_size for file in (out, err)]
-        stdout, stderr = (_text(file, size) for file, size in zip((out, err), sizes, strict=True))
-    if prefix and process.returncode == 1 and stderr.startswith("bwrap: "):
+        stdout, stderr, said, started = (_text(file) for file in (out, err, report, begun))
+    # bubblewrap speaks of an exit only if it came as far as the program.
+    if prefix and not timed_out and "exit-code" not in started:
         raise OSError(f"bubblewrap could not start the program ({stderr.strip():.300})")
     status: Status
+    ended = int(said) if re.fullmatch(r"-?\d{1,3}", said) else None
     if max(sizes) >= OUTPUT_LIMIT:
         status = "output_limit"
     elif timed_out:
         status = "timeout"
-    elif process.returncode == _OUT_OF_MEMORY:
+    elif ended == _OUT_OF_MEMORY:
         status = "memory"
-    elif process.returncode < 0 or process.returncode > 128:  # by a signal
+    elif ended is None or ended < 0:  # by a signal
         status = "killed"
     else:
-        status = "error" if process.returncode else "ok"
+        status = "error" if ended else "ok"
     return Result(status, stdout, stderr, seconds)
 
 
 def check_sandbox() -> None:
     """Raise Unavailable, with what to do, before any untrusted code is run."""
-    if not os.environ.get(UNSANDBOXED):
+    if not _unsandboxed():
         _locked_away()
+
+
+def _unsandboxed() -> bool:
+    """Only 1 says so: who writes 0, false or no means to keep the sandbox."""
+    return os.environ.get(UNSANDBOXED) == "1"
 
 
 def _wait(process: subprocess.Popen, timeout: float) -> bool:
@@ -134,9 +148,14 @@ def _probed() -> list[str]:
     if sys.platform != "linux" or shutil.which("bwrap") is None:
         raise Unavailable(f"generated code is run only under bubblewrap, and there is no `bwrap` here. {remedy}")
     command = _bubblewrap()
-    probe = subprocess.run(
-        [*command, _inside(), "-I", "-S", "-c", "print('in')"], capture_output=True, text=True, timeout=60
-    )
+    with _file(system_call_filter()) as calls:
+        probe = subprocess.run(
+            [*command, "--seccomp", str(calls.fileno()), _inside(), "-I", "-S", "-c", "print('in')"],
+            pass_fds=[calls.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
     if probe.stdout != "in\n":
         raise Unavailable(
             f"bubblewrap does not work here ({probe.stderr.strip() or 'no output'}): it needs unprivileged user "
@@ -153,6 +172,8 @@ def _bubblewrap() -> list[str]:
     command += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     if os.geteuid() != 0:  # root sets up the mounts as root, so that the program owns none, and the runner drops it
         command += ["--unshare-user", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL"]
+        if "--disable-userns" in subprocess.run(["bwrap", "--help"], capture_output=True, text=True).stdout:  # 0.8
+            command += ["--disable-userns"]
     command += ["--dir", "/usr"]  # made by hand, because bubblewrap makes parents that only root may enter
     for folder in map(Path, ("/usr/lib", "/usr/lib64", "/lib", "/lib64")):
         if folder.is_symlink():
@@ -192,15 +213,19 @@ def _runner() -> str:
 
 
 @contextmanager
-def _file(text: str) -> Iterator[IO[bytes]]:
+def _file(content: bytes) -> Iterator[IO[bytes]]:
     """An anonymous file in memory."""
     with os.fdopen(os.memfd_create("trustmopd"), "w+b", buffering=0) as file:
-        data = memoryview(text.encode("utf-8", "surrogatepass"))
+        data = memoryview(content)
         while data:
             data = data[file.write(data) or 0 :]
         file.seek(0)
         yield file
 
 
-def _text(file: IO[bytes], size: int) -> str:
-    return os.pread(file.fileno(), min(size, OUTPUT_LIMIT), 0).decode("utf-8", "replace")
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _text(file: IO[bytes]) -> str:
+    return os.pread(file.fileno(), OUTPUT_LIMIT, 0).decode("utf-8", "replace")

@@ -4,30 +4,35 @@ the program. When the program ends so does this one, and the kernel ends whateve
 import builtins
 import os
 import resource
+import signal
 import sys
 import types
 
+path, packages = sys.argv[1:3]
+memory, seconds, processes, file_size, uid, report = map(int, sys.argv[3:])
+
+
+def limit(**limits: int) -> None:
+    for name, wanted in limits.items():
+        kind = getattr(resource, "RLIMIT_" + name)
+        hard = resource.getrlimit(kind)[1]
+        bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(kind, (bound, bound))
+
+
+# This process too: a program of the same user could make it work for its own ends.
+limit(CORE=0, AS=memory, CPU=seconds, FSIZE=file_size, NOFILE=256)
 child = os.fork()
+if processes:
+    limit(NPROC=processes)
 if child:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os._exit(code if code >= 0 else 128 - code)  # as shells say that a signal ended it
+    os.write(report, b"%d" % code)  # all of it: what this process could exit with has no room for signals
+    os._exit(0)
 
-path, packages = sys.argv[1:3]
-memory, seconds, processes, file_size, uid = map(int, sys.argv[3:])
+os.close(report)
 with open(path, encoding="utf-8", errors="surrogatepass") as file:
     source = file.read()
-limits = {
-    resource.RLIMIT_CORE: 0,
-    resource.RLIMIT_AS: memory,
-    resource.RLIMIT_CPU: seconds,
-    resource.RLIMIT_FSIZE: file_size,
-    resource.RLIMIT_NOFILE: 256,
-    **({resource.RLIMIT_NPROC: processes} if processes else {}),
-}
-for kind, limit in limits.items():
-    hard = resource.getrlimit(kind)[1]
-    bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    resource.setrlimit(kind, (bound, bound))
 if uid >= 0:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
@@ -41,4 +46,6 @@ sys.modules["__main__"] = main
 try:
     exec(compile(source, "program.py", "exec"), main.__dict__)
 except MemoryError:
-    os._exit(97)
+    # Any exit code may be the program's own; no honest one ends by this signal.
+    signal.signal(signal.SIGRTMAX, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGRTMAX)
