@@ -124,6 +124,7 @@ answer = wanted if any(wanted in each for each in seen) else f"not in {len(seen)
         ("import os; os._exit(0)", "wrong answer"),
         ("class Yes:\n    __eq__ = lambda self, other: True\ndef f(x): return Yes()", "wrong answer"),
         ("def f(x: return", "error"),
+        ("import sys; sys.exit(97)", "error"),
     ],
 )
 def test_asserts_give_the_verdict_that_a_response_deserves(
@@ -133,6 +134,21 @@ def test_asserts_give_the_verdict_that_a_response_deserves(
     row = {"tests": "assert f(1) == (1, [1])\nassert callable(f)"}
     grade = grade_asserts(row, fenced(code))
     assert (grade.score, grade.details["verdict"]) == (float(expected == "passed"), expected), grade
+
+
+@sandboxed
+@pytest.mark.parametrize("records", ["1 9|-1 9", "0 4|1 9|2 0", "1 9|1 9", "x 4|1 9", "0 4|1 ["])
+def test_a_program_that_sends_records_itself_must_send_each_right_one(records: str) -> None:
+    forge = f"""
+import os, sys
+for line in {records.split("|")!r} + ["end"]:
+    sys._getframe(1).f_globals["_send"](line)
+os._exit(0)
+"""
+    get = get_benchmark("mbpp")
+    row = {"tests": "assert f(2) == 4\nassert f(3) == 9"}
+    assert get.grade(row, fenced(forge)).score == 0
+    assert get.grade(row, fenced(forge.replace(repr(records.split("|")), "['0 4', '1 9']"))).score == 1
 
 
 def test_expected_values_are_taken_out_of_the_tests() -> None:

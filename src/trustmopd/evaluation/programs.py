@@ -172,7 +172,8 @@ def _all_came(sent: str, expected: Sequence[Any]) -> bool:
     met = set()
     for record in records:
         number, _, value = record.partition(" ")
-        if decode(value) != expected[int(number)]:
+        # Not below 0 either, which would count from the end: a program could then meet one value under two numbers.
+        if not 0 <= int(number) < len(expected) or decode(value) != expected[int(number)]:
             return False
         met.add(int(number))
     return end == "end" and len(met) == len(expected)
