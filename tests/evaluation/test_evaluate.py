@@ -16,6 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from trustmopd.cli import app
+from trustmopd.evaluation.answers import collect
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
 from trustmopd.evaluation.journal import Journal, read_entries
 from trustmopd.evaluation.methods import Method
@@ -123,6 +124,52 @@ def test_a_folder_holds_one_checkpoint_and_one_way_of_sampling(world: Path, tmp_
     other = Method("m", TeacherSource(model="elsewhere"), "m")
     with pytest.raises(ValueError, match="model = 'somewhere'"):
         evaluate_checkpoint(other, tmp_path, sums(world), Sampling(), Echo)
+
+
+def test_a_removed_line_makes_no_second_entry(world: Path, tmp_path: Path) -> None:
+    evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Echo)
+    for name in ("math_sums.jsonl", "math_sums.responses.jsonl"):
+        journal = tmp_path / name
+        journal.write_text("".join(journal.read_text().splitlines(keepends=True)[1:]))
+        evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), lambda: pytest.fail("it was sampled"))
+    assert sorted(entry["id"] for entry in read_entries(tmp_path / "math_sums.jsonl")[0]) == [
+        f"math{i}" for i in range(4)
+    ]
+
+
+def test_two_evaluations_do_not_write_to_one_folder(world: Path, tmp_path: Path) -> None:
+    class Meanwhile(Echo):
+        def sample(self, requests: Any, sampling: Sampling) -> Any:
+            with pytest.raises(OSError, match="is being written by another `trustmopd evaluate`. Wait for it"):
+                evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Echo)
+            yield from super().sample(requests, sampling)
+
+    evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Meanwhile)
+    assert len(read_entries(tmp_path / "math_sums.jsonl")[0]) == 4
+
+
+def test_asking_for_less_is_said_and_scores_just_that(world: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(samples=3), lambda: Echo(stop_after=7))
+    less = load_benchmarks([str(world / "math_sums.jsonl")], {}, limit=2)
+    with pytest.warns(UserWarning, match="asked with 4 prompts × 3 samples, and now with 2 × 2. Only these are scored"):
+        evaluate_checkpoint(METHOD, tmp_path, less, Sampling(samples=2), lambda: pytest.fail("it was sampled"))
+    answers = collect([tmp_path])[0]["m"][0]["math_sums"]
+    assert answers.by_prompt == {"math0": 0.5, "math1": 0.5} and answers.facts["responses"] == 4
+    evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(samples=3), Echo)
+    assert collect([tmp_path])[0]["m"][0]["math_sums"].facts["responses"] == 12
+
+
+def test_an_unfinished_benchmark_does_not_hide_the_one_asked_for(world: Path, tmp_path: Path) -> None:
+    method = Method("student", TeacherSource(model=str(world / "student")), "student")
+    sampling = Sampling(max_new_tokens=4)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_checkpoint(method, tmp_path, sums(world), sampling, lambda: Echo(stop_after=1))
+    files = f"{world / 'code_sums.jsonl'}, {world / 'if_sums.jsonl'}"
+    run("evaluate", world / "student", "--benchmarks", files, "--max-new-tokens", 4, "--out", tmp_path)
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert list(scores["student"]["benchmarks"]) == ["code_sums", "if_sums"]
+    assert "math_sums is left out of every row" in run("scores", tmp_path)
 
 
 def test_a_changed_prompt_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
@@ -243,7 +290,7 @@ def test_a_checkpoint_alone_is_evaluated_with_files_in_the_folder_itself(world: 
     arguments = ["--benchmarks", world / "math_sums.jsonl", "--max-new-tokens", 4, "--limit", 2]
     run("evaluate", world / "student", *arguments, "--out", tmp_path / "b")
     assert {path.name for path in (tmp_path / "b").iterdir()} == {
-        *("math_sums.jsonl", "math_sums.responses.jsonl", "run.json", "scores.json", "tables"),
+        *(".lock", "math_sums.jsonl", "math_sums.responses.jsonl", "run.json", "scores.json", "tables"),
     }
     assert json.loads((tmp_path / "b" / "scores.json").read_text())["student"]["recovery"] is None
 
@@ -259,13 +306,14 @@ def test_a_checkpoint_alone_is_evaluated_with_files_in_the_folder_itself(world: 
         (["--benchmarks", "SUMS", "--engine", "llama"], "no engine 'llama'. Choose transformers or vllm"),
         (["--benchmarks", "gsm8k,gsm8k"], "two benchmarks are called 'gsm8k'"),
         (["--benchmarks", "SUMS", "--top-p", "0"], "top-p 0.0 draw nothing"),
+        (["--benchmarks", "SUMS", "--out", __file__], "is, or lies below, a file: no folder can be there. Choose"),
         (["--benchmarks", "SUMS", "--only", "initial"], "overrides and --only are for recipes"),
     ],
 )
 def test_a_slip_is_one_message(world: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
     pytest.importorskip("math_verify")
     given = [str(world / "math_sums.jsonl") if each == "SUMS" else each for each in arguments]
-    said = run("evaluate", world / "student", *given, "--out", tmp_path / "out", code=1)
+    said = run("evaluate", world / "student", "--out", tmp_path / "out", *given, code=1)
     assert words in said and "Traceback" not in said
 
 
@@ -291,9 +339,14 @@ def test_ctrl_c_leaves_what_was_graded_and_the_same_command_goes_on(world: Path,
         said, _ = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130 and "Continue with: the same command" in said and "Traceback" not in said
+    assert (
+        process.returncode == 130
+        and "responses and grades are kept. Continue with: the same command" in said
+        and "Traceback" not in said
+    )
     kept = graded.read_bytes()
     assert kept.endswith(b"\n") and 0 < len(kept.splitlines()) < 3000
     limit = len(kept.splitlines()) + 10
-    run("evaluate", *command[4:], "--limit", limit)
+    with pytest.warns(UserWarning, match="asked with 3000 prompts"):
+        run("evaluate", *command[4:], "--limit", limit)
     assert graded.read_bytes().startswith(kept)

@@ -13,12 +13,13 @@ import pytest
 from shared_data import real
 
 from trustmopd.evaluation import Benchmark, Unavailable, get_benchmark
+from trustmopd.evaluation.answers import collect
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
 from trustmopd.evaluation.instructions import loose_variants
 from trustmopd.evaluation.methods import Method
 from trustmopd.evaluation.run_record import Loaded
 from trustmopd.evaluation.sampling import Reply, Sampling
-from trustmopd.evaluation.scores import collect, summarise
+from trustmopd.evaluation.scores import summarise
 from trustmopd.recipe import TeacherSource
 
 OWN = [

@@ -1,13 +1,15 @@
 """Scores against the paper's definitions, by hand and by numpy."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from trustmopd.evaluation.scores import Answers, score_table, summarise, write_scores
-from trustmopd.files import read_json
+from trustmopd.evaluation.answers import Answers, collect
+from trustmopd.evaluation.scores import score_table, summarise, write_scores
+from trustmopd.files import read_json, write_json
 from trustmopd.statistics import bootstrap_interval, bootstrap_means
 
 
@@ -63,6 +65,36 @@ def test_differences_of_trained_methods_are_paired_by_seed() -> None:
     assert summary["trust"]["difference"]["sd"] == pytest.approx(np.std(by_seed, ddof=1))
 
 
+def one_benchmark(*scores: float) -> dict[str, Answers]:
+    return {"ifeval": answers("if", *scores)}
+
+
+def test_a_difference_and_its_interval_are_of_the_same_seeds() -> None:
+    uniform = {0: one_benchmark(0, 0, 0, 0), 1: one_benchmark(1, 1, 1, 1), 2: one_benchmark(1, 1, 1, 1)}
+    trust = {0: one_benchmark(1, 1, 1, 1), 1: one_benchmark(1, 1, 1, 1)}
+    methods = {"initial": {0: one_benchmark(0, 0, 0, 1)}, "uniform": uniform, "trust": trust}
+    summary = summarise(methods, against="uniform")
+    # The one initial student meets all three seeds: 1/4 − 2/3, and not 1/4 − 0.
+    found = summary["initial"]["difference"]
+    assert found["overall"] == pytest.approx(0.25 - 2 / 3) and found["n"] == 3
+    low, high = found["interval"]
+    assert low < found["overall"] < high < 0.34
+    # Seeds 0 and 1 are shared. Prompts do not matter to this difference, so neither does resampling them.
+    found = summary["trust"]["difference"]
+    assert (found["overall"], found["n"]) == (0.5, 2)
+    assert found["interval"] == pytest.approx([0.5, 0.5])
+    apart = {**methods, "trust": {seed + 5: each for seed, each in trust.items()}}
+    assert summarise(apart, against="uniform")["trust"]["difference"]["interval"] is None
+    assert score_table(summarise(apart, against="uniform")).rows[-1][-1] == "–"
+
+
+def test_a_row_to_compare_with_must_be_there() -> None:
+    with pytest.raises(ValueError, match="no row 'unifrom' to compare with. Choose from initial, .*trust"):
+        summarise(METHODS, against="unifrom")
+    alone = summarise({"trust": METHODS["trust"]})
+    assert "difference" not in alone["trust"] and score_table(alone).header[-1] == "recovery"
+
+
 def test_intervals_hold_the_score_and_a_shared_shift_has_no_width() -> None:
     rng = np.random.default_rng(0)
     easy = rng.random(200)
@@ -105,7 +137,78 @@ def test_scores_are_written_as_json_and_three_tables(tmp_path: Path) -> None:
     rows = read_json(path, what="scores", remedy="")
     assert rows["trust"]["seeds"] == [0, 1]
     table = score_table(rows)
-    assert list(table.header) == ["", "aime25", "aime26", "lcb_v5", "math", "code", "overall", "recovery"]
+    assert list(table.header) == [
+        "",
+        "aime25",
+        "aime26",
+        "lcb_v5",
+        "math",
+        "code",
+        "overall",
+        "recovery",
+        "less initial",
+    ]
     trust = next(row for row in table.rows if row[0] == "trust")
-    assert trust[1] == "87.5 ± 17.7" and " ± " in trust[-1] and "[" in trust[-1]
+    assert trust[1] == "87.5 ± 17.7" and " ± " in trust[-2] and "[" in trust[-2]
+    found = rows["trust"]["difference"]
+    assert trust[-1].startswith(f"+{100 * found['overall']:.1f} ± {100 * found['sd']:.1f} [")
+    assert table.rows[0][-1] == "–"  # of the initial student from itself
     assert {file.suffix for file in (tmp_path / "tables").iterdir()} == {".md", ".csv", ".tex"}
+
+
+def evaluation(folder: Path, graded: dict[str, list[float]], asked: int | None = None, **about: Any) -> Path:
+    """A folder as `evaluate` leaves it: graded scores by benchmark, of `asked` prompts (or as many as are graded)."""
+    folder.mkdir()
+    benchmarks = {}
+    for name, scores in graded.items():
+        entries = [
+            {"id": str(i), "sample": 0, "score": score, "truncated": False, "tokens": 1, "details": {}}
+            for i, score in enumerate(scores)
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        ids = [str(i) for i in range(asked or len(scores))]
+        benchmarks[name] = {"domain": "math", "ids": ids, "samples": 1, "malformed": []}
+    record = {"method": "m", "seed": 0, "model": "org/m", "files": [], "temperature": 0.6, **about}
+    write_json(folder / "run.json", {**record, "benchmarks": benchmarks}, schema_version=2)
+    return folder
+
+
+@pytest.mark.parametrize("other", [{"model": "else/m"}, {"temperature": 1.0}, {"files": [["w", 1, 2]]}])
+def test_two_evaluations_under_one_name_are_not_taken_for_one(tmp_path: Path, other: dict[str, Any]) -> None:
+    folders = [evaluation(tmp_path / "a", {"svamp": [0, 0]}), evaluation(tmp_path / "b", {"svamp": [1, 1]}, **other)]
+    with pytest.raises(ValueError, match=f"a and .*b both hold 'm', seed 0, with {next(iter(other))} .* Leave one out"):
+        collect(folders)
+
+
+def test_two_folders_of_one_checkpoint_make_one_row(tmp_path: Path) -> None:
+    a, b = evaluation(tmp_path / "a", {"svamp": [0, 1]}), evaluation(tmp_path / "b", {"gsm8k": [1, 1, 1]})
+    methods, notes = collect([a, b, a])
+    assert notes == [] and {name: each.score for name, each in methods["m"][0].items()} == {"gsm8k": 1, "svamp": 0.5}
+    c = evaluation(tmp_path / "c", {"svamp": [0, 1, 1]})
+    with pytest.raises(ValueError, match="with other prompts or samples of svamp"):
+        collect([a, c])
+
+
+def test_an_unfinished_benchmark_costs_itself_and_not_its_folder(tmp_path: Path) -> None:
+    whole = evaluation(tmp_path / "a", {"svamp": [0, 1], "gsm8k": [1, 1]})
+    part = evaluation(tmp_path / "b", {"svamp": [1, 1], "gsm8k": []}, asked=2, method="n")
+    none = evaluation(tmp_path / "c", {"svamp": [], "gsm8k": [1]}, asked=2, method="o")
+    methods, notes = collect([whole, part, none])
+    assert {name: list(seeds[0]) for name, seeds in methods.items()} == {"m": ["svamp"], "n": ["svamp"]}
+    assert len(notes) == 2 and f"{none} is not finished (svamp, gsm8k)" in notes[0]
+    assert notes[1] == f"gsm8k is left out of every row: {part} has not finished it."
+    methods, notes = collect([whole, part], ["svamp"])
+    assert notes == [] and list(methods) == ["m", "n"]
+    with pytest.raises(ValueError, match="no benchmark is graded to its end in every row"):
+        summarise(collect([none])[0])
+
+
+def test_a_response_that_stands_twice_counts_once_and_the_later_one(tmp_path: Path) -> None:
+    folder = evaluation(tmp_path / "a", {"svamp": [0, 1]})
+    again = {"id": "0", "sample": 0, "score": 1, "truncated": True, "tokens": 3, "details": {}}
+    extra = {**again, "id": "beyond what is asked", "score": 0}
+    with (folder / "svamp.jsonl").open("a") as file:
+        file.write(f"{json.dumps(again)}\n{json.dumps(extra)}\n")
+    answers = collect([folder])[0]["m"][0]["svamp"]
+    assert answers.by_prompt == {"0": 1, "1": 1}
+    assert (answers.facts["responses"], answers.facts["truncated"]) == (2, 1)

@@ -1,7 +1,7 @@
 """The verbs after training: evaluate, scores."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,7 +57,7 @@ def evaluate(
 ) -> None:
     """Sample and grade a checkpoint, or every checkpoint that a recipe names. Interrupted, it goes on where it
     stopped."""
-    with errors(again="the same command"):
+    with errors(again="the same command", kept="responses and grades"):
         from trustmopd.evaluation.evaluate import evaluate_checkpoint
         from trustmopd.evaluation.methods import AVERAGE, make_average
         from trustmopd.evaluation.run_record import load_benchmarks
@@ -71,7 +71,9 @@ def evaluate(
         given["max_new_tokens"] = max_new_tokens
         sampling = replace(sampling, **{name: value for name, value in given.items() if value is not None})
         files |= _pairs(data or [])
-        loaded = load_benchmarks(benchmarks.split(",") if benchmarks else names, files, limit)
+        loaded = load_benchmarks(
+            [each.strip() for each in benchmarks.split(",")] if benchmarks else names, files, limit
+        )
         for each in loaded:
             if each.rows.malformed:
                 console.print(f"{each.benchmark.name}: {len(each.rows.malformed)} malformed rows are left out.")
@@ -87,13 +89,15 @@ def evaluate(
                 partial(make_engine, engine, method.source, batch_size=batch_size, options=options),
                 jobs=jobs or os.cpu_count() or 1,
             )
-        _report([folder], folder)
+        _report([folder], folder, benchmarks={each.benchmark.name for each in loaded})
 
 
 @app.command(epilog="Example: trustmopd scores runs/trust/evaluation runs/uniform/evaluation --out runs/both")
 def scores(
     folders: Annotated[list[Path], typer.Argument(help="Folders that `evaluate` wrote.", show_default=False)],
-    against: Annotated[str, typer.Option(help="The row that differences are taken from.")] = "initial",
+    against: Annotated[
+        str | None, typer.Option(help="The row that differences are taken from.", show_default="initial, if there")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the tables.", show_default="the first folder")] = None,
 ) -> None:
     """One table of several evaluations: spread over seeds, differences, recovery, intervals."""
@@ -135,10 +139,13 @@ def _pairs(data: Sequence[str]) -> dict[str, str]:
     return {name: path for name, _, path in pairs}
 
 
-def _report(folders: Sequence[Path], out: Path, against: str = "initial") -> None:
-    from trustmopd.evaluation.scores import collect, score_table, summarise, write_scores
+def _report(
+    folders: Sequence[Path], out: Path, against: str | None = None, benchmarks: Collection[str] | None = None
+) -> None:
+    from trustmopd.evaluation.answers import collect
+    from trustmopd.evaluation.scores import score_table, summarise, write_scores
 
-    methods, notes = collect(folders)
+    methods, notes = collect(folders, benchmarks)
     for note in notes:
         console.print(note)
     summary = summarise(methods, against)

@@ -11,13 +11,11 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from trustmopd.evaluation.benchmark import Benchmark, Grade
-from trustmopd.evaluation.journal import Journal
+from trustmopd.evaluation.journal import Journal, Key, by_key
 from trustmopd.evaluation.methods import Method
 from trustmopd.evaluation.rows import Row
-from trustmopd.evaluation.run_record import Loaded, begin_run
+from trustmopd.evaluation.run_record import Loaded, run_folder
 from trustmopd.evaluation.sampling import Engine, Request, Sampling
-
-Key = tuple[str, int]
 
 
 def evaluate_checkpoint(
@@ -31,7 +29,6 @@ def evaluate_checkpoint(
 ) -> None:
     """Leaves `<benchmark>.responses.jsonl` (what was sampled), `<benchmark>.jsonl` (how it was graded) and `run.json`
     in `folder`. The engine is made only if something is left to sample."""
-    begin_run(folder, method, sampling, benchmarks)
     engines: list[Engine] = []
 
     def engine() -> Engine:
@@ -39,8 +36,9 @@ def evaluate_checkpoint(
             engines.append(make_engine())
         return engines[0]
 
-    for loaded in benchmarks:
-        _evaluate(loaded, folder, sampling, engine, jobs, method.folder)
+    with run_folder(folder, method, sampling, benchmarks):
+        for loaded in benchmarks:
+            _evaluate(loaded, folder, sampling, engine, jobs, method.folder)
 
 
 def _evaluate(
@@ -63,7 +61,8 @@ def _evaluate(
                     graders.take(sampled[key])
             bar.initial = bar.n = graders.counted  # an ETA counts from here
             graders.bar = bar
-            missing = [Request(*key, benchmark.prompt(rows[key[0]])) for key in wanted if key not in sampled]
+            lacking = [key for key in wanted if key not in sampled and key not in done]
+            missing = [Request(*key, benchmark.prompt(rows[key[0]])) for key in lacking]
             for reply in engine().sample(missing, sampling) if missing else ():
                 entry = {
                     "id": reply.request.id,
@@ -135,7 +134,6 @@ class _Graders:
 
 
 def _by_key(journal: Journal, rows: Mapping[str, Row], benchmark: Benchmark) -> dict[Key, dict[str, Any]]:
-    found = {}
     for entry in journal.entries:
         row = rows.get(entry["id"])
         if row is not None and entry["prompt_hash"] != _prompt_hash(benchmark, row):
@@ -143,8 +141,7 @@ def _by_key(journal: Journal, rows: Mapping[str, Row], benchmark: Benchmark) -> 
                 f"{journal.path}: prompt {entry['id']!r} has changed since it was sampled. Use the same data as "
                 "before, or another --out."
             )
-        found[entry["id"], entry["sample"]] = entry
-    return found
+    return by_key(journal.entries)
 
 
 def _prompt_hash(benchmark: Benchmark, row: Row) -> str:

@@ -2,8 +2,11 @@
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+Key = tuple[str, int]
 
 
 def read_entries(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -20,6 +23,11 @@ def read_entries(path: Path) -> tuple[list[dict[str, Any]], int]:
                 "`trustmopd evaluate` makes it again."
             ) from None
     return entries, whole
+
+
+def by_key(entries: Iterable[dict[str, Any]]) -> dict[Key, dict[str, Any]]:
+    """By prompt and sample. Of two entries of one key, the later counts."""
+    return {(entry["id"], entry["sample"]): entry for entry in entries}
 
 
 class Journal:

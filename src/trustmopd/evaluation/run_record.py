@@ -1,9 +1,12 @@
 """What is asked of which checkpoint: looked up before a model is loaded, and written down beside the responses."""
 
+import fcntl
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from trustmopd.evaluation.benchmark import Benchmark
 from trustmopd.evaluation.benchmarks import get_benchmark
@@ -14,6 +17,7 @@ from trustmopd.files import read_json, write_json
 from trustmopd.recipe import TeacherSource
 
 RECORD = "run.json"
+_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -42,35 +46,80 @@ def load_benchmarks(names: Sequence[str], data: Mapping[str, str], limit: int | 
     return [Loaded(benchmark, benchmark.load(data.get(benchmark.name), limit)) for benchmark in benchmarks]
 
 
-def begin_run(folder: Path, method: Method, sampling: Sampling, benchmarks: Sequence[Loaded]) -> None:
-    """A folder holds responses of one checkpoint under one way of sampling. Benchmarks, prompts and samples may be
-    added to it."""
+class Asked(TypedDict):
+    """What is asked of a benchmark: every prompt of `ids`, `samples` times. This is what is scored, and no other."""
+
+    domain: str
+    ids: list[str]
+    samples: int
+    malformed: list[str]
+
+
+@contextmanager
+def run_folder(folder: Path, method: Method, sampling: Sampling, benchmarks: Sequence[Loaded]) -> Iterator[None]:
+    """A folder holds responses of one checkpoint under one way of sampling, and one process writes to it at a time.
+    Benchmarks, prompts and samples may be added to it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise FileExistsError(
+            f"{folder} is, or lies below, a file: no folder can be there. Choose another --out."
+        ) from None
+    with (folder / ".lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(
+                f"{folder} is being written by another `trustmopd evaluate`. Wait for it, or choose another --out."
+            ) from None
+        except OSError:
+            pass  # a file system without locks: there, to start it once is the user's care
+        _write_record(folder, method, sampling, benchmarks)
+        yield
+
+
+def _write_record(folder: Path, method: Method, sampling: Sampling, benchmarks: Sequence[Loaded]) -> None:
     settings = asdict(sampling)
     del settings["samples"]
-    asked = {"method": method.name, "seed": method.seed, **method.source.model_dump(), "files": _files(method.source)}
-    asked |= {"sampling_seed": settings.pop("seed"), **settings}
-    path = folder / RECORD
+    about = {"method": method.name, "seed": method.seed, **method.source.model_dump(), "files": _files(method.source)}
+    about |= {"sampling_seed": settings.pop("seed"), **settings}
     known: dict[str, Any] = {}
-    if path.exists():
+    if (folder / RECORD).exists():
         found = read_record(folder)
         known = found.pop("benchmarks")
-        for field, value in asked.items():
+        for field, value in about.items():
             if found.get(field) != value:
                 raise ValueError(
                     f"{folder} holds an evaluation with {field} = {found.get(field)!r}, and now it is {value!r}: they "
                     "do not mix. Choose another --out."
                 )
     for loaded in benchmarks:
-        known[loaded.benchmark.name] = {
-            "domain": loaded.benchmark.domain,
-            "responses": len(loaded.rows) * loaded.samples(sampling),
-            "malformed": len(loaded.rows.malformed),
-        }
-    write_json(path, {**asked, "benchmarks": known})
+        name = loaded.benchmark.name
+        asked = Asked(
+            domain=loaded.benchmark.domain,
+            ids=[row["id"] for row in loaded.rows],
+            samples=loaded.samples(sampling),
+            malformed=loaded.rows.malformed,
+        )
+        if name in known:
+            _warn_if_less(folder, name, known[name], asked)
+        known[name] = asked
+    write_json(folder / RECORD, {**about, "benchmarks": known}, schema_version=_SCHEMA)
+
+
+def _warn_if_less(folder: Path, name: str, before: Asked, now: Asked) -> None:
+    if now["samples"] < before["samples"] or not set(before["ids"]) <= set(now["ids"]):
+        warnings.warn(
+            f"{folder}: {name} was asked with {len(before['ids'])} prompts × {before['samples']} samples, and now with "
+            f"{len(now['ids'])} × {now['samples']}. Only these are scored; what else was sampled stays in its file.",
+            stacklevel=5,
+        )
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    return read_json(folder / RECORD, what="the record of an evaluation", remedy="Choose another --out.")
+    return read_json(
+        folder / RECORD, what="the record of an evaluation", remedy="Choose another --out.", schema_version=_SCHEMA
+    )
 
 
 def _files(source: TeacherSource) -> list[list[Any]]:

@@ -2,94 +2,24 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
 
-from trustmopd.evaluation.journal import read_entries
+from trustmopd.evaluation.answers import Answers, Checkpoint
 from trustmopd.evaluation.methods import INITIAL, ROUTED, TEACHER
-from trustmopd.evaluation.run_record import RECORD, read_record
 from trustmopd.files import write_json
 from trustmopd.statistics import Spread, bootstrap_means, paired_difference, recovery, spread
 from trustmopd.tables import TextTable, text_table
 
 DRAWS, CONFIDENCE = 2000, 0.95
-#: Averages of an instruction benchmark beside its score: over prompts, and over instructions.
-_DETAILS = ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose")
 
 
-@dataclass(frozen=True)
-class Answers:
-    """One checkpoint's graded responses to one benchmark: each prompt's mean over its samples, and what to know."""
-
-    domain: str
-    by_prompt: dict[str, float]
-    facts: dict[str, Any]
-
-    @property
-    def score(self) -> float:
-        return mean(self.by_prompt.values())
-
-
-#: One checkpoint: benchmark → answers.
-Checkpoint = Mapping[str, Answers]
-
-
-def collect(folders: Sequence[Path]) -> tuple[dict[str, dict[int, Checkpoint]], list[str]]:
-    """Every evaluation below `folders`, as `summarise` takes it, and a sentence on each that is not finished."""
-    methods: dict[str, dict[int, Checkpoint]] = {}
-    places: dict[tuple[str, int], Path] = {}
-    notes = []
-    for record in sorted((path for folder in folders for path in folder.rglob(RECORD)), key=_row_order):
-        folder, run = record.parent, read_record(record.parent)
-        asked = run["benchmarks"]
-        checkpoint = {name: read_answers(folder / f"{name}.jsonl", asked[name]["domain"]) for name in asked}
-        if short := [name for name in asked if checkpoint[name].facts["responses"] < asked[name]["responses"]]:
-            notes.append(f"{folder} is not finished ({', '.join(short)}), and left out.")
-            continue
-        place = places.setdefault((run["method"], run["seed"]), folder)
-        if place.resolve() != folder.resolve():
-            if run["files"] != read_record(place)["files"]:
-                raise ValueError(
-                    f"{place} and {folder} both hold {run['method']!r}, seed {run['seed']}, of different checkpoints. "
-                    "Leave one out."
-                )
-            continue  # the same checkpoint, evaluated for two recipes
-        methods.setdefault(run["method"], {})[run["seed"]] = checkpoint
-    return methods, notes
-
-
-def _row_order(record: Path) -> tuple[bool, bool, str]:
-    """The initial student first, then teachers, then the rest."""
-    name = record.parent.name
-    return name != INITIAL, not name.startswith(TEACHER), str(record)
-
-
-def read_answers(path: Path, domain: str) -> Answers:
-    entries, _ = read_entries(path)
-    by_prompt: dict[str, list[float]] = {}
-    for entry in entries:
-        by_prompt.setdefault(entry["id"], []).append(entry["score"])
-    facts = {
-        "prompts": len(by_prompt),
-        "responses": len(entries),
-        "truncated": sum(entry["truncated"] for entry in entries),
-        "grader_errors": sum("error" in entry["details"] for entry in entries),
-        "mean_tokens": mean(entry["tokens"] for entry in entries) if entries else 0.0,
-    }
-    for name in _DETAILS:
-        found = [entry["details"][name] for entry in entries if name in entry["details"]]
-        flat = [verdict for each in found for verdict in (each if isinstance(each, list) else [each])]
-        if flat:
-            facts[name] = mean(flat)
-    return Answers(domain, {key: mean(scores) for key, scores in by_prompt.items()}, facts)
-
-
-def summarise(methods: Mapping[str, Mapping[int, Checkpoint]], against: str = INITIAL) -> dict[str, Any]:
-    """`methods`: name → seed → checkpoint. Gives each method's domain scores, `overall` and `recovery` (a fraction;
+def summarise(methods: Mapping[str, Mapping[int, Checkpoint]], against: str | None = None) -> dict[str, Any]:
+    """`methods`: name → seed → checkpoint; `against`: the row that differences are taken from, the initial student if
+    it is there. Gives each method's domain scores, `overall` and `recovery` (a fraction;
     None without initial student and teachers), and mappings with the rest. Routed teachers are added: in each domain
     the teacher of that name.
 
@@ -101,7 +31,14 @@ def summarise(methods: Mapping[str, Mapping[int, Checkpoint]], against: str = IN
     routed = _routed(methods, domains)
     references = {name: methods[name] for name in methods if name == INITIAL or name.startswith(TEACHER)}
     every = {**references, **({ROUTED: routed} if routed else {}), **methods}
-    drawn = _draw(every, benchmarks)
+    if against is not None and against not in every:
+        raise ValueError(f"there is no row {against!r} to compare with. Choose from {', '.join(every)}.")
+    other = against or (INITIAL if INITIAL in every else None)
+    by_seed = _draw(every, benchmarks)
+    drawn = {
+        name: {column: np.mean([draws[column] for draws in seeds.values()], axis=0) for column in (*domains, "overall")}
+        for name, seeds in by_seed.items()
+    }
     points = {
         name: {seed: _means(checkpoint, domains) for seed, checkpoint in seeds.items()} for name, seeds in every.items()
     }
@@ -132,8 +69,8 @@ def summarise(methods: Mapping[str, Mapping[int, Checkpoint]], against: str = IN
             "seeds": sorted(seeds),
             "benchmarks": _benchmark_facts(every[name], benchmarks),
         }
-        if against in points and name != against:
-            summary[name]["difference"] = _difference(points, drawn, name, against)
+        if other is not None and name != other:
+            summary[name]["difference"] = {"against": other, **_difference(points, by_seed, name, other)}
     return summary
 
 
@@ -144,7 +81,8 @@ def write_scores(out: Path, summary: Mapping[str, Any]) -> Path:
 
 
 def score_table(summary: Mapping[str, Any]) -> TextTable:
-    """Percent, ± standard deviation over seeds; in brackets the interval of the overall score and of the recovery."""
+    """Percent, ± standard deviation over seeds; in brackets the intervals of the overall score, the recovery
+    and the difference."""
     first = next(iter(summary.values()))
     columns = [column for column, value in first.items() if isinstance(value, float) and column != "recovery"]
 
@@ -158,17 +96,31 @@ def score_table(summary: Mapping[str, Any]) -> TextTable:
                 yield "–"
                 continue
             text = Spread(row[column], row["sd"][column], len(row["seeds"])).percent()
-            interval = row["interval"].get(column) if column in ("overall", "recovery") else None
-            yield text if interval is None else f"{text} [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
+            yield _bracketed(text, row["interval"].get(column) if column in ("overall", "recovery") else None)
+        if others:
+            found = row.get("difference")
+            if found is None or found["overall"] is None:
+                yield "–"
+            else:
+                text = Spread(found["overall"], found["sd"], found["n"]).percent()
+                yield _bracketed(text if text.startswith("-") else f"+{text}", found["interval"])
 
-    header = ("", *first["benchmarks"], *columns, "recovery")
+    others = sorted({row["difference"]["against"] for row in summary.values() if "difference" in row})
+    header = ("", *first["benchmarks"], *columns, "recovery", *(f"less {other}" for other in others))
     return text_table(header, (cells(name, row) for name, row in summary.items()))
+
+
+def _bracketed(text: str, interval: Sequence[float] | None) -> str:
+    return text if interval is None else f"{text} [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 
 def _same_benchmarks(methods: Mapping[str, Mapping[int, Checkpoint]]) -> dict[str, str]:
     """Benchmark → domain. A mean over other benchmarks is another quantity, so all checkpoints must have the same."""
-    if not methods:
-        raise ValueError("there is nothing to score: no graded responses were found.")
+    if not any(checkpoint for seeds in methods.values() for checkpoint in seeds.values()):
+        raise ValueError(
+            "there is nothing to score: no benchmark is graded to its end in every row. Run `trustmopd evaluate` "
+            "again: it goes on where it stopped."
+        )
     listed = [
         (f"{name}, seed {seed}", checkpoint) for name, seeds in methods.items() for seed, checkpoint in seeds.items()
     ]
@@ -206,22 +158,22 @@ def _over_seeds(points: Mapping[int, Mapping[str, float]]) -> dict[str, Spread]:
     return {column: spread([point[column] for point in points.values()]) for column in next(iter(points.values()))}
 
 
-def _draw(methods: Mapping[str, Mapping[int, Checkpoint]], benchmarks: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """For each method, arrays of domain and overall scores over resampled prompts."""
+def _draw(
+    methods: Mapping[str, Mapping[int, Checkpoint]], benchmarks: Mapping[str, str]
+) -> dict[str, dict[int, dict[str, Any]]]:
+    """For each method and seed, arrays of domain and overall scores over resampled prompts."""
     domains = list(dict.fromkeys(benchmarks.values()))
-    drawn: dict[str, dict[str, Any]] = {name: {domain: [] for domain in domains} for name in methods}
+    rows = [(name, seed) for name, seeds in methods.items() for seed in seeds]
+    found: dict[tuple[str, int], dict[str, Any]] = {row: {domain: [] for domain in domains} for row in rows}
     for number, (benchmark, domain) in enumerate(benchmarks.items()):
-        prompts = list(next(iter(next(iter(methods.values())).values()))[benchmark].by_prompt)
-        table = [
-            [mean(checkpoint[benchmark].by_prompt[prompt] for checkpoint in seeds.values()) for prompt in prompts]
-            for seeds in methods.values()
-        ]
-        for name, draws in zip(methods, bootstrap_means(table, draws=DRAWS, seed=number).T, strict=True):
-            drawn[name][domain].append(draws)
-    for columns in drawn.values():
-        for domain in domains:
-            columns[domain] = np.mean(columns[domain], axis=0)
-        columns["overall"] = np.mean([columns[domain] for domain in domains], axis=0)
+        answers = [methods[name][seed][benchmark].by_prompt for name, seed in rows]
+        table = [[each[prompt] for prompt in answers[0]] for each in answers]
+        for row, draws in zip(rows, bootstrap_means(table, draws=DRAWS, seed=number).T, strict=True):
+            found[row][domain].append(draws)
+    drawn: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in methods}
+    for (name, seed), columns in found.items():
+        means = {domain: np.mean(columns[domain], axis=0) for domain in domains}
+        drawn[name][seed] = {**means, "overall": np.mean(list(means.values()), axis=0)}
     return drawn
 
 
@@ -231,19 +183,24 @@ def _interval(draws: Any) -> list[float] | None:
     return [float(low), float(high)] if math.isfinite(low) and math.isfinite(high) else None
 
 
-def _difference(points: Mapping[str, Any], drawn: Mapping[str, Any], name: str, against: str) -> dict[str, Any]:
-    """Overall, in the order method − other: by seed where both have several, otherwise of the means."""
-    ours, theirs = ({seed: point["overall"] for seed, point in points[row].items()} for row in (name, against))
-    if len(theirs) == 1:
-        theirs = dict.fromkeys(ours, *theirs.values())
-    paired = paired_difference(ours, theirs)
-    return {
-        "against": against,
-        "overall": paired.mean if paired else None,
-        "sd": paired.sd if paired else None,
-        "n": paired.n if paired else 0,
-        "interval": _interval(drawn[name]["overall"] - drawn[against]["overall"]),
-    }
+def _difference(points: Mapping[str, Any], drawn: Mapping[str, Any], name: str, other: str) -> dict[str, Any]:
+    """Overall, in the order method − other, over the seeds that both have. A side with a single seed, as the initial
+    student, meets every seed of the other. Without a common seed there is no difference."""
+
+    def pair(values: Mapping[str, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
+        ours, theirs = ({seed: value["overall"] for seed, value in values[row].items()} for row in (name, other))
+        if len(theirs) == 1:
+            theirs = dict.fromkeys(ours, *theirs.values())
+        elif len(ours) == 1:
+            ours = dict.fromkeys(theirs, *ours.values())
+        return ours, theirs
+
+    paired = paired_difference(*pair(points))
+    if paired is None:
+        return {"overall": None, "sd": None, "n": 0, "interval": None}
+    ours, theirs = pair(drawn)
+    draws = np.mean([ours[seed] - theirs[seed] for seed in ours if seed in theirs], axis=0)
+    return {"overall": paired.mean, "sd": paired.sd, "n": paired.n, "interval": _interval(draws)}
 
 
 def _benchmark_facts(seeds: Mapping[int, Checkpoint], benchmarks: Mapping[str, str]) -> dict[str, Any]:

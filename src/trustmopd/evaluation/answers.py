@@ -1,0 +1,131 @@
+"""Graded responses read back: of every evaluation below some folders, exactly what was asked of it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from trustmopd.evaluation.journal import by_key, read_entries
+from trustmopd.evaluation.methods import INITIAL, TEACHER
+from trustmopd.evaluation.run_record import RECORD, Asked, read_record
+
+#: Averages of an instruction benchmark beside its score: over prompts, and over instructions.
+_DETAILS = ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One checkpoint's graded responses to one benchmark: each prompt's mean over its samples, and what to know."""
+
+    domain: str
+    by_prompt: dict[str, float]
+    facts: dict[str, Any]
+
+    @property
+    def score(self) -> float:
+        return mean(self.by_prompt.values())
+
+
+#: One checkpoint: benchmark → answers.
+Checkpoint = Mapping[str, Answers]
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """One folder's record (`about`: checkpoint and sampling) and its finished benchmarks."""
+
+    folder: Path
+    about: dict[str, Any]
+    asked: dict[str, Asked]
+    finished: dict[str, Answers]
+
+
+def collect(
+    folders: Sequence[Path], benchmarks: Collection[str] | None = None
+) -> tuple[dict[str, dict[int, Checkpoint]], list[str]]:
+    """Method → seed → checkpoint of every evaluation below `folders`, and a sentence on each thing left out: an
+    evaluation without a finished benchmark; a benchmark that one of the others has not finished. `benchmarks` are
+    those to read, None for all."""
+    found: dict[tuple[str, int], _Evaluation] = {}
+    notes = []
+    short: dict[str, str] = {}
+    records = {record.resolve(): record for folder in folders for record in folder.rglob(RECORD)}
+    for record in sorted(records.values(), key=_row_order):
+        evaluation = _read(record.parent, benchmarks)
+        if not evaluation.asked:
+            continue
+        key = (evaluation.about["method"], evaluation.about["seed"])
+        found[key] = _merged(found[key], evaluation) if key in found else evaluation
+    for key, evaluation in list(found.items()):
+        unfinished = [name for name in evaluation.asked if name not in evaluation.finished]
+        if not evaluation.finished:
+            notes.append(f"{evaluation.folder} is not finished ({', '.join(unfinished)}), and left out.")
+            del found[key]
+            continue
+        short |= {name: str(evaluation.folder) for name in unfinished}
+    notes += [f"{name} is left out of every row: {folder} has not finished it." for name, folder in short.items()]
+    methods: dict[str, dict[int, Checkpoint]] = {}
+    for (method, seed), evaluation in found.items():
+        checkpoint = {name: answers for name, answers in evaluation.finished.items() if name not in short}
+        methods.setdefault(method, {})[seed] = checkpoint
+    return methods, notes
+
+
+def read_answers(path: Path, asked: Asked) -> Answers | None:
+    """None until everything asked is graded. What else the file holds is of an earlier, larger question."""
+    graded = by_key(read_entries(path)[0])
+    wanted = [(prompt, sample) for prompt in asked["ids"] for sample in range(asked["samples"])]
+    if not all(key in graded for key in wanted):
+        return None
+    entries = [graded[key] for key in wanted]
+    by_prompt: dict[str, list[float]] = {}
+    for entry in entries:
+        by_prompt.setdefault(entry["id"], []).append(entry["score"])
+    facts = {
+        "prompts": len(by_prompt),
+        "responses": len(entries),
+        "truncated": sum(entry["truncated"] for entry in entries),
+        "grader_errors": sum("error" in entry["details"] for entry in entries),
+        "mean_tokens": mean(entry["tokens"] for entry in entries),
+    }
+    for name in _DETAILS:
+        found = [entry["details"][name] for entry in entries if name in entry["details"]]
+        flat = [verdict for each in found for verdict in (each if isinstance(each, list) else [each])]
+        if flat:
+            facts[name] = mean(flat)
+    return Answers(asked["domain"], {key: mean(scores) for key, scores in by_prompt.items()}, facts)
+
+
+def _read(folder: Path, benchmarks: Collection[str] | None) -> _Evaluation:
+    about = read_record(folder)
+    asked = {name: each for name, each in about.pop("benchmarks").items() if benchmarks is None or name in benchmarks}
+    answers = {name: read_answers(folder / f"{name}.jsonl", each) for name, each in asked.items()}
+    return _Evaluation(folder, about, asked, {name: each for name, each in answers.items() if each is not None})
+
+
+def _merged(first: _Evaluation, second: _Evaluation) -> _Evaluation:
+    """Two folders of one checkpoint, sampled in one way, make one row; of a benchmark in both, the first counts."""
+    row = f"{first.about['method']!r}, seed {first.about['seed']}"
+    for field in {**first.about, **second.about}:
+        ours, theirs = first.about.get(field), second.about.get(field)
+        if ours != theirs:
+            raise ValueError(
+                f"{first.folder} and {second.folder} both hold {row}, with {field} {ours!r:.80} and {theirs!r:.80}: "
+                "they are not one row. Leave one out."
+            )
+    for name in first.asked.keys() & second.asked.keys():
+        if any(first.asked[name][field] != second.asked[name][field] for field in ("ids", "samples")):
+            raise ValueError(
+                f"{first.folder} and {second.folder} both hold {row}, with other prompts or samples of {name}. Leave "
+                "one out."
+            )
+    return _Evaluation(
+        first.folder, first.about, {**second.asked, **first.asked}, {**second.finished, **first.finished}
+    )
+
+
+def _row_order(record: Path) -> tuple[bool, bool, str]:
+    """The initial student first, then teachers, then the rest."""
+    name = record.parent.name
+    return name != INITIAL, not name.startswith(TEACHER), str(record)
