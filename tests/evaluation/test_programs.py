@@ -137,6 +137,21 @@ def test_asserts_give_the_verdict_that_a_response_deserves(
 
 
 @sandboxed
+def test_a_body_that_completes_a_function_passes_behind_reasoning_too() -> None:
+    humaneval = get_benchmark("humaneval")
+    source = {
+        "task_id": "a",
+        "prompt": "def f(x):\n",
+        "test": "def check(c):\n    assert c(2) == 4",
+        "entry_point": "f",
+    }
+    row = humaneval.row(source, 0)
+    for response in ("    return 2 * x\n", "<think>double</think>\n\n    return 2 * x\n"):
+        assert humaneval.grade(row, response).score == 1
+    assert humaneval.grade(row, "<think>double</think>\n    return 3 * x").score == 0
+
+
+@sandboxed
 @pytest.mark.parametrize("records", ["1 9|-1 9", "0 4|1 9|2 0", "1 9|1 9", "x 4|1 9", "0 4|1 ["])
 def test_a_program_that_sends_records_itself_must_send_each_right_one(records: str) -> None:
     forge = f"""

@@ -1,13 +1,13 @@
 """What a reasoning model thinks is not its answer."""
 
+import re
+
 OPEN, CLOSE = "<think>", "</think>"
 
 
 def strip_reasoning(response: str) -> str:
-    """The response after its reasoning block. Of one that never closes, what stands before it: a response cut short
-    while thinking has no answer."""
+    """The response after its reasoning block, from its first line on with the indentation kept: it may be the body of
+    a function. A block that opens the response and never closes leaves nothing: it was cut short while thinking."""
     if CLOSE in response:
-        return response.rpartition(CLOSE)[2].strip()
-    if OPEN in response:
-        return response.partition(OPEN)[0].strip()
-    return response
+        return re.sub(r"\A(?:[ \t\r]*\n)+", "", response.rpartition(CLOSE)[2]).rstrip()
+    return "" if response.lstrip().startswith(OPEN) else response
