@@ -113,6 +113,55 @@ def test_a_users_own_set_brings_its_grader_by_its_fields(tmp_path: Path) -> None
         get_benchmark(str(write(tmp_path / "none.jsonl", [{"id": "1", "prompt": "?"}])))
 
 
+BAD_ROWS = [
+    ({"answer": 1}, {"answer": None}, "it has no answer"),
+    ({"answer": 1}, {"answer": True}, "answer = True is not text"),
+    ({"answer": 1}, {"answer": " "}, "answer = ' ' is not text"),
+    ({"answer": 1}, {"answer": 1, "prompt": ["hi"]}, "'hi' in its prompt is no message with role and content"),
+    ({"answer": 1}, {"answer": 1, "prompt": [{"role": "user"}]}, "is no message with role and content"),
+    ({"answer": 1}, {"answer": 1, "prompt": []}, "its prompt has no message"),
+    ({"tests": ["assert f(1)"]}, {"tests": []}, "its tests are empty"),
+    ({"tests": ["assert f(1)"]}, {"tests": ["# none"]}, "its tests are empty"),
+    ({"tests": ["assert f(1)"]}, {"tests": ["assert f(1) =="]}, "its tests are not Python"),
+    ({"tests": ["assert f(1)"]}, {"tests": [1]}, "expected str"),
+    ({"input_output": {"inputs": ["1"], "outputs": ["1"]}}, {"input_output": None}, "has no inputs and outputs"),
+    ({"input_output": {"inputs": ["1"], "outputs": ["1"]}}, {"input_output": {"inputs": ["1"]}}, "has no 'outputs'"),
+    (
+        {"input_output": json.dumps({"inputs": ["1"], "outputs": ["1"]})},
+        {"input_output": {"inputs": [], "outputs": []}},
+        "0 inputs with 0 outputs",
+    ),
+    (
+        {"input_output": {"inputs": ["1"], "outputs": ["1"]}},
+        {"input_output": {"inputs": [1], "outputs": ["1"]}},
+        "[1] is not a list of texts",
+    ),
+    (
+        {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+        {"instruction_id_list": ["punctuation:no_comma"]},
+        "it has no 'kwargs'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("good", "bad", "reason"), BAD_ROWS)
+@pytest.mark.filterwarnings("ignore:benchmark")
+def test_a_row_of_ones_own_that_cannot_be_graded_is_malformed(
+    tmp_path: Path, good: dict[str, object], bad: dict[str, object], reason: str
+) -> None:
+    rows = [{"id": "1", "prompt": "?", **good}, {"id": "2", "prompt": "?", **bad}]
+    found = get_benchmark(str(write(tmp_path / "own.jsonl", rows))).load()
+    assert [row["id"] for row in found] == ["1"]
+    (said,) = found.malformed
+    assert "own.jsonl, line 2: " in said and reason in said
+
+
+def test_tests_that_are_written_as_text_are_decoded(tmp_path: Path) -> None:
+    tests = {"inputs": ["1"], "outputs": ["1"]}
+    rows = [{"id": "1", "prompt": "?", "input_output": json.dumps(tests)}]
+    assert get_benchmark(str(write(tmp_path / "own.jsonl", rows))).load()[0]["input_output"] == tests
+
+
 def test_a_grader_that_raises_has_not_passed_and_says_why() -> None:
     def raising(row: object, response: str) -> Grade:
         raise ZeroDivisionError("oh")

@@ -25,10 +25,16 @@ def repeatable() -> Iterator[None]:
             random.setstate(state)
 
 
-def row(source: Mapping[str, Any], number: int) -> Row:
+def check_instructions(source: Mapping[str, Any]) -> None:
     names, arguments = source["instruction_id_list"], source["kwargs"]
+    if not isinstance(names, list) or not isinstance(arguments, list):
+        raise ValueError("its instruction_id_list and its kwargs are not both lists")
     if not names or len(names) != len(arguments):
         raise ValueError(f"{len(names)} instructions with {len(arguments)} sets of arguments")
+
+
+def row(source: Mapping[str, Any], number: int) -> Row:
+    check_instructions(source)
     return {**source, "id": text_of(source, "id", "key"), "prompt": text_of(source, "prompt")}
 
 

@@ -1,10 +1,12 @@
 """A user's own set: a file whose rows have `id`, `prompt` and the fields of one of the graders."""
 
+import ast
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trustmopd.evaluation import mathematics, programs
+from trustmopd.evaluation import instructions, mathematics, programs
 from trustmopd.evaluation.benchmark import Benchmark
 from trustmopd.evaluation.rows import Row, read_local, text_of
 from trustmopd.evaluation.sandbox import check_sandbox
@@ -14,6 +16,59 @@ _GRADERS = {
     "answer": ("math", mathematics.grade_number, mathematics.ready),
     "tests": ("code", programs.grade_asserts, check_sandbox),
     "input_output": ("code", programs.grade_programs, check_sandbox),
+}
+
+
+def _messages(prompt: list[Any]) -> list[Any]:
+    for message in prompt:
+        if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
+            raise ValueError(f"{message!r:.60} in its prompt is no message with role and content")
+    if not prompt:
+        raise ValueError("its prompt has no message")
+    return prompt
+
+
+def _answer(source: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"answer": text_of(source, "answer")}
+
+
+def _tests(source: Mapping[str, Any]) -> Mapping[str, Any]:
+    tests = source["tests"]
+    text = "\n".join(tests) if isinstance(tests, list) else text_of(source, "tests")
+    try:
+        statements = ast.parse(text).body
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"its tests are not Python ({error})") from None
+    if not statements:
+        raise ValueError("its tests are empty")
+    return {"tests": text}
+
+
+def _input_output(source: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = source["input_output"]
+    found = json.loads(found) if isinstance(found, str) else found
+    if not isinstance(found, Mapping):
+        raise ValueError(f"input_output = {found!r:.60} has no inputs and outputs")
+    inputs, outputs = found["inputs"], found["outputs"]
+    for texts in (inputs, outputs):
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"{texts!r:.60} is not a list of texts")
+    if not inputs or len(inputs) != len(outputs):
+        raise ValueError(f"{len(inputs)} inputs with {len(outputs)} outputs")
+    return {"input_output": found}
+
+
+def _instructions(source: Mapping[str, Any]) -> Mapping[str, Any]:
+    instructions.check_instructions(source)
+    return {}
+
+
+#: By the field that a set has: what of a row is checked, and made ready for the grader.
+_FIELDS = {
+    "answer": _answer,
+    "tests": _tests,
+    "input_output": _input_output,
+    "instruction_id_list": _instructions,
 }
 
 
@@ -40,13 +95,8 @@ def own_benchmark(path: Path) -> Benchmark:
         if needs not in source:
             raise ValueError(f"it has no {needs}")
         prompt = source.get("prompt")
-        tests = source.get("tests")
-        return {
-            **source,
-            "id": text_of(source, "id"),
-            "prompt": prompt if isinstance(prompt, list) and prompt else text_of(source, "prompt"),
-            **({"tests": "\n".join(tests)} if isinstance(tests, list) else {}),
-        }
+        checked = _messages(prompt) if isinstance(prompt, list) else text_of(source, "prompt")
+        return {**source, "id": text_of(source, "id"), "prompt": checked, **_FIELDS[needs](source)}
 
     return Benchmark(
         name=name, domain=str(first.get("domain") or domain), row=row, grader=grader, ready=ready, path=path
