@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -245,6 +246,50 @@ def test_a_template_that_opens_the_reasoning_is_seen() -> None:
     tokenizer.chat_template = None
     with pytest.raises(ValueError, match="has no chat template"):
         render(tokenizer, [{"role": "user", "content": "hi"}])
+
+
+def test_a_template_without_a_system_role_gets_its_text_before_the_users() -> None:
+    refuses = (
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + tiny.TEMPLATE
+    )
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    tokenizer = tiny.tokenizer(refuses)
+    folded = [{"role": "user", "content": "be brief\n\nhi"}]
+    assert render(tokenizer, messages) == render(tiny.tokenizer(), folded) != render(tiny.tokenizer(), messages)
+    tokenizer.chat_template = "{{ raise_exception('not today') }}"
+    with pytest.raises(ValueError, match=r"does not take a conversation of system, user \(.*not today\). Mend"):
+        render(tokenizer, messages)
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil"),
+    [
+        ("model.safetensors", lambda content: content[:5000]),
+        ("tokenizer.json", lambda content: b'{"version": "1.0", "model": {"type": "Bogus"}}'),
+        ("tokenizer.json", lambda content: content[:50]),
+        ("config.json", lambda content: b"{}"),
+    ],
+)
+def test_a_broken_checkpoint_is_one_message(world: Path, tmp_path: Path, file: str, spoil: Any) -> None:
+    shutil.copytree(world / "student", tmp_path / "broken")
+    path = tmp_path / "broken" / file
+    path.write_bytes(spoil(path.read_bytes()))
+    said = run(
+        *("evaluate", tmp_path / "broken", "--benchmarks", world / "math_sums.jsonl", "--out", tmp_path / "out"), code=1
+    )
+    assert "cannot load" in said and "that its files are whole" in said and "Traceback" not in said
+
+
+@pytest.mark.filterwarnings("ignore:benchmark")
+def test_every_malformed_row_is_in_the_record(tmp_path: Path) -> None:
+    rows = [{"id": "a", "prompt": "1 + 1?", "answer": 2}, *({"id": f"{i}", "prompt": "?"} for i in range(5))]
+    (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    loaded = load_benchmarks([str(tmp_path / "set.jsonl")], {})
+    evaluate_checkpoint(METHOD, tmp_path / "out", loaded, Sampling(), Echo)
+    malformed = json.loads((tmp_path / "out" / "run.json").read_text())["benchmarks"]["set"]["malformed"]
+    assert [each.rpartition("set.jsonl, ")[2] for each in malformed] == [
+        f"line {i}: it has no answer" for i in range(2, 7)
+    ]
 
 
 def test_one_command_evaluates_every_row_of_a_recipe(world: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -70,8 +71,42 @@ def render(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[list[int], s
             f"{tokenizer.name_or_path!r} has no chat template, so it is unknown how it is asked. Evaluate an instruct "
             "checkpoint, or save its tokenizer with the template it was trained with."
         )
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    text = _templated(tokenizer, messages)
     return tokenizer(text, add_special_tokens=False)["input_ids"], OPEN if text.rstrip().endswith(OPEN) else ""
+
+
+def _templated(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+    """Some templates refuse a system message: then its text goes before the user's."""
+    forms = [messages]
+    if len(messages) > 1 and [message["role"] for message in messages[:2]] == ["system", "user"]:
+        text = f"{messages[0]['content']}\n\n{messages[1]['content']}"
+        forms.append([{"role": "user", "content": text}, *messages[2:]])
+    reasons = []
+    for form in forms:
+        try:
+            return tokenizer.apply_chat_template(form, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template is a program of the checkpoint's, and fails in its own ways
+            reasons.append(_reason(error))
+    roles = ", ".join(message["role"] for message in messages)
+    raise ValueError(
+        f"the chat template of {tokenizer.name_or_path!r} does not take a conversation of {roles} ({reasons[0]}). Mend "
+        "the template, or leave this benchmark out."
+    )
+
+
+@contextmanager
+def _loading(place: str | None) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # safetensors, tokenizers and the Hub's client raise a class for each way to fail
+        raise ValueError(
+            f"cannot load {place!r} ({_reason(error)}). Check the path or Hub id, and that its files are whole."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    said = str(error).strip().partition("\n")[0]
+    return said if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {said}"
 
 
 def seed_of(seed: int, requests: Iterable[Request]) -> int:
@@ -117,16 +152,13 @@ class TransformersEngine(_Batches):
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
         place = source.model or source.adapter
-        try:
+        with _loading(place):
             self.tokenizer = AutoTokenizer.from_pretrained(place, revision=source.revision, padding_side="left")
             model = AutoModelForCausalLM.from_pretrained(place, revision=source.revision, dtype=source.dtype or "auto")
             if source.model and source.adapter:
                 from peft import PeftModel
 
                 model = PeftModel.from_pretrained(model, source.adapter)
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise ValueError(f"cannot load {place!r} ({reason}). Check the path or Hub id, and its files.") from error
         self.model = model.to(device).eval()
         self.size = batch_size
         config = model.config.get_text_config()
@@ -186,9 +218,11 @@ class VLLMEngine(_Batches):
         from transformers import AutoConfig
 
         # vLLM's "auto" would halve the precision of a float32 checkpoint, and answer otherwise than transformers does.
-        stored = AutoConfig.from_pretrained(source.model, revision=source.revision).dtype
+        with _loading(source.model):
+            stored = AutoConfig.from_pretrained(source.model, revision=source.revision).dtype
         dtype = source.dtype or (str(stored).removeprefix("torch.") if stored is not None else "auto")
-        self.llm = LLM(model=source.model, revision=source.revision, dtype=dtype, **options)
+        with _loading(source.model):
+            self.llm = LLM(model=source.model, revision=source.revision, dtype=dtype, **options)
         self.tokenizer = self.llm.get_tokenizer()
         self.context = self.llm.llm_engine.model_config.max_model_len
 
