@@ -9,6 +9,7 @@ from shared_data import real
 
 from trustmopd.evaluation import get_benchmark
 from trustmopd.evaluation.mathematics import TIME_LIMIT, equal, grade_answer, grade_number, last_boxed
+from trustmopd.evaluation.reasoning import strip_reasoning
 
 pytest.importorskip("math_verify")
 
@@ -92,6 +93,13 @@ def test_an_integer_in_every_dress(answer: str, right: bool) -> None:
         ("(1, 2)", "(2, 1)", False),
         ("2x + 1", "1 + 2x", True),
         (r"\text{no solution}", r"\text{no solution}", True),
+        ("1000", r"1\,000", True),
+        ("12", "12 apples", True),
+        ("12", "12 miles per hour", True),
+        ("5", "5 million", False),
+        ("3", "3 full dozens", False),
+        ("2", "2 pi", False),
+        ("5", "5 x", False),
         ("123456789012345678901234567890", "123456789012345678901234567891", False),
     ],
 )
@@ -108,6 +116,12 @@ def test_equal_means_mathematically_equal(reference: str, answer: str, same: boo
         ("51.0", "She pays 51 dollars, which is 25 less than 76", False),
         ("0.5", "It is 1/2.", True),
         ("5", "no number", False),
+        ("3", "He has 10-3 apples", True),
+        ("-3", "He has 10-3 apples", False),
+        ("-3", "It falls to -3 degrees", True),
+        ("5", "The answer is 5 million", False),
+        ("5", "The answer is 5 a day", True),
+        ("5", "The answer is 5 apples", True),
     ],
 )
 def test_word_problems_take_the_last_number_where_there_is_no_box(reference: str, response: str, right: bool) -> None:
@@ -190,6 +204,9 @@ def test_reasoning_is_not_graded() -> None:
     assert aime.grade(row, "<think>\\boxed{70}</think> It is \\boxed{71}").score == 0
     assert aime.grade(row, "perhaps \\boxed{71}</think> It is \\boxed{70}").score == 1
     assert aime.grade(row, "<think>I get \\boxed{70} but let me check").score == 0
+    assert strip_reasoning("<think>x</think>\n \n    return 1\n") == "    return 1"
+    assert strip_reasoning("  <think>\nstill at it") == ""
+    assert strip_reasoning("Wrap it in a <think> tag.") == "Wrap it in a <think> tag."
 
 
 def test_the_real_aime_is_solved_by_its_answers_and_by_nothing_else() -> None:

@@ -6,6 +6,7 @@ import select
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,8 +21,12 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 
 _TOKEN = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\.|\{|\}", re.DOTALL)
 _STATEMENT = re.compile(r"\banswer\b[*\s]*(?:is|:|=)[*\s:=]*([^\n]{1,200})", re.IGNORECASE)
-_NUMBER = re.compile(r"[-−]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?")
-_WITH_UNIT = re.compile(r"([-−]?[\d.,/]*\d)\s+[A-Za-z][A-Za-z ]*\.?")  # 12 apples; math-verify multiplies the letters
+_NUMBER = re.compile(r"(?:(?<!\d)[-−])?\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?")
+_WITH_UNIT = re.compile(r"([-−]?[\d.,/]*\d)\s+([A-Za-z][A-Za-z ]*)\.?")  # 12 apples; math-verify multiplies the letters
+#: Words after a number that are no unit: with them the value is another.
+_FACTORS = {"pi", "squared", "cubed", "factorial"} | {
+    word + ending for word in ("dozen", "hundred", "thousand", "million", "billion", "trillion") for ending in ("", "s")
+}
 _threads = threading.local()
 
 
@@ -59,6 +64,7 @@ def last_boxed(text: str) -> str | None:
 
 def equal(reference: str, answer: str) -> bool | None:
     """Whether two answers are the same; None if that could not be decided in time."""
+    reference, answer = (re.sub(r"(?<=\d)\\,(?=\d)", "", text) for text in (reference, answer))  # 1\,000
     plain = _plain(reference), _plain(answer)
     if plain[0] is not None and plain[1] is not None:
         return plain[0] == plain[1]
@@ -86,14 +92,27 @@ def _statement(text: str) -> str | None:
         return None
     said = re.sub(r"\\[()]", "", statements[-1]).strip(" *$.")
     number = _NUMBER.match(said)
-    return number[0] if number and re.match(r"[\s.,;:!?*$)]|$", said[number.end() :]) else said or None
+    rest = said[number.end() :] if number else ""
+    if not number or not re.match(r"[\s.,;:!?*$)]|$", rest):
+        return said or None
+    word = re.match(r"\s+([A-Za-z]+)\b", rest)
+    return said if word and word[1] not in ("a", "I") and _changes_value([word[1]]) else number[0]
+
+
+def _without_unit(text: str) -> str:
+    """12 of "12 apples"; "12 x", "12 million" and whatever else is no number with its unit stay as they are."""
+    found = _WITH_UNIT.fullmatch(text)
+    return found[1] if found and not _changes_value(found[2].split()) else text
+
+
+def _changes_value(words: Sequence[str]) -> bool:
+    return len(words[0]) == 1 or any(word.lower() in _FACTORS for word in words)
 
 
 def _plain(text: str) -> Fraction | None:
     """The value of text that is a number and nothing else. Leading zeros are of no account, 1,070 is 1070."""
     text = text.strip().strip("$").strip().replace("−", "-").removeprefix("+")
-    if unit := _WITH_UNIT.fullmatch(text):
-        text = unit[1]
+    text = _without_unit(text)
     if not re.fullmatch(r"-?(\d{1,3}(,\d{3})+|\d{1,40})(\.\d{0,40})?", text):
         return None
     return Fraction(text.replace(",", "").removesuffix("."))
@@ -110,8 +129,7 @@ class _Judge:
     def ask(self, reference: str, answer: str) -> bool | None:
         self._await_ready()
         assert self._process.stdin is not None
-        if unit := _WITH_UNIT.fullmatch(answer.strip()):
-            answer = unit[1]
+        answer = _without_unit(answer.strip())
         try:
             self._process.stdin.write(json.dumps([reference.strip(), answer[:2000]]).encode() + b"\n")
             self._process.stdin.flush()
