@@ -35,7 +35,7 @@ PROCESSES = 8
 UNSANDBOXED = "TRUSTMOPD_ALLOW_UNSANDBOXED_CODE"
 
 _RUNNER = Path(__file__).with_name("sandbox_runner.py")
-_OUT_OF_MEMORY = -signal.SIGRTMAX  # how the runner says it
+_OUT_OF_MEMORY = int(signal.SIGRTMAX)  # the runner ends the program by it
 _PROGRAM, _PYTHON, _PACKAGES = "/program.py", "/python", "/packages"
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
@@ -72,8 +72,9 @@ def run_python(code: str, stdin: str = "", *, timeout: float = 6.0, memory_mb: i
         else:
             where, bind, python = f"/proc/self/fd/{program.fileno()}", [], sys.executable
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="trustmopd-"))
-        limits = (memory_mb * 2**20, int(timeout) + 2, PROCESSES if prefix else 0, OUTPUT_LIMIT, uid, report.fileno())
-        runner = [python, "-I", "-S", "-c", _runner(), where, _PACKAGES, *map(str, limits)]
+        limits = (memory_mb * 2**20, int(timeout) + 2, PROCESSES if prefix else 0, OUTPUT_LIMIT)
+        numbers = map(str, (*limits, uid, report.fileno(), _OUT_OF_MEMORY))
+        runner = [python, "-I", "-S", "-c", _runner(), where, _PACKAGES, *numbers]
         began = time.monotonic()
         process = subprocess.Popen(
             [*prefix, *bind, *runner],
@@ -98,7 +99,7 @@ def run_python(code: str, stdin: str = "", *, timeout: float = 6.0, memory_mb: i
         status = "output_limit"
     elif timed_out:
         status = "timeout"
-    elif ended == _OUT_OF_MEMORY:
+    elif ended == -_OUT_OF_MEMORY:
         status = "memory"
     elif ended is None or ended < 0:  # by a signal
         status = "killed"

@@ -4,12 +4,11 @@ the program. When the program ends so does this one, and the kernel ends whateve
 import builtins
 import os
 import resource
-import signal
 import sys
 import types
 
 path, packages = sys.argv[1:3]
-memory, seconds, processes, file_size, uid, report = map(int, sys.argv[3:])
+memory, seconds, processes, file_size, uid, report, out_of_memory = map(int, sys.argv[3:])
 
 
 def limit(**limits: int) -> None:
@@ -47,5 +46,5 @@ try:
     exec(compile(source, "program.py", "exec"), main.__dict__)
 except MemoryError:
     # Any exit code may be the program's own; no honest one ends by this signal.
-    signal.signal(signal.SIGRTMAX, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGRTMAX)
+    os.kill(os.getpid(), out_of_memory)
+    os._exit(1)
