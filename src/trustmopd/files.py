@@ -14,8 +14,11 @@ def write_text(path: str | Path, text: str) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
     return path
 
 
@@ -52,8 +55,9 @@ def check_free(folder: str | Path, *, overwrite: bool = False) -> None:
 
 @contextmanager
 def whole_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """A folder to write into that takes its name only when the block ends well. An older one is replaced last."""
-    path = Path(path)
+    """A folder to write into that takes its name only when the block ends well. An older one is replaced last: the
+    folder that a link points to, and not the link."""
+    path = Path(path).resolve()
     check_free(path, overwrite=overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")

@@ -255,12 +255,12 @@ def test_nothing_is_left_behind_when_writing_fails(config, tmp_path, monkeypatch
 def test_a_set_that_is_there_is_replaced_only_when_asked(config, tmp_path):
     prompt_set = built(config)
     folder = write_prompt_set(prompt_set)
-    (folder / "mine.txt").write_text("note")
+    old = (folder / "card.json").stat().st_ino
     with pytest.raises(OSError, match="holds something already.*--overwrite"):
         write_prompt_set(prompt_set)
-    assert (folder / "mine.txt").exists()
+    assert (folder / "card.json").stat().st_ino == old
     write_prompt_set(prompt_set, overwrite=True)
-    assert not (folder / "mine.txt").exists() and (folder / "card.json").exists()
+    assert (folder / "card.json").stat().st_ino != old
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".out")] == []
 
 

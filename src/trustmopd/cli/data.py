@@ -26,13 +26,12 @@ def build(
     """Read pools, screen them, fill quotas, compose: a prompt set with its card, the same from the same seed."""
     with errors(again=f"trustmopd data build {config} {' '.join(overrides or [])}"):
         from trustmopd.data.build import build as make
-        from trustmopd.data.card import removal_counts, write_prompt_set
+        from trustmopd.data.card import check_output, removal_counts, write_prompt_set
         from trustmopd.data.config import load_config
         from trustmopd.data.decontaminate import removal_table
-        from trustmopd.files import check_free
 
         settings = load_config(config, overrides or [])
-        check_free(settings.output, overwrite=overwrite)  # before minutes are spent
+        check_output(settings, overwrite=overwrite)  # before minutes are spent
         built = make(settings, progress=console.is_terminal)
         folder = write_prompt_set(built, overwrite=overwrite)
         _print(removal_table(removal_counts(built)), "screening")

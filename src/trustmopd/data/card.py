@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 
 from trustmopd.data.build import PromptSet
 from trustmopd.data.compose import donors
-from trustmopd.data.config import Category
+from trustmopd.data.config import Category, DataConfig
 from trustmopd.data.corpora import Pool
 from trustmopd.data.decontaminate import Rule, removal_table
 from trustmopd.data.ngrams import words_of
 from trustmopd.data.prompts import hash_of
 from trustmopd.data.quotas import bucket_of
-from trustmopd.data.records import file_sha256
-from trustmopd.files import whole_folder, write_json, write_text
+from trustmopd.data.records import file_sha256, local_files
+from trustmopd.files import check_free, read_json, whole_folder, write_json, write_text
 from trustmopd.tables import text_table
 
 _SCHEMA = pa.schema(
@@ -34,10 +34,14 @@ _SCHEMA = pa.schema(
 )
 
 
+_WRITTEN = {"prompts.parquet", "prompts.jsonl", "removed.json", "card.json", "README.md"}
+
+
 def write_prompt_set(built: PromptSet, *, overwrite: bool = False) -> Path:
     """The folder appears when all of it is written. The same config and sources give the same bytes, wherever and
     whenever they are built."""
     output = built.config.output
+    check_output(built.config, overwrite=overwrite)
     with whole_folder(output, overwrite=overwrite) as folder:
         prompts = write_records(folder / f"prompts.{built.config.format}", built.records, _SCHEMA)
         write_json(folder / "removed.json", {"removed": _removed(built)})
@@ -45,6 +49,33 @@ def write_prompt_set(built: PromptSet, *, overwrite: bool = False) -> Path:
         write_json(folder / "card.json", card)
         write_text(folder / "README.md", _readme(built, card))
     return output
+
+
+def check_output(config: DataConfig, *, overwrite: bool = False) -> None:
+    """Refuse a folder that must not be replaced, before work is done for it: --overwrite is for prompt sets alone."""
+    output = config.output.resolve()
+    if output == Path.cwd():
+        raise FileExistsError(
+            f"output = {config.output} is the current folder, which cannot be replaced. Name another."
+        )
+    check_free(output, overwrite=overwrite)
+    if not output.is_dir() or not any(output.iterdir()):
+        return
+    named = [(f"pools.{name}", config.pools[name]) for name in config.used_pools]
+    named += [(f"comparison.{name}", source) for name, source in config.comparison.items()]
+    for name, source in named:
+        for file in local_files(source.path, name):
+            if file.resolve().is_relative_to(output):
+                raise ValueError(
+                    f"{name} is read from {file}, inside the output {config.output}. Choose another output."
+                )
+    strangers = sorted(file.name for file in output.iterdir() if file.name not in _WRITTEN)
+    if strangers or not is_card(output / "card.json"):
+        raise FileExistsError(
+            f"{config.output} is no prompt set that was built here ("
+            + (f"it holds {', '.join(strangers[:3])}" if strangers else "it has no card.json of one")
+            + "), so --overwrite does not delete it. Choose another output, or empty the folder yourself."
+        )
 
 
 def write_records(path: Path, records: list[dict[str, Any]], schema: pa.Schema | None = None) -> Path:
@@ -62,6 +93,13 @@ def write_records(path: Path, records: list[dict[str, Any]], schema: pa.Schema |
 def removal_counts(built: PromptSet) -> dict[str, tuple[int, dict[Rule, int]]]:
     """Rows of each candidate pool, and how many each rule removed."""
     return {name: (len(built.pools[name].rows), found.counts) for name, found in built.screenings.items()}
+
+
+def is_card(path: Path) -> bool:
+    try:
+        return {"prompt_hash", "files"} <= read_json(path, what="card", remedy="").keys()
+    except (OSError, ValueError):
+        return False
 
 
 def _removed(built: PromptSet) -> list[dict[str, Any]]:
