@@ -63,14 +63,14 @@ def test_decontaminate_keeps_rows_as_they_are_and_says_what_went(tmp_path):
     rows[4]["question"] = rows[3]["question"].upper()
     comparison = pools.write_jsonl(tmp_path / "eval.jsonl", [{"problem": rows[0]["question"] + "!"}])
     source = pools.write_jsonl(tmp_path / "pool.jsonl", rows)
-    for out in (tmp_path / "kept.jsonl", tmp_path / "kept.parquet"):
+    for out in (tmp_path / "lines" / "kept.jsonl", tmp_path / "table" / "kept.parquet"):
         said = run(
             *("decontaminate", source, "--column", "question", "--against", f"{comparison}:problem", "--out", out),
             *("--parent", "metadata.original_instruction"),
         )
         assert "│ pool.jsonl │ 30 │ 1 │ 0 │ 1 │ 0 │ 28 │" in said
         assert load_prompts(out).to_list() == [row for i, row in enumerate(rows) if i not in (0, 4)]
-        removed = json.loads((tmp_path / "kept.removed.json").read_text())
+        removed = json.loads((out.parent / "kept.removed.json").read_text())
         assert [(each["row"], each["rule"]) for each in removed["removed"]] == [(0, "cross_exact"), (4, "within_exact")]
 
 

@@ -62,3 +62,41 @@ def test_the_current_folder_is_refused_before_any_work(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert "output = . is the current folder" in refused(tmp_path, "build", config, "output=.", "--overwrite")
+
+
+def screen(source, out, *more):
+    return "decontaminate", source, "--against", source.with_name("eval.jsonl"), "--out", out, *more
+
+
+@pytest.fixture
+def source(tmp_path):
+    pools.write_jsonl(tmp_path / "eval.jsonl", [{"prompt": "b"}])
+    pools.write_jsonl(tmp_path / "pool.jsonl", [{"prompt": text} for text in "abc"])
+    return tmp_path / "pool.jsonl"
+
+
+def test_screening_replaces_a_file_only_when_asked(tmp_path, source):
+    out, listing = tmp_path / "kept.jsonl", tmp_path / "kept.removed.json"
+    for there in (out, listing):
+        write_text(there, "mine")
+        assert f"{there} is there already" in refused(tmp_path, *screen(source, out))
+        there.unlink()
+    write_text(out, "mine")
+    run(*screen(source, out, "--overwrite"))
+    assert load_prompts(out)["prompt"][:] == ["a", "c"] and listing.exists()
+
+
+@pytest.mark.parametrize("name", ["pool.jsonl", "./pool.jsonl", "link.jsonl", "eval.jsonl"])
+def test_screening_never_replaces_what_it_reads(tmp_path, source, name):
+    (tmp_path / "link.jsonl").symlink_to(source)
+    said = refused(tmp_path, *screen(source, f"{tmp_path}/{name}", "--overwrite"))
+    assert "among the files that are read" in said
+
+
+def test_the_listing_of_removals_never_replaces_what_is_read(tmp_path, source):
+    write_text(tmp_path / "pool.removed.json", '[{"prompt": "a"}]')
+    said = refused(
+        tmp_path,
+        *screen(source, tmp_path / "pool.parquet", "--overwrite", "--against", tmp_path / "pool.removed.json"),
+    )
+    assert "pool.removed.json would be written" in said

@@ -57,6 +57,7 @@ def decontaminate(
     split: Annotated[str, typer.Option(help="Split of sources on the Hub.")] = "train",
     ngram: Annotated[int, typer.Option(help="Words in an n-gram.")] = 5,
     threshold: Annotated[float, typer.Option(help="Jaccard similarity from which two texts match.")] = 0.8,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it is there already.")] = False,
 ) -> None:
     """Drop candidates that repeat a comparison text or an earlier candidate, exactly: equal, or similar n-grams."""
     with errors():
@@ -72,6 +73,7 @@ def decontaminate(
             split=split,
             ngram=ngram,
             threshold=threshold,
+            overwrite=overwrite,
             progress=console.is_terminal,
         )
         size = len(screened.kept) + len(screened.removed)

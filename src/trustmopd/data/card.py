@@ -1,6 +1,7 @@
 """A prompt set on disk: the prompts, `card.json` and `README.md` that say what it is, and what screening removed."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -43,7 +44,11 @@ def write_prompt_set(built: PromptSet, *, overwrite: bool = False) -> Path:
     output = built.config.output
     check_output(built.config, overwrite=overwrite)
     with whole_folder(output, overwrite=overwrite) as folder:
-        prompts = write_records(folder / f"prompts.{built.config.format}", built.records, _SCHEMA)
+        prompts = folder / f"prompts.{built.config.format}"
+        if built.config.format == "jsonl":
+            write_lines(prompts, built.records)
+        else:
+            write_table(prompts, pa.Table.from_pylist(built.records, schema=_SCHEMA))
         write_json(folder / "removed.json", {"removed": _removed(built)})
         card = _card(built) | {"files": {prompts.name: file_sha256(prompts)}}
         write_json(folder / "card.json", card)
@@ -78,16 +83,19 @@ def check_output(config: DataConfig, *, overwrite: bool = False) -> None:
         )
 
 
-def write_records(path: Path, records: list[dict[str, Any]], schema: pa.Schema | None = None) -> Path:
-    """Parquet or JSON Lines, by the suffix; in place only when whole."""
-    if path.suffix == ".jsonl":
-        return write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
-    if path.suffix != ".parquet":
-        raise ValueError(f"{path} ends in {path.suffix!r}; prompts are written as .parquet or .jsonl.")
+def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> Path:
+    return write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+
+def write_table(path: Path, table: pa.Table) -> Path:
+    """In place only when whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    pq.write_table(pa.Table.from_pylist(records, schema=schema), partial)
-    return partial.replace(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        pq.write_table(table, partial)
+        return partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def removal_counts(built: PromptSet) -> dict[str, tuple[int, dict[Rule, int]]]:

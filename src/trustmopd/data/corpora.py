@@ -137,7 +137,7 @@ def _constraints(record: dict[str, Any], source: Source, where: str) -> tuple[Co
 def _arguments(given: Any, where: str) -> str:
     try:
         given = json.loads(given) if isinstance(given, str) else given
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{where} holds {given[:80]!r}, which is not JSON ({error}). Mend the row.") from None
     if given is not None and not isinstance(given, dict):
         raise ValueError(f"{where} holds {str(given)[:80]!r}, not a mapping of arguments. Mend the row.")
@@ -149,7 +149,7 @@ def _list_at(record: dict[str, Any], column: str, where: str) -> list[Any]:
     """A list, or the JSON text of one, which is how CSV holds it."""
     value = _at(record, column, where)
     if isinstance(value, str):
-        with suppress(json.JSONDecodeError):
+        with suppress(json.JSONDecodeError, RecursionError):
             value = json.loads(value)
     if value is None:
         return []

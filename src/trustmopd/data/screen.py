@@ -1,13 +1,19 @@
 """Decontaminating one file: its rows as they are, without those that repeat others."""
 
+import json
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from trustmopd.data.card import write_records
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trustmopd.data.card import write_lines, write_table
 from trustmopd.data.config import Columns, Source
 from trustmopd.data.corpora import read_pool
 from trustmopd.data.decontaminate import Screening, decontaminate
-from trustmopd.data.records import read_records
+from trustmopd.data.records import local_files, read_records
 from trustmopd.files import write_json
 
 
@@ -21,14 +27,23 @@ def screen_file(
     split: str = "train",
     ngram: int = 5,
     threshold: float = 0.8,
+    overwrite: bool = False,
     progress: bool = False,
 ) -> tuple[Screening, Path]:
     """Write the rows kept, unchanged, to `out`, and what was removed and why beside it."""
-    if out.suffix not in (".jsonl", ".parquet"):
-        raise ValueError(f"--out {out} ends in {out.suffix!r}; rows are written as .jsonl or .parquet.")
     source = Source(path=candidates, split=split, columns=Columns(prompt=column, parent=parent))
+    others = [_comparison(each, split) for each in against]
+    listing = out.with_name(f"{out.stem}.removed.json")
+    _check_out(out, listing, [source, *others], overwrite)
     rows = read_pool("candidates", source, progress=progress).rows
-    comparison = [text for each in against for text in _texts(each, split, progress)]
+    comparison = [
+        row.text for other in others for row in read_pool(f"--against {other.path}", other, progress=progress).rows
+    ]
+    table = None
+    if out.suffix == ".parquet":  # what cannot be written is told before minutes are spent
+        table = _table(source)
+    else:
+        _check_lines(source)
     found = decontaminate(
         [row.text for row in rows],
         comparison,
@@ -38,21 +53,79 @@ def screen_file(
         progress=progress,
     )
     kept = set(found.kept)
-    records = (record for _, record in read_records(source, "candidates"))
-    write_records(out, [record for place, record in enumerate(records) if place in kept])
+    if table is not None:
+        write_table(out, table.filter(pa.array([row in kept for row in range(len(rows))])))
+    else:
+        write_lines(out, (r for row, (_, r) in enumerate(read_records(source, "candidates")) if row in kept))
     removed = [
         {"row": place, "text": rows[place].text, "parent": rows[place].parent}
         | {"rule": rule, "similarity": similarity, "matched": matched}
         for place, rule, matched, similarity in found.removed
     ]
-    listing = write_json(out.with_name(f"{out.stem}.removed.json"), {"counts": found.counts, "removed": removed})
-    return found, listing
+    return found, write_json(listing, {"counts": found.counts, "removed": removed})
 
 
-def _texts(against: str, split: str, progress: bool) -> list[str]:
+def _comparison(against: str, split: str) -> Source:
     """PATH or PATH:COLUMN. A path that is there is taken whole, should it have a colon itself."""
     path, colon, column = against.rpartition(":")
     if not colon or Path(against).exists():
         path, column = against, "prompt"
-    source = Source(path=path, split=split, columns=Columns(prompt=column))
-    return [row.text for row in read_pool(f"--against {path}", source, progress=progress).rows]
+    return Source(path=path, split=split, columns=Columns(prompt=column))
+
+
+def _check_out(out: Path, listing: Path, inputs: Sequence[Source], overwrite: bool) -> None:
+    if out.suffix not in (".jsonl", ".parquet"):
+        raise ValueError(f"--out {out} ends in {out.suffix!r}; rows are written as .jsonl or .parquet.")
+    read = {file.resolve() for source in inputs for file in local_files(source.path, source.path)}
+    for file in (out, listing):
+        if file.resolve() in read:
+            raise ValueError(f"{file} would be written, and is among the files that are read. Choose another --out.")
+        if file.is_dir():
+            raise FileExistsError(f"{file} is a folder. Choose another --out.")
+        if file.exists() and not overwrite:
+            raise FileExistsError(f"{file} is there already. Choose another --out, or say --overwrite to replace it.")
+
+
+def _check_lines(source: Source) -> None:
+    for where, record in read_records(source, "candidates"):
+        for column, value in record.items():
+            try:
+                json.dumps({column: value}, ensure_ascii=False).encode()
+            except (TypeError, ValueError, RecursionError) as error:
+                raise ValueError(
+                    f"candidates: {where}, column {column!r} ({type(value).__name__}) cannot be written as JSON: "
+                    f"{error}. Mend the row or drop the column; from one .parquet file to another everything is kept as it is."
+                ) from None
+
+
+def _table(source: Source) -> pa.Table:
+    """All rows, so that columns and their types do not hang on which are kept."""
+    files = local_files(source.path, "candidates")
+    if files and all(file.suffix == ".parquet" for file in files):  # no detour through Python, which has other types
+        try:
+            return pa.concat_tables([pq.read_table(file) for file in files], promote_options="default")
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"candidates: the files of {source.path} do not make one table: {error}.") from None
+    places, records = zip(*read_records(source, "candidates"), strict=True)
+    columns = dict.fromkeys(column for record in records for column in record)
+    return pa.table({column: _array(column, places, records) for column in columns})
+
+
+def _array(column: str, places: Sequence[str], records: Sequence[dict[str, Any]]) -> pa.Array:
+    values = [record.get(column) for record in records]
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        first = bisect_left(range(1, len(values)), True, key=lambda size: not _one_type(values[:size]))
+        raise ValueError(
+            f"candidates: {places[first]}, column {column!r} holds {str(values[first])[:40]!r}, which does not go into "
+            f"one column of a table with the rows before it ({error}). Mend it, or write .jsonl."
+        ) from None
+
+
+def _one_type(values: list[Any]) -> bool:
+    try:
+        pa.array(values)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+        return False
+    return True
