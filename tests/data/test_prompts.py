@@ -4,9 +4,14 @@ import json
 
 import pytest
 import tiny
+import yaml
+from data import pools
 from datasets import Dataset, DatasetDict
 
 from trustmopd.data import check_labels, check_prompts, load_prompts, prompt_hash
+from trustmopd.data.build import build
+from trustmopd.data.card import write_prompt_set
+from trustmopd.data.config import load_config
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +154,27 @@ def test_the_hash_follows_prompts_and_their_order_and_nothing_else(prompts):
         Dataset.from_dict({"prompt": ["a", "b"]})
     )
     assert prompt_hash(Dataset.from_dict({"prompt": ["ä"]})) != prompt_hash(Dataset.from_dict({"prompt": ["a"]}))
+
+
+def test_a_set_whose_first_ten_megabytes_have_no_constraints_reads_back(tmp_path):
+    """datasets takes the types of JSON from its first 10 MB, and those of an empty list are nobody's."""
+    long = [{"question": f"{i}" * 2_100_000} for i in range(1, 7)]
+    path = pools.small(tmp_path)
+    pools.write_jsonl(tmp_path / "math.jsonl", long)
+    overrides = ["categories.math.count=6", "format=jsonl"]
+    config = yaml.safe_load(path.read_text())
+    config["categories"] = {name: config["categories"][name] for name in ("math", "if")}
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    built = build(load_config(path, overrides))
+    folder = write_prompt_set(built)
+    assert (folder / "prompts.jsonl").stat().st_size > 12e6
+    for where in (folder, folder / "prompts.jsonl"):
+        assert load_prompts(where).to_list() == built.records
+
+
+def test_a_file_of_ones_own_that_changes_its_types_is_told_with_the_reason(tmp_path):
+    rows = [{"prompt": "x" * 6_000_000, "note": []}] * 2 + [{"prompt": "y", "note": [{"a": 1}]}]
+    path = pools.write_jsonl(tmp_path / "a.jsonl", rows)
+    pools.write_jsonl(tmp_path / "card.json", [{"schema_version": 1, "files": {"a.jsonl": "of another day"}}])
+    with pytest.raises(ValueError, match=r"a\.jsonl.*: .*(cast|convert|type)"):
+        load_prompts(path)

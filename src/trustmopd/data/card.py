@@ -16,24 +16,11 @@ from trustmopd.data.config import Category, DataConfig
 from trustmopd.data.corpora import Pool
 from trustmopd.data.decontaminate import Rule, removal_table
 from trustmopd.data.ngrams import words_of
-from trustmopd.data.prompts import hash_of
+from trustmopd.data.prompts import SCHEMA, hash_of
 from trustmopd.data.quotas import bucket_of
 from trustmopd.data.records import file_sha256, local_files
 from trustmopd.files import check_free, read_json, whole_folder, write_json, write_text
 from trustmopd.tables import text_table
-
-_SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
-        ("domain", pa.string()),
-        ("capabilities", pa.list_(pa.string())),
-        ("source", pa.string()),
-        ("source_id", pa.string()),
-        ("constraints", pa.list_(pa.struct([("checker", pa.string()), ("arguments", pa.string())]))),
-    ]
-)
-
 
 _WRITTEN = {"prompts.parquet", "prompts.jsonl", "removed.json", "card.json", "README.md"}
 
@@ -48,7 +35,7 @@ def write_prompt_set(built: PromptSet, *, overwrite: bool = False) -> Path:
         if built.config.format == "jsonl":
             write_lines(prompts, built.records)
         else:
-            write_table(prompts, pa.Table.from_pylist(built.records, schema=_SCHEMA))
+            write_table(prompts, pa.Table.from_pylist(built.records, schema=SCHEMA))
         write_json(folder / "removed.json", {"removed": _removed(built)})
         card = _card(built) | {"files": {prompts.name: file_sha256(prompts)}}
         write_json(folder / "card.json", card)

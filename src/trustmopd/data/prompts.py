@@ -7,8 +7,24 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
+import pyarrow as pa
+from datasets import Dataset, DatasetDict, Features, load_dataset, load_from_disk
 
+from trustmopd.data.records import file_sha256
+from trustmopd.files import read_json
+
+#: The columns of a set that `data build` wrote.
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
+        ("domain", pa.string()),
+        ("capabilities", pa.list_(pa.string())),
+        ("source", pa.string()),
+        ("source_id", pa.string()),
+        ("constraints", pa.list_(pa.struct([("checker", pa.string()), ("arguments", pa.string())]))),
+    ]
+)
 _READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
 
 
@@ -22,26 +38,43 @@ def load_prompts(path: str | Path, split: str = "train") -> Dataset:
                 raise ValueError(
                     f"prompt file {path} ends in {local.suffix!r}; it must be one of {', '.join(_READERS)}."
                 )
-            return load_dataset(_READERS[local.suffix], data_files=str(local), split="train")
+            return _load([local])
         if local.is_dir():
             if (local / "dataset_info.json").is_file() or (local / "dataset_dict.json").is_file():
                 stored = load_from_disk(str(local))
                 return stored[split] if isinstance(stored, DatasetDict) else stored
-            files = sorted(str(file) for file in local.iterdir() if file.suffix in (".parquet", ".jsonl"))
+            files = sorted(file for file in local.iterdir() if file.suffix in (".parquet", ".jsonl"))
             if not files:
                 raise ValueError(
                     f"prompt folder {path} holds no .parquet or .jsonl file. Point to a prompt set or its file."
                 )
-            return load_dataset(_READERS[Path(files[0]).suffix], data_files=files, split="train")
+            return _load(files)
         return load_dataset(str(path), split=split)
     except Exception as error:  # datasets raises a different class for each of its readers and for the Hub
         if type(error) is ValueError:  # ours, above; pyarrow's are subclasses, and do not name the file
             raise
-        reason = str(error).strip().split("\n")[0]
+        # datasets says "an error occurred while generating the dataset"; why is in the cause
+        reason = ": ".join(str(each).strip().split("\n")[0] for each in (error, error.__cause__) if each)
         raise ValueError(
             f"cannot read prompts from {str(path)!r}: {reason}. It must be a prompt file or folder here, or a Hub "
             "dataset id."
         ) from error
+
+
+def _load(files: list[Path]) -> Dataset:
+    """Types are read from the first 10 MB of JSON, where a column may yet be empty: what we wrote has our types."""
+    features = Features.from_arrow_schema(SCHEMA) if all(map(_was_built, files)) else None
+    return load_dataset(_READERS[files[0].suffix], data_files=[str(f) for f in files], split="train", features=features)
+
+
+def _was_built(file: Path) -> bool:
+    """Whether a file is as `data build` wrote it, by the card beside it."""
+    try:
+        card = read_json(file.with_name("card.json"), what="card", remedy="")
+    except (OSError, ValueError):
+        return False
+    written = card.get("files")
+    return isinstance(written, dict) and file.name in written and written[file.name] == file_sha256(file)
 
 
 def check_prompts(dataset: Dataset) -> None:

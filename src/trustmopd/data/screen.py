@@ -34,7 +34,7 @@ def screen_file(
     source = Source(path=candidates, split=split, columns=Columns(prompt=column, parent=parent))
     others = [_comparison(each, split) for each in against]
     listing = out.with_name(f"{out.stem}.removed.json")
-    _check_out(out, listing, [source, *others], overwrite)
+    _check_out(out, listing, {"candidates": source} | {f"--against {other.path}": other for other in others}, overwrite)
     rows = read_pool("candidates", source, progress=progress).rows
     comparison = [
         row.text for other in others for row in read_pool(f"--against {other.path}", other, progress=progress).rows
@@ -73,10 +73,10 @@ def _comparison(against: str, split: str) -> Source:
     return Source(path=path, split=split, columns=Columns(prompt=column))
 
 
-def _check_out(out: Path, listing: Path, inputs: Sequence[Source], overwrite: bool) -> None:
+def _check_out(out: Path, listing: Path, inputs: dict[str, Source], overwrite: bool) -> None:
     if out.suffix not in (".jsonl", ".parquet"):
         raise ValueError(f"--out {out} ends in {out.suffix!r}; rows are written as .jsonl or .parquet.")
-    read = {file.resolve() for source in inputs for file in local_files(source.path, source.path)}
+    read = {file.resolve() for name, source in inputs.items() for file in local_files(source.path, name)}
     for file in (out, listing):
         if file.resolve() in read:
             raise ValueError(f"{file} would be written, and is among the files that are read. Choose another --out.")
@@ -94,7 +94,7 @@ def _check_lines(source: Source) -> None:
             except (TypeError, ValueError, RecursionError) as error:
                 raise ValueError(
                     f"candidates: {where}, column {column!r} ({type(value).__name__}) cannot be written as JSON: "
-                    f"{error}. Mend the row or drop the column; from one .parquet file to another everything is kept as it is."
+                    f"{error}. Mend the row or drop the column; from .parquet to .parquet all is kept as it is."
                 ) from None
 
 
