@@ -102,6 +102,17 @@ def test_a_block_goes_below_the_users_last_message():
     assert messages[-1]["content"] == "c"
 
 
+def test_a_prompt_that_is_answered_already_is_refused_with_its_line_and_a_compared_one_is_not(config, tmp_path):
+    turns = [{"role": "user", "content": "Sum 1 to 9."}, {"role": "assistant", "content": "45"}]
+    path = pools.write_jsonl(tmp_path / "chat.jsonl", [{"prompt": "One."}, {"messages": turns, "prompt": turns}])
+    built(config, f"comparison.evaluation.path={path}", "comparison.evaluation.columns.prompt=prompt")
+    with pytest.raises(
+        ValueError,
+        match=r"pools.math: .*chat.jsonl, line 2, column 'prompt' ends with .* assistant.*pools.math.columns.prompt",
+    ):
+        built(config, f"pools.math.path={path}", "pools.math.columns.prompt=prompt")
+
+
 def test_screened_rows_and_rows_that_a_filter_leaves_out_are_in_no_category(config):
     prompt_set = built(config)
     texts = {text_of(record).split("\n\n")[0] for record in prompt_set.records}

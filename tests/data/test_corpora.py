@@ -90,6 +90,13 @@ GOOD = b'{"prompt": "a", "id": "1"}\n'
             {"checkers": "c", "arguments": "k"},
             ("line 1", "which is not JSON"),
         ),
+        (
+            "a.csv",
+            b"prompt,c,k\na,[],[]\n" + b'a,"[""x""]","[""' + b"[" * 100_000 + b'""]"\n',
+            {"checkers": "c", "arguments": "k"},
+            ("line 3", "recursion"),
+        ),
+        ("a.csv", b"prompt,c\na," + b"[" * 100_000 + b"\n", {"checkers": "c"}, ("line 2", "not a list")),
         ("a.json", b'[{"prompt": "a"},\n {"prompt": }]', {}, ("line 2", "not valid JSON")),
         ("a.json", b'{"prompt": "a"}', {}, ("holds dict, not a list of rows",)),
         ("a.json", b'[{"prompt": "a"},\n {"prompt": "caf\xe9"}]', {}, ("line 2", "not UTF-8")),

@@ -36,7 +36,11 @@ class PromptSet:
 
 def build(config: DataConfig, *, progress: bool = False) -> PromptSet:
     """The prompt set that a config describes: a function of its sources and its seed alone."""
-    pools = {name: read_pool(f"pools.{name}", config.pools[name], progress=progress) for name in config.used_pools}
+    candidates = config.candidate_pools
+    pools = {
+        name: read_pool(f"pools.{name}", config.pools[name], answered=name not in candidates, progress=progress)
+        for name in config.used_pools
+    }
     comparison = {
         name: read_pool(f"comparison.{name}", source, progress=progress) for name, source in config.comparison.items()
     }

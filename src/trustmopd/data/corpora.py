@@ -48,8 +48,9 @@ class Pool:
     files: dict[str, str]  # local files and their sha256
 
 
-def read_pool(name: str, source: Source, *, progress: bool = False) -> Pool:
-    """Every row of a source, checked. `name` is what errors call it, such as pools.math."""
+def read_pool(name: str, source: Source, *, answered: bool = True, progress: bool = False) -> Pool:
+    """Every row of a source, checked. `name` is what errors call it, such as pools.math; `answered` lets conversations
+    end with the assistant, which is well for what is compared and not for what a student is to answer."""
     columns = source.columns
     wanted = [*columns.model_dump(exclude_none=True).values(), *source.where]
     rows: list[Row] = []
@@ -69,6 +70,11 @@ def read_pool(name: str, source: Source, *, progress: bool = False) -> Pool:
             )
         seen[source_id] = where.removeprefix(f"{name}: ")
         row = _row(record, source, source_id, where)
+        if not answered and row.messages[-1]["role"] == "assistant":
+            raise ValueError(
+                f"{where}, column {columns.prompt!r} ends with a turn of the assistant, so there is nothing to answer. "
+                f"Choose another column ({name}.columns.prompt), or drop the last turn."
+            )
         rows.append(row)
         digest.update(json.dumps([source_id, row.messages, row.constraints], ensure_ascii=False).encode() + b"\n")
     if not rows:
