@@ -190,6 +190,16 @@ def test_a_quota_that_cannot_be_filled_says_which_bucket_is_short_and_by_how_muc
     assert [word for word in words if word not in str(refusal.value)] == [], refusal.value
 
 
+def test_a_shortage_names_what_screening_took(config):
+    text = pools.mathematics(120)[0]["question"]
+    with pytest.raises(ValueError) as refusal:
+        built(config, "categories.math.count=84")
+    assert (
+        "7 of the 120 rows of 'math' were removed by screening (cross_exact 7), the first id '0', which matched "
+        f"{text[:60]!r}. Lower a count" in str(refusal.value)
+    )
+
+
 def test_a_shortage_names_the_bucket_of_lengths(tmp_path):
     path = pools.small(tmp_path)
     pools.write_jsonl(tmp_path / "math.jsonl", pools.mathematics(120, low=5, high=10))

@@ -58,6 +58,37 @@ def test_show_prints_prompts_as_they_are(tmp_path):
     assert "unlabelled" in run("show", path)
 
 
+def test_show_neither_draws_emoji_nor_obeys_what_a_prompt_tells_the_terminal(tmp_path):
+    rows = [{"prompt": "Press :key: \x1b[2J\x07 and\r go \x9b1m on.", "domain": ":smile:\x1b[31m"}]
+    said = run("show", pools.write_jsonl(tmp_path / "set.jsonl", rows))
+    assert "Press :key: \\x1b[2J\\x07 and\\r go \\x9b1m on." in said
+    assert said.count(":smile:\\x1b[31m") == 2 and "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    ("row", "category"),
+    [
+        ({"domain": 3}, "3"),
+        ({"domain": 0}, "0"),
+        ({"domain": None}, "unlabelled"),
+        ({"capabilities": "math", "domain": "code"}, "math"),
+        ({"capabilities": [1, 2]}, "1 + 2"),
+        ({"constraints": 2}, "unlabelled"),
+        ({"constraints": "three words"}, "unlabelled"),
+    ],
+)
+def test_show_takes_the_columns_of_other_peoples_sets(tmp_path, row, category):
+    path = pools.write_jsonl(tmp_path / "set.jsonl", [{"prompt": "Sum 1 to 9.", **row}])
+    assert f"│ {category} │ 1 │ 100.0% │ 4 │ 4 │ 0: 1 │" in run("show", path)
+
+
+def test_show_counts_the_text_of_a_message_in_parts(tmp_path):
+    content = [{"type": "image", "text": None}, {"type": "text", "text": "What is this?"}]
+    path = pools.write_jsonl(tmp_path / "set.jsonl", [{"prompt": [{"role": "user", "content": content}]}])
+    said = run("show", path)
+    assert "│ unlabelled │ 1 │ 100.0% │ 3 │" in said and "What is this?" in said
+
+
 def test_decontaminate_keeps_rows_as_they_are_and_says_what_went(tmp_path):
     rows = pools.code(30)
     rows[4]["question"] = rows[3]["question"].upper()

@@ -1,11 +1,12 @@
 """The verbs of prompt sets: data build, data decontaminate, data show."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from trustmopd.cli.common import app, console, errors
 from trustmopd.tables import TextTable
@@ -36,8 +37,8 @@ def build(
         folder = write_prompt_set(built, overwrite=overwrite)
         _print(removal_table(removal_counts(built)), "screening")
         counts = ", ".join(f"{category.count:,} {name}" for name, category in settings.categories.items())
-        console.print(f"[bold]Built {len(built.records):,} prompts[/]: {escape(counts)}.")
-        console.print(f"Set:  {folder}\nCard: {folder / 'README.md'}", soft_wrap=True)
+        console.print(Text(f"Built {len(built.records):,} prompts", "bold") + _plain(f": {counts}."))
+        console.print(_plain(f"Set:  {folder}\nCard: {folder / 'README.md'}"), soft_wrap=True)
 
 
 @data.command(
@@ -78,7 +79,7 @@ def decontaminate(
         )
         size = len(screened.kept) + len(screened.removed)
         _print(removal_table({Path(candidates).name: (size, screened.counts)}), "screening")
-        console.print(f"Kept:    {out}\nRemoved: {listing}", soft_wrap=True)
+        console.print(_plain(f"Kept:    {out}\nRemoved: {listing}"), soft_wrap=True)
 
 
 @data.command(epilog="Example: trustmopd data show data/singlecap --examples 2")
@@ -96,16 +97,21 @@ def show(
         _print(seen.lengths, "words in a prompt")
         for category, texts in seen.examples.items():
             for text in texts:
-                console.rule(escape(category), align="left")
-                console.print(text, markup=False)
+                console.rule(_plain(category), align="left")
+                console.print(_plain(text))
+
+
+def _plain(text: str) -> Text:
+    """As it is: no markup, no :emoji:, and nothing that commands the terminal."""
+    return Text(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: ascii(found[0])[1:-1], text))
 
 
 def _print(table: TextTable, title: str) -> None:
-    shown = Table(title=escape(title), title_justify="left")
+    shown = Table(title=_plain(title), title_justify="left")
     for place, header in enumerate(table.header):
         left = place == 0 or not header  # names, and bars, which have no header
         # Headers of several words give way first: a narrow terminal must not cut a name or a figure.
         shown.add_column(header, justify="left" if left else "right", no_wrap=" " not in header)
     for row in table.rows:
-        shown.add_row(*map(escape, row))
+        shown.add_row(*map(_plain, row))
     console.print(shown)

@@ -137,13 +137,14 @@ def _choose(
             else:
                 chosen[place] = rows[row]
     if short:
-        raise ValueError(_shortage(config, places, screenings, short))
+        raise ValueError(_shortage(config, places, pools, screenings, short))
     return [row for row in chosen if row is not None]
 
 
 def _shortage(
     config: DataConfig,
     places: list[Place],
+    pools: dict[str, Pool],
     screenings: dict[str, Screening],
     short: Counter[tuple[str, int | None, Bucket]],
     most: int = 4,
@@ -156,12 +157,24 @@ def _shortage(
         pool = config.categories[category].pool
         lines.append(f"{category!r}{many}, {length}: {wanted[key]} wanted of pool {pool!r}, short by {missing}")
     asked = Counter(config.categories[place.category].pool for place in places)
-    pools = {config.categories[category].pool for category, _, _ in short}
-    sizes = ", ".join(f"{asked[pool]} of the {len(screenings[pool].kept)} in {pool!r}" for pool in sorted(pools))
+    lacking = sorted({config.categories[category].pool for category, _, _ in short})
+    sizes = ", ".join(f"{asked[pool]} of the {len(screenings[pool].kept)} in {pool!r}" for pool in lacking)
+    screened = "".join(_screened(pool, pools[pool], screenings[pool]) for pool in lacking)
     more = f"; and {len(short) - most} more buckets" if len(short) > most else ""
     return (
-        f"the quotas cannot be filled: {'; '.join(lines)}{more} (all categories together ask for {sizes}). Lower a "
-        "count, match less (`match`, `length_edges`), or add rows to the pool."
+        f"the quotas cannot be filled: {'; '.join(lines)}{more} (all categories together ask for {sizes}). "
+        f"{screened}Lower a count, match less (`match`, `length_edges`), or add rows to the pool."
+    )
+
+
+def _screened(name: str, pool: Pool, found: Screening) -> str:
+    if not found.removed:
+        return ""
+    first = found.removed[0]
+    rules = ", ".join(f"{rule} {count}" for rule, count in found.counts.items() if count)
+    return (
+        f"{len(found.removed)} of the {len(pool.rows)} rows of {name!r} were removed by screening ({rules}), the first "
+        f"id {pool.rows[first.index].source_id!r}, which matched {first.matched_text[:60]!r}. "
     )
 
 

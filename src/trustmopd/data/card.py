@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,10 +149,19 @@ def _counts(built: PromptSet, category: str) -> dict[str, Any]:
     }
 
 
-def user_text(prompt: str | list[dict[str, str]]) -> str:
+def user_text(prompt: str | list[dict[str, Any]]) -> str:
+    """What the user says; of a message in parts (text, image, …) the text."""
     if isinstance(prompt, str):
         return prompt
-    return "\n".join(message["content"] for message in prompt if message["role"] == "user")
+    said = [message["content"] for message in prompt if message["role"] == "user"]
+    return "\n".join(each if isinstance(each, str) else "\n".join(_texts(each)) for each in said)
+
+
+def _texts(parts: Any) -> Iterator[str]:
+    for part in parts if isinstance(parts, list) else [parts]:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str):
+            yield text
 
 
 def _low(item: tuple[Any, int]) -> int:

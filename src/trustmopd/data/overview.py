@@ -32,7 +32,8 @@ def overview(path: str, *, split: str = "train", examples: int = 1) -> Overview:
     for row in dataset:
         category, text = _category(row), user_text(row["prompt"])
         words[category].append(len(words_of(text)))
-        constraints[category][len(row.get("constraints") or ())] += 1
+        given = row.get("constraints")
+        constraints[category][len(given) if isinstance(given, list) else 0] += 1  # another's file, another's meaning
         if len(shown[category]) < examples:
             shown[category].append(text)
     counts = text_table(
@@ -53,7 +54,10 @@ def overview(path: str, *, split: str = "train", examples: int = 1) -> Overview:
 
 
 def _category(row: dict[str, Any]) -> str:
-    return " + ".join(row.get("capabilities") or ()) or row.get("domain") or "unlabelled"
+    capabilities, domain = row.get("capabilities"), row.get("domain")
+    if capabilities:
+        return " + ".join(map(str, capabilities)) if isinstance(capabilities, list) else str(capabilities)
+    return "unlabelled" if domain is None or domain == "" else str(domain)
 
 
 def _histogram(lengths: list[int]) -> TextTable:
