@@ -96,6 +96,7 @@ def small(folder, **changes):
             },
             "blocks": {
                 "path": write_jsonl(folder / "blocks.jsonl", constrained(30)),
+                "licence": "CC0-1.0",
                 "columns": {
                     "prompt": "prompt",
                     "checkers": "instruction_id_list",

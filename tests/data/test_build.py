@@ -165,6 +165,41 @@ def test_composed_prompts_have_the_lengths_of_the_prompts_their_blocks_are_from(
         assert bucket_of(len(words_of(text_of(record))), edges) == bucket_of(len(words_of(donor)), edges)
 
 
+@pytest.mark.parametrize("match", [["constraints", "length"], ["constraints"], ["length"]])
+@pytest.mark.parametrize(("count", "reuse"), [(12, False), (30, False), (47, True)])
+def test_composed_prompts_keep_the_proportions_of_the_prompts_their_blocks_are_from(config, match, count, reuse):
+    edges = [35, 50]
+    records = by_category(
+        built(
+            config,
+            *(f"categories.math-if.count={count}", "categories.math-if.like=blocks", f"length_edges={edges}"),
+            *(f"categories.math-if.match={match}", f"categories.math-if.reuse_blocks={str(reuse).lower()}"),
+        )
+    )["math-if"]
+
+    def cell(constraints, text):
+        length = bucket_of(len(words_of(text)), edges)
+        return tuple({"constraints": len(constraints), "length": length}[each] for each in match)
+
+    given = Counter(cell(row["instruction_id_list"], row["prompt"]) for row in pools.constrained(30))
+    found = Counter(cell(record["constraints"], text_of(record)) for record in records)
+    assert found.total() == count
+    for each, number in given.items():
+        assert abs(found[each] - number * count / 30) < 1
+
+
+def test_numbers_of_constraints_may_be_asked_for_where_blocks_bring_them(config):
+    number = Counter(len(row["instruction_id_list"]) for row in pools.constrained(30))
+    asked = {1: 2, 2: number[2], 3: 1, 4: 0}
+    overrides = [f"categories.math-if.count={sum(asked.values())}", f"categories.math-if.constraints={asked}"]
+    for more in ([], ["categories.math-if.like=blocks", "categories.math-if.match=[length]"]):
+        records = by_category(built(config, *overrides, *more))["math-if"]
+        assert Counter(len(record["constraints"]) for record in records) == {1: 2, 2: number[2], 3: 1}
+    too_many = [f"categories.math-if.count={number[2] + 1}", f"categories.math-if.constraints={{2: {number[2] + 1}}}"]
+    with pytest.raises(ValueError, match=rf"blocks with 2 constraints, and pool 'blocks' has {number[2]}: short by 1"):
+        built(config, *too_many)
+
+
 def test_numbers_of_constraints_may_be_asked_for(config):
     records = by_category(built(config, "categories.if.constraints={1: 5, 2: 8, 3: 12}"))["if"]
     assert Counter(len(record["constraints"]) for record in records) == {1: 5, 2: 8, 3: 12}
@@ -177,6 +212,10 @@ def test_numbers_of_constraints_may_be_asked_for(config):
         (
             ["categories.if.count=150", "categories.if.constraints={1: 0, 2: 0, 3: 150}"],
             ["'if', 3 constraints, any length: 150 wanted", "short by"],
+        ),
+        (
+            ["categories.math.count=999999999"],
+            ["categories.math.count = 999999999: pool 'math' has 120 rows, short by 999999879"],
         ),
         (
             ["categories.math-if.count=31"],

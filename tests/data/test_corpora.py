@@ -101,6 +101,7 @@ GOOD = b'{"prompt": "a", "id": "1"}\n'
         ("a.json", b'{"prompt": "a"}', {}, ("holds dict, not a list of rows",)),
         ("a.json", b'[{"prompt": "a"},\n {"prompt": "caf\xe9"}]', {}, ("line 2", "not UTF-8")),
         ("a.csv", b"prompt,id\na,1\nb\n", {}, ("line 3", "not as many cells")),
+        ("a.csv", b"prompt,id,prompt\na,1,b\n", {}, ("line 1", "'prompt' is there more than once")),
         ("a.csv", b"question,id\na,1\n", {}, ("line 2", "no column 'prompt'", "question, id")),
         ("a.parquet", b"PAR1 cut short", {}, ("cannot be read",)),
         ("a.txt", b"a", {}, (".txt", ".jsonl, .json, .csv, .parquet")),
@@ -157,3 +158,34 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path):
     raw = path.read_bytes()
     path.write_bytes(raw.replace(b"s" * 900, b"\xff" * 900))  # the statistics and one page of that column
     assert read_pool("pools.x", Source(path=str(path))).rows[0].text == "a"
+
+
+def test_text_that_is_not_utf8_inside_a_table_is_named_with_row_and_column(tmp_path):
+    path = tmp_path / "pool.parquet"
+    pq.write_table(
+        pa.table({"prompt": ["a", "b", "xxxxxxxx"], "n": [1, 2, 3]}), path, compression="none", use_dictionary=False
+    )
+    path.write_bytes(path.read_bytes().replace(b"xxxxxxxx", b"\xff" * 8))
+    with pytest.raises(ValueError, match=r"pool.parquet, row 2, column 'prompt': not UTF-8"):
+        read_pool("pools.x", Source(path=str(path)))
+
+
+def test_a_cell_of_a_csv_file_may_be_long_and_numbers_in_it_are_text(tmp_path):
+    (tmp_path / "a.csv").write_text("prompt,level\n" + "x" * 200_000 + ",5\nb,4\n")
+    pool = read_pool("pools.x", Source(path=str(tmp_path / "a.csv"), where={"level": 5}))
+    assert [len(row.text) for row in pool.rows] == [200_000]
+
+
+def test_a_struct_that_is_null_has_no_parent(tmp_path):
+    rows = [{"prompt": "a", "metadata": {"o": "p"}}, {"prompt": "b", "metadata": None}]
+    source = Source(path=pools.write_jsonl(tmp_path / "a.jsonl", rows), columns=Columns(parent="metadata.o"))
+    assert [row.parent for row in read_pool("pools.x", source).rows] == ["p", None]
+
+
+def test_a_folder_with_the_files_of_several_splits_is_refused(tmp_path):
+    for name in ("train-00000-of-00002", "train-00001-of-00002"):
+        pools.write_jsonl(tmp_path / f"{name}.jsonl", [{"prompt": name}])
+    assert len(read_pool("pools.x", Source(path=str(tmp_path))).rows) == 2
+    pools.write_jsonl(tmp_path / "test-00000-of-00001.jsonl", [{"prompt": "of the test"}])
+    with pytest.raises(ValueError, match=r"several splits \(test, train\)"):
+        read_pool("pools.x", Source(path=str(tmp_path)))

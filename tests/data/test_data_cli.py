@@ -52,6 +52,16 @@ def test_a_set_is_not_built_over_another_before_any_work(tmp_path):
     assert len(load_prompts(tmp_path / "out")) == 100, "the old set stays when the new one cannot be built"
 
 
+def test_an_interrupted_build_says_what_is_kept_and_it_is_no_checkpoint(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trustmopd.data.build.decontaminate", interrupted)
+    said = run("build", pools.small(tmp_path), code=130)
+    assert "nothing was written" in said and "checkpoint" not in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_show_prints_prompts_as_they_are(tmp_path):
     path = pools.write_jsonl(tmp_path / "set.jsonl", [{"prompt": "Write [bold]x[/bold] and [/red]."}])
     assert "Write [bold]x[/bold] and [/red]." in run("show", path)
@@ -121,7 +131,8 @@ def test_decontaminate_keeps_rows_as_they_are_and_says_what_went(tmp_path):
         (["categories.math-if.derivation=true"], ["categories.math-if", "Drop one"]),
         (["categories.math-if.like=math"], ["Write like: blocks"]),
         (["categories.if.constraints={1: 3}"], ["add up to 3, not to count = 25"]),
-        (["pools.math.licence=null"], ["pools.math.licence is missing"]),
+        (["pools.math.licence=null"], ["pools.math.licence is missing, and its prompts"]),
+        (["pools.blocks.licence=null"], ["pools.blocks.licence is missing, and its blocks"]),
         (["length_edges=[10, 5]"], ["length_edges = [10, 5]", "ascending"]),
         (["seed=one"], ["seed = 'one'"]),
         (["decontamination.threshold=2"], ["decontamination.threshold = 2"]),

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from data.brute_force import brute_force, jaccard, letters_and_digits, ngrams
 from hypothesis import example, given, settings
@@ -266,3 +267,8 @@ def test_what_cannot_be_screened_is_named(arguments, options, words):
 def test_nothing_against_nothing_is_nothing():
     assert agree([], []).kept == []
     assert agree(["", "?", "a"], [""]).kept == [2]
+
+
+def test_parents_may_be_an_array():
+    found = decontaminate(["a", "b"], ["p"], parents=np.array(["p", "q"]))
+    assert found.kept == [1]

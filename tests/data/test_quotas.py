@@ -1,6 +1,7 @@
 """Quotas are filled whenever they can be, and proportions add up."""
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -49,6 +50,20 @@ def test_rows_change_hands_along_a_chain_so_that_the_last_need_is_filled():
 def test_a_large_shortage_is_told_soon():
     needs = [Need(length=Bucket(0, 5))] * 4000 + [Need()] * 4000
     assert fill(needs, [(words % 50, 0) for words in range(20_000)]).count(None) == 2000
+
+
+@pytest.mark.timeout(20)
+def test_thousands_of_needs_of_hundreds_of_kinds_that_all_can_be_filled_are_filled_soon():
+    """What composition asks: a fine bucket, less the words of each block."""
+    rng = random.Random(3)
+    rows = [(min(600, int(rng.lognormvariate(4, 0.7))), 0) for _ in range(5200)]
+    blocks = [rng.randint(5, 110) for _ in range(5000)]
+    needs = [
+        Need(length=bucket_of(words + block, range(20, 700, 20)).without(block))
+        for (words, _), block in zip(rng.sample(rows, 5000), blocks, strict=True)
+    ]
+    assert len(set(needs)) > 200
+    assert None not in fill(needs, rows)
 
 
 @given(st.integers(0, 10_000), st.dictionaries(st.text(max_size=3), st.integers(0, 100), min_size=1, max_size=8))

@@ -13,6 +13,7 @@ from trustmopd.tables import TextTable
 
 data = typer.Typer(no_args_is_help=True, help="Prompt sets: build, screen, look at them.")
 app.add_typer(data, name="data")
+_KEPT = "nothing was written, and files that were there"
 
 
 @data.command(epilog="Example: trustmopd data build recipes/data/singlecap.yaml pools.math.path=my-problems.jsonl")
@@ -25,7 +26,7 @@ def build(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a set that is there already.")] = False,
 ) -> None:
     """Read pools, screen them, fill quotas, compose: a prompt set with its card, the same from the same seed."""
-    with errors(again=f"trustmopd data build {config} {' '.join(overrides or [])}"):
+    with errors(again=f"trustmopd data build {config} {' '.join(overrides or [])}", kept=_KEPT):
         from trustmopd.data.build import build as make
         from trustmopd.data.card import check_output, removal_counts, write_prompt_set
         from trustmopd.data.config import load_config
@@ -61,7 +62,7 @@ def decontaminate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it is there already.")] = False,
 ) -> None:
     """Drop candidates that repeat a comparison text or an earlier candidate, exactly: equal, or similar n-grams."""
-    with errors():
+    with errors(kept=_KEPT):
         from trustmopd.data.decontaminate import removal_table
         from trustmopd.data.screen import screen_file
 
@@ -89,7 +90,7 @@ def show(
     split: Annotated[str, typer.Option(help="Split of a stored or Hub dataset.")] = "train",
 ) -> None:
     """Counts, lengths and examples of a prompt set, by category."""
-    with errors():
+    with errors(kept=_KEPT):
         from trustmopd.data.overview import overview
 
         seen = overview(path, split=split, examples=examples)

@@ -41,6 +41,13 @@ def build(config: DataConfig, *, progress: bool = False) -> PromptSet:
         name: read_pool(f"pools.{name}", config.pools[name], answered=name not in candidates, progress=progress)
         for name in config.used_pools
     }
+    for name, category in config.categories.items():
+        size = len(pools[category.pool].rows)
+        if category.count > size:
+            raise ValueError(
+                f"categories.{name}.count = {category.count}: pool {category.pool!r} has {size} rows, short by "
+                f"{category.count - size}. Lower the count, or add rows to the pool."
+            )
     comparison = {
         name: read_pool(f"comparison.{name}", source, progress=progress) for name, source in config.comparison.items()
     }
@@ -78,26 +85,42 @@ def _screen(
 
 def _places(config: DataConfig, name: str, category: Category, pools: dict[str, Pool]) -> Iterator[Place]:
     """The places of one category, with what each asks of its row."""
-    edges, seed = config.length_edges, config.seed
+    edges = config.length_edges
     if category.blocks:
-        givers = donors(pools[category.blocks].rows)
-        if not givers or (len(givers) < category.count and not category.reuse_blocks):
-            raise ValueError(
-                f"category {name!r} wants {category.count} constraint blocks, and pool {category.blocks!r} has "
-                f"{len(givers)}: short by {category.count - len(givers)}. Lower the count, or set reuse_blocks."
-            )
-        givers = shuffled(givers, seed, f"blocks/{name}", (row.source_id for row in givers))
-        for place in range(category.count):
-            giver = givers[place % len(givers)]
+        for giver, length in _givers(config, name, category, donors(pools[category.blocks].rows)):
             block = giver.block or ""
-            length = bucket_of(giver.words, edges) if category.like and "length" in category.match else Bucket()
-            need = Need(length=length.without(len(words_of(block))))
-            yield Place(name, need, length, giver.constraints, block)
+            yield Place(name, Need(length=length.without(len(words_of(block)))), length, giver.constraints, block)
         return
     block_words = len(words_of(DERIVATION)) if category.derivation else 0
     for (constraints, length), count in _cells(category, pools, edges).items():
         need = Need(constraints, length.without(block_words))
         yield from [Place(name, need, length, block=DERIVATION if category.derivation else None)] * count
+
+
+def _givers(config: DataConfig, name: str, category: Category, rows: list[Row]) -> Iterator[tuple[Row, Bucket]]:
+    """The rows whose blocks are copied, in the proportions that are asked for, and how long each composed prompt is to
+    be. A row gives again only when all of its cell have given."""
+    matched = category.match if category.like else []
+    by_number, by_length = category.constraints is not None or "constraints" in matched, "length" in matched
+    cells: dict[tuple[int | None, Bucket], list[Row]] = {}
+    for row in shuffled(rows, config.seed, f"blocks/{name}", (row.source_id for row in rows)):
+        length = bucket_of(row.words, config.length_edges) if by_length else Bucket()
+        cells.setdefault((len(row.constraints) if by_number else None, length), []).append(row)
+    asked: dict[int | None, int] = {None: category.count} if category.constraints is None else {**category.constraints}
+    for number, count in asked.items():
+        if not count:
+            continue
+        weights = {cell: len(there) for cell, there in cells.items() if number in (None, cell[0])}
+        there = sum(weights.values())
+        if count > there and not (there and category.reuse_blocks):
+            many = "" if number is None else f" with {number} constraint{'s' * (number != 1)}"
+            raise ValueError(
+                f"category {name!r} wants {count} constraint blocks{many}, and pool {category.blocks!r} has {there}: "
+                f"short by {count - there}. Lower the count, or set reuse_blocks."
+            )
+        for cell, share in apportion(count, weights).items():
+            for place in range(share):
+                yield cells[cell][place % len(cells[cell])], cell[1]
 
 
 def _cells(category: Category, pools: dict[str, Pool], edges: list[int]) -> dict[tuple[int | None, Bucket], int]:

@@ -80,8 +80,8 @@ class Category(_Section):
                 f"its block is from. Write like: {self.blocks}, or leave it out."
             )
         if self.constraints is not None:
-            if self.blocks or (self.like and "constraints" in self.match):
-                raise ValueError("its `blocks` or `like` fix the numbers of constraints. Drop `constraints` or those.")
+            if self.like and "constraints" in self.match:
+                raise ValueError("its `like` fixes the numbers of constraints. Drop `constraints`, or match: [length].")
             if sum(self.constraints.values()) != self.count:
                 raise ValueError(
                     f"its `constraints` add up to {sum(self.constraints.values())}, not to count = {self.count}. "
@@ -123,9 +123,11 @@ class DataConfig(_Section):
                         f"categories.{name}.{field} = {given!r}: no pool has this name. Choose from "
                         f"{', '.join(self.pools)}."
                     )
-        for name in self.candidate_pools:
-            if self.pools[name].licence is None:
-                raise ValueError(f"pools.{name}.licence is missing, and its prompts go into the set. Give the licence.")
+        lending = {category.blocks for category in self.categories.values()}
+        for name, pool in self.pools.items():
+            if pool.licence is None and (name in self.candidate_pools or name in lending):
+                what = "blocks" if name in lending else "prompts"
+                raise ValueError(f"pools.{name}.licence is missing, and its {what} go into the set. Give the licence.")
         return self
 
     @property

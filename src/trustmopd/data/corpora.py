@@ -59,8 +59,9 @@ def read_pool(name: str, source: Source, *, answered: bool = True, progress: boo
     number = -1
     records = read_records(source, name, wanted)
     for number, (where, record) in enumerate(tqdm(records, desc=f"reading {name}", disable=not progress)):
+        text = ".csv, line" in where
         where = f"{name}: {where}"
-        if not all(_at(record, column, where) in _as_list(value) for column, value in source.where.items()):
+        if not all(_is_one_of(_at(record, column, where), value, text) for column, value in source.where.items()):
             continue
         source_id = str(number) if columns.id is None else _identifier(_at(record, columns.id, where), where)
         if source_id in seen:
@@ -189,10 +190,14 @@ def _at(record: dict[str, Any], column: str, where: str) -> Any:
             value = [each[part] for each in value]
         elif isinstance(value, dict) and part in value:
             value = value[part]
+        elif value is None and part != column.split(".")[0]:
+            return None  # a struct that is null has null fields
         else:
             raise ValueError(no_column(where, column, list(value) if isinstance(value, dict) else [repr(value)[:80]]))
     return value
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+def _is_one_of(value: Any, wanted: Any, text: bool) -> bool:
+    """`text`: the file holds nothing else, as CSV does, and 5 is written "5" in it."""
+    values = wanted if isinstance(wanted, list) else [wanted]
+    return value in values or (text and value in [str(each) for each in values])

@@ -183,7 +183,11 @@ def _check(
         raise ValueError(
             f"{len(parents)} parents for {len(candidates)} candidates: give one each, None where there is none."
         )
-    for name, texts in (("candidates", candidates), ("comparison", comparison), ("parents", parents or ())):
+    for name, texts in (
+        ("candidates", candidates),
+        ("comparison", comparison),
+        ("parents", () if parents is None else parents),
+    ):
         if isinstance(texts, str):
             raise ValueError(f"{name} is one text; give a sequence of texts: [{texts[:40]!r}].")
         for index, text in enumerate(texts):

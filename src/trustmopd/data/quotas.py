@@ -71,10 +71,14 @@ def fill(needs: Sequence[Need], rows: Sequence[tuple[int, int]]) -> list[int | N
     The most demanding needs choose first, each the first row that fits. Where none is left, rows change hands along an
     augmenting path: this is maximum bipartite matching, so a shortage is the pool's and not the order's.
     """
-    words, constraints = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-    fitting = {need: np.flatnonzero(need.fits(words, constraints)).tolist() for need in set(needs)}
+    kinds = {row: kind for kind, row in enumerate(dict.fromkeys(rows))}  # equal rows fit the same needs
+    kind_of = [kinds[row] for row in rows]
+    words, constraints = np.array(list(kinds), dtype=np.int64).reshape(-1, 2).T
+    right = {need: need.fits(words, constraints) for need in set(needs)}
+    fitting = {need: np.flatnonzero(fits[kind_of]).tolist() for need, fits in right.items()}
     chosen: list[int | None] = [None] * len(needs)
-    holder: dict[int, int] = {}  # row → need that has it; a row once held stays held
+    holder: dict[int, int] = {}  # row → place that has it; a row once held stays held
+    held: list[dict[Need, dict[int, None]]] = [{} for _ in kinds]  # of each kind: by whom, and which rows
     passed: Counter[Need] = Counter()  # rows at the head of `fitting` known to be held
 
     def free_row(need: Need) -> int | None:
@@ -83,25 +87,36 @@ def fill(needs: Sequence[Need], rows: Sequence[tuple[int, int]]) -> list[int | N
             passed[need] += 1
         return there[passed[need]] if passed[need] < len(there) else None
 
+    def give(row: int, place: int) -> None:
+        if row in holder:
+            before = held[kind_of[row]][needs[holder[row]]]
+            del before[row]
+            if not before:
+                del held[kind_of[row]][needs[holder[row]]]
+        chosen[place], holder[row] = row, place
+        held[kind_of[row]].setdefault(needs[place], {})[row] = None
+
     hopeless: set[Need] = set()  # no path leads from them to a free row, and none ever will
     for first in sorted(range(len(needs)), key=lambda place: len(fitting[needs[place]])):
-        reached: dict[Need, tuple[Need, int, int] | None] = {needs[first]: None}  # (from, place that gives up, its row)
+        reached: dict[Need, tuple[Need, int] | None] = {needs[first]: None}  # (who asks, the row that is given up)
         queue = deque(need for need in reached if need not in hopeless)
+        unseen = np.ones(len(kinds), bool)
         while queue:
             need = queue.popleft()
             row = free_row(need)
             if row is not None:
                 while (step := reached[need]) is not None:  # each on the path takes a row and hands on its own
-                    need, place, given_up = step
-                    chosen[place], holder[row] = row, place
+                    need, given_up = step
+                    give(row, holder[given_up])
                     row = given_up
-                chosen[first], holder[row] = row, first
+                give(row, first)
                 break
-            for held in fitting[need]:
-                other = needs[holder[held]]
-                if other not in reached:
-                    reached[other] = (need, holder[held], held)
-                    queue.append(other)
+            for kind in np.flatnonzero(right[need] & unseen).tolist():
+                for other, theirs in held[kind].items():
+                    if other not in reached:
+                        reached[other] = (need, next(iter(theirs)))
+                        queue.append(other)
+            unseen &= ~right[need]
         else:
             hopeless |= reached.keys()
     return chosen

@@ -4,14 +4,18 @@ import csv
 import hashlib
 import io
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trustmopd.data.config import Source
 
+_SHARD = re.compile(r"(\w+)-\d{5}-of-\d{5}[.-]")  # train-00000-of-00002.parquet, as the Hub names them
 Record = tuple[str, dict[str, Any]]  # where it stands, for messages; and what it holds
 
 
@@ -26,6 +30,12 @@ def local_files(path: str, name: str) -> list[Path]:
         there = sorted(file for file in local.iterdir() if file.suffix in _READERS)
         # A prompt set's card is JSON beside its prompts: .json and .csv files count where there are no others.
         files = [file for file in there if file.suffix in (".parquet", ".jsonl")] or there
+        splits = {found[1] for file in files if (found := _SHARD.match(file.name))}
+        if len(splits) > 1:
+            raise ValueError(
+                f"{name}: folder {path} holds files of several splits ({', '.join(sorted(splits))}), and `split` "
+                "chooses among those of the Hub alone. Move those of one split into a folder of their own."
+            )
         if len({file.suffix for file in files}) != 1:
             found = ", ".join(sorted({file.suffix for file in files})) or "none"
             raise ValueError(f"{name}: folder {path} must hold files of one kind ({', '.join(_READERS)}), has {found}.")
@@ -68,7 +78,11 @@ def _json(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
 
 
 def _csv(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
+    csv.field_size_limit(2**31 - 1)  # of the whole process; a prompt may be longer than the 131,072 characters it has
     reader = csv.DictReader(io.StringIO(_decode(path.read_bytes(), str(path)), newline=""))
+    repeated = [column for column, times in Counter(reader.fieldnames or ()).items() if times > 1]
+    if repeated:
+        raise ValueError(f"{path}, line 1: column {repeated[0]!r} is there more than once. Rename or drop one.")
     for row in reader:
         where = f"{path}, line {reader.line_num}"
         if None in row or None in row.values():
@@ -80,9 +94,25 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Record]:
     with pq.ParquetFile(path) as file:
         number = 0
         for batch in file.iter_batches(columns=_top_level(columns, file.schema_arrow.names, str(path))):
-            for row in batch.to_pylist():
+            try:
+                rows = batch.to_pylist()
+            except UnicodeDecodeError:
+                raise ValueError(_not_utf8(batch, path, number)) from None
+            for row in rows:
                 yield f"{path}, row {number}", row
                 number += 1
+
+
+def _not_utf8(batch: pa.RecordBatch, path: Path, first: int) -> str:
+    for column in batch.schema.names:
+        for place, value in enumerate(batch[column]):
+            try:
+                value.as_py()
+            except UnicodeDecodeError as error:
+                return (
+                    f"{path}, row {first + place}, column {column!r}: not UTF-8 ({error.reason}). Mend or drop the row."
+                )
+    return f"{path}: not UTF-8 from row {first}. Mend the file."
 
 
 def _hub(source: Source, name: str, columns: Sequence[str] | None) -> Iterator[Record]:
