@@ -149,6 +149,7 @@ def test_real_pools_become_a_set_end_to_end(tmp_path):
             },
             "blocks": {
                 "path": str(SHARED / "nemo_gym/instruction_following_example.jsonl"),
+                "licence": "Apache-2.0",
                 "columns": {"id": "id", "checkers": "instruction_id_list", "arguments": "kwargs"},
                 "block_after": "\n\n",
             },

@@ -106,8 +106,8 @@ def _givers(config: DataConfig, name: str, category: Category, rows: list[Row]) 
     for row in shuffled(rows, config.seed, f"blocks/{name}", (row.source_id for row in rows)):
         length = bucket_of(row.words, config.length_edges) if by_length else Bucket()
         cells.setdefault((len(row.constraints) if by_number else None, length), []).append(row)
-    asked: dict[int | None, int] = {None: category.count} if category.constraints is None else {**category.constraints}
-    for number, count in asked.items():
+    asked = [(None, category.count)] if category.constraints is None else category.constraints.items()
+    for number, count in asked:
         if not count:
             continue
         weights = {cell: len(there) for cell, there in cells.items() if number in (None, cell[0])}

@@ -30,7 +30,7 @@ def local_files(path: str, name: str) -> list[Path]:
         there = sorted(file for file in local.iterdir() if file.suffix in _READERS)
         # A prompt set's card is JSON beside its prompts: .json and .csv files count where there are no others.
         files = [file for file in there if file.suffix in (".parquet", ".jsonl")] or there
-        splits = {found[1] for file in files if (found := _SHARD.match(file.name))}
+        splits = {shard[1] for file in files if (shard := _SHARD.match(file.name))}
         if len(splits) > 1:
             raise ValueError(
                 f"{name}: folder {path} holds files of several splits ({', '.join(sorted(splits))}), and `split` "
