@@ -193,3 +193,11 @@ def test_a_folder_that_cannot_be_written_to_fails_at_once(tmp_path, monkeypatch)
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="world cannot be written to .* Choose another folder"):
         build_world(tmp_path / "file" / "world", 0, **CUT_DOWN)
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "thesis.py").write_text("")
+    with pytest.raises(ValueError, match="holds something already, and no world's card"):
+        build_world(tmp_path, 0)
+    assert (tmp_path / "code" / "thesis.py").exists()

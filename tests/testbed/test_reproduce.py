@@ -125,18 +125,20 @@ def test_results_of_another_scale_or_world_are_not_mixed_in(finished: Path) -> N
         reproduce(finished, [0], scale=Scale(steps=4))
 
 
-@pytest.mark.parametrize(("text", "seeds"), [("5", [0, 1, 2, 3, 4]), ("0,3,4", [0, 3, 4]), ("1", [0])])
+@pytest.mark.parametrize(("text", "seeds"), [("5", [0, 1, 2, 3, 4]), ("0,3,4", [0, 3, 4]), ("1", [0]), ("7,", [7])])
 def test_seeds_are_a_number_or_a_list(text: str, seeds: list[int]) -> None:
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "x", "1,1", "1,-2", "1.5"])
+@pytest.mark.parametrize("text", ["", "0", "-1", "x", "1,1", "1,-2", "1.5", "1234", "99999999999", "0,4294967296"])
 def test_a_wrong_seed_list_is_told_at_once(text: str) -> None:
     with pytest.raises(ValueError, match="--seeds"):
         parse_seeds(text)
 
 
 def test_an_unknown_method_and_a_folder_that_cannot_be_written_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="leaves nothing to run"):
+        all_cells([0], ["multicap", "routed"])
     with pytest.raises(ValueError, match="--only trsut: no such .*trust"):
         reproduce(tmp_path, [0], only=["trsut"], scale=SMALL)
     (tmp_path / "file").write_text("")

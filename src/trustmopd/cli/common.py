@@ -22,12 +22,13 @@ console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
 
 
 @contextmanager
-def errors(again: str | None = None, kept: str = "whole checkpoints") -> Iterator[None]:
+def errors(again: str | None = None, kept: str | None = "whole checkpoints") -> Iterator[None]:
     """What a user can mend is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it)."""
     try:
         yield
     except KeyboardInterrupt:
-        console.print(f"\nInterrupted; {kept} are kept.{f' Continue with: {again}' if again else ''}", soft_wrap=True)
+        state = f"Interrupted; {kept} are kept." if kept else "Interrupted."
+        console.print(f"\n{state}{f' Continue with: {again}' if again else ''}", soft_wrap=True)
         raise typer.Exit(130) from None
     except (ValueError, OSError, FloatingPointError) as error:
         if os.environ.get("TRUSTMOPD_TRACEBACK"):

@@ -1,5 +1,6 @@
 """The verbs of the small world: quickstart, reproduce, testbed build."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,7 @@ def quickstart(
     ),
 ) -> None:
     """Watch it work, offline, in minutes: three small specialists, one student, trust against uniform weights."""
-    with errors(again=f"trustmopd quickstart --out {out}"):
+    with errors(kept=None):
         from trustmopd.testbed.experiment import STORY
         from trustmopd.testbed.quickstart import quickstart as run
 
@@ -40,9 +41,9 @@ def quickstart(
 @app.command(epilog="Example: trustmopd reproduce testbed --seeds 5 --jobs 2")
 def reproduce(
     what: Annotated[str, typer.Argument(help="What to reproduce: testbed.")],
-    seeds: Annotated[str, typer.Option(help="How many seeds, or a list such as 0,3,4.")] = "5",
+    seeds: Annotated[str, typer.Option(help="How many seeds, or a list: 0,3,4 or 7, for one.")] = "5",
     only: Annotated[list[str] | None, typer.Option(help="A prompt set or method; may be given several times.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Cells to run side by side, each on its share of the cores.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Cells to run side by side, each in one thread.")] = 1,
     world: Annotated[
         Path | None, typer.Option(help="Another world, from `testbed build`.", show_default="shipped")
     ] = None,
@@ -50,9 +51,9 @@ def reproduce(
 ) -> None:
     """The paper's comparison in the small world: every baseline and ablation on both prompt sets. Finished cells
     stay."""
-    options = [f"--only {name}" for name in only or ()] + ([f"--world {world}"] if world else [])
-    again = " ".join(["trustmopd reproduce", what, f"--seeds {seeds} --jobs {jobs} --out {out}", *options])
-    with errors(again, kept="finished cells"):
+    options = [part for name in only or () for part in ("--only", name)] + (["--world", str(world)] if world else [])
+    again = ["trustmopd", "reproduce", what, "--seeds", seeds, "--jobs", str(jobs), "--out", str(out), *options]
+    with errors(shlex.join(again), kept="finished cells"):
         if what != "testbed":
             raise ValueError(f"{what!r} cannot be reproduced here. Choose testbed.")
         from trustmopd.testbed.experiment import World
@@ -76,7 +77,9 @@ def testbed_build(
     ] = None,
 ) -> None:
     """Make the small world's reference and specialists again: supervised training, then GRPO with verified rewards."""
-    with errors(again=f"trustmopd testbed build --out {out} --seed {seed} --regime {regime}"):
+    again = ["trustmopd", "testbed", "build", "--out", str(out), "--seed", str(seed), "--regime", regime]
+    again += ["--reference-of", str(reference_of)] if reference_of else []
+    with errors(shlex.join(again), kept="finished stages"):
         from trustmopd.testbed.build import build_world
         from trustmopd.testbed.reinforcement import REGIMES
 

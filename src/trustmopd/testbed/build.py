@@ -145,6 +145,8 @@ def _weights(card: dict[str, Any], name: str) -> str:
 
 def _open_card(out: Path, settings: dict[str, Any], device: str) -> dict[str, Any]:
     if not (out / CARD).exists():
+        if out.is_dir() and any(out.iterdir()):  # stages replace folders of their names: not a user's own
+            raise ValueError(f"{out} holds something already, and no world's card. Choose an empty folder with --out.")
         name = f"CPU, {platform.machine()}" if device == "cpu" else torch.cuda.get_device_name(device)
         machine = {"device": name, "threads": torch.get_num_threads()}
         versions = {"trustmopd": __version__, "python": platform.python_version()}

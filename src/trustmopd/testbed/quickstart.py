@@ -18,7 +18,7 @@ from trustmopd.testbed.experiment import (
     with_recovery,
     write_scores,
 )
-from trustmopd.testbed.reproduce import quiet
+from trustmopd.testbed.reproduce import check_writable, quiet
 from trustmopd.training.progress import show_progress
 
 PROMPTS = "multicap"  # most of its prompts need two specialists, so trust can be seen to move within a response
@@ -29,6 +29,7 @@ def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = N
     """Everything into `out`: runs, scores.json, tables, figures, report.html. Returns the rows of scores.json."""
     world, scale = world or World(), scale or Scale()
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    check_writable(out)
     quiet()
     # Models this small gain little from a second thread, and wait long for it where the other cores are busy.
     torch.set_num_threads(1)

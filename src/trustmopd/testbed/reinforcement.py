@@ -41,7 +41,7 @@ class Reinforcement:
 
 REGIMES: Mapping[str, Reinforcement] = {
     "moderate": Reinforcement(),
-    # Two regimes in which the method has nothing to gain, or loses.
+    # Two regimes in which the method has less to win (docs/results/testbed.md).
     "overtrained": Reinforcement(max_steps=200, target_reward=0.97),
     "drifting": Reinforcement(max_steps=80, target_reward=None, learning_rate=1e-4, beta=0.02),
 }

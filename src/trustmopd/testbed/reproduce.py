@@ -4,13 +4,16 @@ import json
 import multiprocessing
 import os
 import platform
+import shutil
 import signal
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from multiprocessing.connection import wait
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -21,6 +24,7 @@ from trustmopd.files import read_json, write_json
 from trustmopd.testbed.experiment import METHODS, PROMPT_SETS, Scale, World, make_trainer, reference_scores, run_cell
 from trustmopd.training.diagnosis import diagnose
 
+MOST_SEEDS = 100
 _REMEDY = "Remove the file: the cell is then run again."
 
 
@@ -44,23 +48,34 @@ def all_cells(seeds: Iterable[int], only: Sequence[str] = ()) -> list[Cell]:
             raise ValueError(f"--only {name}: no such prompt set or method. Choose from {', '.join(known)}.")
     sets = [name for name in PROMPT_SETS if name in only] or PROMPT_SETS
     methods = [name for name in METHODS if name in only] or METHODS
-    return [
+    cells = [
         Cell(prompts, method, seed)
         for seed in seeds
         for prompts in sets
         for method in methods
         if not (prompts == "multicap" and method == "routed")
     ]
+    if not cells:
+        raise ValueError(f"--only {' --only '.join(only)} leaves nothing to run: mixed prompts cannot be routed.")
+    return cells
 
 
 def parse_seeds(text: str) -> list[int]:
-    """`5` is the seeds 0 to 4; `0,3,4` is those."""
+    """`5` is the seeds 0 to 4; `0,3,4` is those; `7,` is the seed 7."""
+    text = text.strip()
     try:
-        seeds = [int(part) for part in text.split(",")] if "," in text else list(range(int(text)))
+        seeds = (
+            [int(part) for part in text.rstrip(",").split(",")]
+            if "," in text
+            else list(range(min(int(text), MOST_SEEDS + 1)))
+        )
     except ValueError:
         seeds = []
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ValueError(f"--seeds {text}: give how many (5), or different seeds from 0 up (0,3,4).")
+    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or len(set(seeds)) < len(seeds) or len(seeds) > MOST_SEEDS:
+        raise ValueError(
+            f"--seeds {text}: give how many (5, at most {MOST_SEEDS}), or different seeds from 0 to 2^32 − 1 (0,3,4). "
+            "One seed alone: 7,"
+        )
     return seeds
 
 
@@ -76,6 +91,8 @@ def reproduce(
     """Run the cells that are not there yet, `jobs` at a time, each in a process of its own."""
     world, scale = world or World(), scale or Scale()
     cells = all_cells(seeds, only)
+    # Sums in two threads differ in the last bit from sums in one: the same seeds give the same numbers at any `jobs`.
+    torch.set_num_threads(1)
     prepare(out, world, scale)
     for prompts in sorted({cell.prompts for cell in cells}):
         for method in sorted({cell.method for cell in cells if cell.prompts == prompts}):
@@ -83,10 +100,9 @@ def reproduce(
         _diagnosis(out, world, prompts, scale)
     todo = [cell for cell in cells if not (out / "cells" / f"{cell.name}.json").is_file()]
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    threads = max(1, (os.cpu_count() or 1) // jobs)
     with (
         tqdm(total=len(cells), initial=len(cells) - len(todo), desc="cells", unit="cell") as bar,
-        ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=(threads,)) as workers,
+        ProcessPoolExecutor(jobs, context, initializer=_start_worker) as workers,
     ):
         futures = {workers.submit(_run, cell, out, world, scale): cell for cell in todo}
         try:
@@ -101,14 +117,18 @@ def reproduce(
             raise
 
 
-def prepare(out: Path, world: World, scale: Scale) -> None:
-    """What all cells share: the scale, the machine, and the rows that need no distillation."""
+def check_writable(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / ".writable").touch()
         (out / ".writable").unlink()
     except OSError as error:
         raise ValueError(f"cannot write into {out} ({error.strerror}). Choose another folder with --out.") from error
+
+
+def prepare(out: Path, world: World, scale: Scale) -> None:
+    """What all cells share: the scale, the machine, and the rows that need no distillation."""
+    check_writable(out)
     settings = {"scale": asdict(scale), "world": world.fingerprint()}
     path = out / "references.json"
     if path.is_file():
@@ -124,8 +144,8 @@ def prepare(out: Path, world: World, scale: Scale) -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     average = out / "parameter-average"
-    if not average.is_dir():
-        merge_checkpoints(list(world.teachers.values()), average)
+    shutil.rmtree(average, ignore_errors=True)  # of an interrupted run, perhaps in another world
+    merge_checkpoints(list(world.teachers.values()), average)
     machine = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {platform.machine()}"
     write_json(
         path,
@@ -196,9 +216,18 @@ def load_cells(out: Path) -> list[dict[str, Any]]:
     return [read_json(path, what="cell", remedy=_REMEDY) for path in sorted((out / "cells").glob("*/*/seed-*.json"))]
 
 
-def _start_worker(threads: int) -> None:
+def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides, and says one thing
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed can end nobody: its workers would run what is queued, beside those of a restart."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def quiet() -> None:
