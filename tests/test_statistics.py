@@ -35,3 +35,8 @@ def test_bootstrap_interval_covers_the_mean_as_often_as_it_says():
     assert 165 <= covered <= 193  # 180 expected; the percentile interval is a little narrow at this size
     assert bootstrap_interval([1.0, 1.0]) == (1.0, 1.0)
     assert bootstrap_interval([0, 1, 1], seed=3) == bootstrap_interval([0, 1, 1], seed=3)
+
+
+def test_a_spread_that_holds_a_missing_value_is_missing_and_no_crash() -> None:
+    found = spread([float("nan"), 1.0])
+    assert math.isnan(found.mean) and math.isnan(found.sd) and found.n == 2

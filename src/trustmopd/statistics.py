@@ -1,5 +1,6 @@
 """The few statistics of every comparison: spread over seeds, paired differences, recovery, bootstrap intervals."""
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ class Spread(NamedTuple):
 def spread(values: Sequence[float]) -> Spread:
     if not values:
         raise ValueError("no values to average.")
+    if not all(map(math.isfinite, values)):  # statistics.stdev takes no NaN
+        return Spread(math.nan, math.nan if len(values) > 1 else 0.0, len(values))
     return Spread(mean(values), stdev(values) if len(values) > 1 else 0.0, len(values))
 
 

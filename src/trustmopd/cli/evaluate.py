@@ -89,7 +89,10 @@ def evaluate(
                 partial(make_engine, engine, method.source, batch_size=batch_size, options=options),
                 jobs=jobs or os.cpu_count() or 1,
             )
-        _report([folder], folder, benchmarks={each.benchmark.name for each in loaded})
+        asked = {each.benchmark.name for each in loaded}
+        _report([folder], folder, benchmarks=asked)
+        if recipe is not None:
+            _hand_over(folder, recipe, asked)
 
 
 @app.command(epilog="Example: trustmopd scores runs/trust/evaluation runs/uniform/evaluation --out runs/both")
@@ -137,6 +140,18 @@ def _pairs(data: Sequence[str]) -> dict[str, str]:
     if bad := [each for each, (name, equals, path) in zip(data, pairs, strict=True) if not (name and equals and path)]:
         raise ValueError(f"--data {bad[0]}: not a benchmark and its file. Write it as ifeval=path/to/input_data.jsonl.")
     return {name: path for name, _, path in pairs}
+
+
+def _hand_over(folder: Path, recipe: "Recipe", benchmarks: Collection[str]) -> None:
+    """Each seed's scores into its run directory, where `analyze` and `report` look for them."""
+    from trustmopd.evaluation.answers import collect
+    from trustmopd.evaluation.scores import for_seed, write_scores
+
+    methods, _ = collect([folder], benchmarks)
+    for seed in methods.get(recipe.name, {}):
+        own = recipe.run_directory(seed) / "evaluation" if seed in recipe.seeds else folder
+        if own.resolve() != folder.resolve():
+            write_scores(own, for_seed(methods, recipe.name, seed))
 
 
 def _report(

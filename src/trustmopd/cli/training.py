@@ -109,9 +109,10 @@ def diagnose(
         trainer = trainer_of(loaded, loaded.seeds[0], allocation="trust", calibrated=True)
         found = judge(trainer, rollouts)
         if trainer.accelerator.is_main_process:
-            path = write_json(trainer.run_dir / "diagnosis.json", found.to_dict())
+            # It depends on no seed, and each seed's report shows it.
+            paths = [write_json(loaded.run_directory(s) / "diagnosis.json", found.to_dict()) for s in loaded.seeds]
             _show(found)
-            console.print(f"Saved: {path}")
+            console.print(f"Saved: {', '.join(map(str, paths))}", soft_wrap=True)
 
 
 @app.command(epilog="Example: trustmopd merge recipes/smollm3-3b/singlecap-trust.yaml --out runs/soup")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trustmopd.evaluation.answers import Answers, Checkpoint
-from trustmopd.evaluation.methods import INITIAL, ROUTED, TEACHER
+from trustmopd.evaluation.methods import AVERAGE, INITIAL, ROUTED, TEACHER
 from trustmopd.files import write_json
 from trustmopd.statistics import Spread, bootstrap_means, paired_difference, recovery, spread
 from trustmopd.tables import TextTable, text_table
@@ -72,6 +72,12 @@ def summarise(methods: Mapping[str, Mapping[int, Checkpoint]], against: str | No
         if other is not None and name != other:
             summary[name]["difference"] = {"against": other, **_difference(points, by_seed, name, other)}
     return summary
+
+
+def for_seed(methods: Mapping[str, Mapping[int, Checkpoint]], name: str, seed: int) -> dict[str, Any]:
+    """The rows of one student alone: `summarise` of the reference rows and of this seed, without other students."""
+    references = {row: seeds for row, seeds in methods.items() if row in (INITIAL, AVERAGE) or row.startswith(TEACHER)}
+    return summarise({**references, name: {seed: methods[name][seed]}})
 
 
 def write_scores(out: Path, summary: Mapping[str, Any]) -> Path:
