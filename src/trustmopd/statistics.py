@@ -26,7 +26,7 @@ def spread(values: Sequence[float]) -> Spread:
     if not values:
         raise ValueError("no values to average.")
     if not all(map(math.isfinite, values)):  # statistics.stdev takes no NaN
-        return Spread(math.nan, math.nan if len(values) > 1 else 0.0, len(values))
+        return Spread(sum(values) / len(values), math.nan if len(values) > 1 else 0.0, len(values))
     return Spread(mean(values), stdev(values) if len(values) > 1 else 0.0, len(values))
 
 

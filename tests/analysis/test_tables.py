@@ -9,8 +9,10 @@ from statistics import mean, stdev
 import pytest
 import recorded
 
-from trustmopd.analysis.compare import Comparison, compare, told_apart
-from trustmopd.analysis.run import find_runs, method_name
+from trustmopd.analysis.compare import Comparison, compare
+from trustmopd.analysis.experiment import method_name
+from trustmopd.analysis.identity import told_apart
+from trustmopd.analysis.run import find_runs
 from trustmopd.analysis.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables
 from trustmopd.files import write_json
@@ -19,7 +21,7 @@ TITLE = {"without-mu": "without μ", "gamma-3": "γ = 3"}
 
 
 def tables_of(*paths: Path) -> dict[str, list[dict[str, str]]]:
-    summaries = [summarise_run(run) for run in find_runs(paths)]
+    summaries = told_apart([summarise_run(run) for run in find_runs(paths)])
     tables = all_tables(summaries, compare(summaries))
     return {each.name: list(csv.DictReader(io.StringIO(each.table.to_csv()))) for each in tables}
 
@@ -197,3 +199,74 @@ def test_methods_are_named_as_in_the_paper(config: dict, name: str) -> None:
 def test_summary_is_plain_data(trusting: Path) -> None:
     found: Summary = summarise_run(find_runs([trusting])[0])
     assert json.loads(json.dumps(found.to_dict()))["method"] == "trust"
+
+
+# ---- Runs that are not seeds of one experiment
+
+
+def changed(run: Path, **fields: object) -> Path:
+    """The run with fields of its manifest changed; `config` and `models` are merged."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    for name, value in fields.items():
+        manifest[name] = {**manifest[name], **value} if isinstance(value, dict) else value
+    write_json(run / "manifest.json", manifest)
+    return run
+
+
+def scored(low: float, high: float, own: float) -> dict[str, dict[str, float]]:
+    return {"initial": {"overall": low}, "routed-teachers": {"overall": high}, "mine": {"overall": own}}
+
+
+def test_recovery_is_by_the_teachers_that_a_run_had(tmp_path: Path) -> None:
+    recorded.make_run(tmp_path / "a", steps=1, seed=0, scores=scored(0.2, 0.6, 0.4))
+    recorded.make_run(tmp_path / "b", steps=1, seed=1, scores=scored(0.2, 0.6, 0.5))
+    two = ["math", "code"]
+    recorded.make_run(tmp_path / "c", steps=1, seed=0, teachers=two, groups=[["math"]], scores=scored(0.2, 0.4, 0.4))
+    made = tables_of(tmp_path)
+    assert row(made["main"], "trust")["recovered"] == percent([0.5, 0.75])
+    assert row(made["main"], "trust, teachers math + code")["recovered"] == "100.0"
+    assert row(made["main"], "teachers math + code: routed teachers")["overall"] == "40.0"
+    assert row(made["main"], "teachers math + code + if: routed teachers")["overall"] == "60.0"
+    assert row(made["allocation"], "trust, teachers math + code, math")["if"] == "–"
+
+
+def test_teachers_of_one_name_and_other_weights_are_other_teachers(tmp_path: Path) -> None:
+    for seed, mark in enumerate(("aaaa1", "bbbb2")):
+        run = recorded.make_run(tmp_path / mark, steps=1, seed=seed, scores=scored(0.2, 0.6 + seed / 10, 0.4))
+        models = {"teachers": {name: {"fingerprint": mark if name == "if" else "same"} for name in recorded.TEACHERS}}
+        changed(run, models=models)
+    idle = recorded.make_run(tmp_path / "idle", rule="single", single_teacher="math", steps=1)
+    known = {name: {"fingerprint": "same" if name == "math" else None} for name in recorded.TEACHERS}
+    changed(idle, models={"teachers": known})  # the others were not loaded, and may be those of the first run
+    found = {each[""]: each["recovered"] for each in tables_of(tmp_path)["main"]}
+    assert found["trust"] == "50.0" and found["trust, teachers math + code + if bbbb"] == "40.0"
+
+
+def test_runs_that_differ_in_more_than_their_seed_are_not_averaged_and_none_is_dropped(tmp_path: Path) -> None:
+    for place, rate in enumerate((1e-6, 1e-6, 1e-5)):
+        own = scored(0.2, 0.6, 0.3 + 0.1 * place)
+        where = {"output_dir": f"runs/{place}", "save_steps": place, "max_grad_norm": 1.0}
+        recorded.make_run(tmp_path / str(place), steps=1, seed=place % 2, scores=own, learning_rate=rate, **where)
+    summaries = told_apart([summarise_run(run) for run in find_runs([tmp_path])])
+    assert [run.method for run in summaries] == ["trust", "trust", "trust, learning_rate 1e-05"]
+    assert not compare(summaries).warnings
+    main = tables_of(tmp_path)["main"]
+    assert row(main, "trust")["overall"] == percent([0.3, 0.4])
+    assert row(main, "trust, learning_rate 1e-05")["overall"] == "50.0"
+
+
+def test_reference_rows_that_disagree_are_told_and_each_run_uses_its_own(tmp_path: Path) -> None:
+    recorded.make_run(tmp_path / "a", steps=1, seed=0, scores=scored(0.2, 0.6, 0.4))
+    recorded.make_run(tmp_path / "b", steps=1, seed=1, scores=scored(0.3, 0.6, 0.6))
+    summaries = told_apart([summarise_run(run) for run in find_runs([tmp_path])])
+    (said,) = compare(summaries).warnings
+    assert str(tmp_path / "a") in said and str(tmp_path / "b") in said and "'initial' different scores" in said
+    assert row(tables_of(tmp_path)["main"], "trust")["recovered"] == percent([0.5, 1.0])
+
+
+def test_where_there_is_no_gap_nothing_is_said_to_be_recovered(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        recorded.make_run(tmp_path / str(seed), steps=1, seed=seed, scores=scored(0.2, 0.2, 0.3 + 0.1 * seed))
+    main = tables_of(tmp_path)["main"]
+    assert row(main, "trust")["recovered"] == "–" and row(main, "routed teachers")["recovered"] == "–"
+    assert row(main, "trust")["Δ initial"] == percent([0.1, 0.2], "+")

@@ -1,12 +1,11 @@
 """Several runs side by side, by setting (student and prompts), method and seed. Differences are paired by seed."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from trustmopd.analysis.run import is_reference_row
 from trustmopd.analysis.summary import Summary
-from trustmopd.statistics import Spread, paired_difference, spread
+from trustmopd.statistics import Spread, paired_difference, recovery, spread
 
 FULL, UNIFORM = "trust", "uniform"
 ABLATIONS = ("likelihood", "negative entropy", "teacher–student KL", "without μ", "response-level")
@@ -38,14 +37,14 @@ class Setting:
 
     def gammas(self) -> dict[float, str]:
         """Methods that differ from the full one in gamma alone, by gamma."""
-        names = [name for name in self.methods if name == FULL or name.startswith("γ = ")]
+        names = [name for name in self.methods if name == FULL or (name.startswith("γ = ") and "," not in name)]
         return dict(sorted((next(iter(self.methods[name].values())).gamma, name) for name in names))
 
 
 @dataclass(frozen=True)
 class Comparison:
     settings: list[Setting]
-    references: dict[str, dict[str, dict[str, float]]]  # student → reference row → scores
+    references: dict[tuple[str, str], dict[str, dict[str, float]]]  # student and teachers → reference row → scores
     columns: list[str]
     warnings: list[str]
 
@@ -53,25 +52,34 @@ class Comparison:
     def seeds(self) -> int:
         return max((len(runs) for setting in self.settings for runs in setting.methods.values()), default=0)
 
+    def gains(self, setting: Setting, method: str) -> dict[int, float]:
+        """Overall score minus the initial student's, by seed."""
+        return {seed: score - low for seed, (score, low, _) in self._ends(setting, method).items() if low is not None}
 
-def told_apart(summaries: Sequence[Summary]) -> list[Summary]:
-    """Students or prompt sets of one name that are not the same get a piece of their fingerprint: two files called
-    train.jsonl must not become one setting."""
-    named = list(summaries)
-    for what in ("student", "prompts"):
-        meant: dict[str, set[str]] = {}
-        for run in named:
-            meant.setdefault(getattr(run, what), set()).add(run.fingerprints[what])
-        for place, run in enumerate(named):
-            if len(meant[name := getattr(run, what)]) > 1:
-                change: dict[str, Any] = {what: f"{name} {run.fingerprints[what][:4]}"}
-                named[place] = replace(run, **change)
-    return named
+    def recovered(self, setting: Setting, method: str) -> dict[int, float]:
+        """The share of the way to the routed teachers, by seed; nothing where there is no way to go."""
+        return {
+            seed: recovery(score, low, high)
+            for seed, (score, low, high) in self._ends(setting, method).items()
+            if low is not None and high is not None and low != high
+        }
+
+    def _ends(self, setting: Setting, method: str) -> dict[int, tuple[float, float | None, float | None]]:
+        """Overall score, and those of the initial student and the routed teachers: of the run's own evaluation, or
+        else of one with the same student and teachers."""
+        found = {}
+        for seed, score in setting.overall(method).items():
+            run = setting.methods[method][seed]
+            known = {**self.references.get((run.student, run.team), {}), **run.evaluation}
+            low, high = (known.get(name, {}).get("overall") for name in ("initial", "routed-teachers"))
+            found[seed] = (score, low, high)
+        return found
 
 
 def compare(summaries: Iterable[Summary]) -> Comparison:
     settings: dict[tuple[str, str], Setting] = {}
-    references: dict[str, dict[str, dict[str, float]]] = {}
+    references: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    found_in: dict[tuple[str, str, str], str] = {}
     columns: dict[str, None] = {}
     warnings: list[str] = []
     for run in summaries:
@@ -84,10 +92,15 @@ def compare(summaries: Iterable[Summary]) -> Comparison:
             )
             continue
         seeds[run.seed] = run
-        known = references.setdefault(run.student, {})
+        known = references.setdefault((run.student, run.team), {})
         for name, row in run.evaluation.items():
             if is_reference_row(name):
-                known.setdefault(name, row)
+                place = found_in.setdefault((run.student, run.team, name), run.path)
+                if known.setdefault(name, row) != row:
+                    warnings.append(
+                        f"{run.path} and {place} give '{name}' different scores, with the same student and teachers. "
+                        "Each run's recovery is by its own; evaluate both on the same benchmarks and samples."
+                    )
         for row in (run.own_scores, *known.values()):
             columns |= dict.fromkeys([t for t in run.teachers if t in row])
             columns |= dict.fromkeys([name for name in row if name not in ("overall", "recovery")])
@@ -104,8 +117,8 @@ def differences(setting: Setting, methods: Sequence[str], of: str) -> dict[str, 
 
 
 def _place(method: str) -> tuple[int, str]:
-    first = method.split(" ")[0]
+    plain = method.split(", ")[0]
     for place, name in enumerate(_ORDER):
-        if method == name or first == name:
+        if plain == name or plain.split(" ")[0] == name:
             return place, method
     return len(_ORDER), method

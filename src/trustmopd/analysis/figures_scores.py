@@ -14,11 +14,14 @@ def draw_scores(summaries: Sequence[Summary], comparison: Comparison, folder: Pa
     """Scores by domain, for students and what they started from and aim at."""
     columns: dict[str, dict[str, float]] = {}
     for setting in comparison.settings:
-        known = comparison.references.get(setting.student, {})
         several = len(comparison.references) > 1
-        for name, title in (("initial", "initial student"), ("routed-teachers", "routed teachers")):
-            if name in known:
-                columns[f"{setting.student}\n{title}" if several else title] = known[name]
+        for student, team in dict.fromkeys(
+            (run.student, run.team) for seeds in setting.methods.values() for run in seeds.values()
+        ):
+            known = comparison.references.get((student, team), {})
+            for name, title in (("initial", "initial student"), ("routed-teachers", "routed teachers")):
+                if name in known:
+                    columns[f"{student}\n{team}\n{title}" if several else title] = known[name]
         for method in (UNIFORM, "random", "routed", FULL, *(m for m in setting.methods if m.startswith("single"))):
             if setting.overall(method):
                 means = {
@@ -74,19 +77,22 @@ def draw_ablations(summaries: Sequence[Summary], comparison: Comparison, folder:
 
 
 def draw_gamma(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
-    settings = [setting for setting in comparison.settings if len(setting.gammas()) > 1]
+    settings = [
+        setting
+        for setting in comparison.settings
+        if len(setting.gammas()) > 1 and any(comparison.gains(setting, method) for method in setting.gammas().values())
+    ]
     if not settings:
         return None
     names = [label_in(comparison)(setting, "").rstrip(", ") or setting.prompts for setting in settings]
     look = styles(names)
     with figure(folder / "gamma", 7.2, 2.9, 2) as (scores, sharpness):
         for name, setting in zip(names, settings, strict=True):
-            low = comparison.references.get(setting.student, {}).get("initial", {}).get("overall", 0.0)
             gammas, style = setting.gammas(), look[name]
             gains = {
-                gamma: spread([value - low for value in overall.values()])
+                gamma: spread(list(gained.values()))
                 for gamma, method in gammas.items()
-                if (overall := setting.overall(method))
+                if (gained := comparison.gains(setting, method))
             }
             scores.errorbar(
                 list(gains),
@@ -98,8 +104,8 @@ def draw_gamma(summaries: Sequence[Summary], comparison: Comparison, folder: Pat
                 capsize=3,
                 label=name,
             )
-            if uniform := setting.overall(UNIFORM):
-                level = 100 * (spread(list(uniform.values())).mean - low)
+            if uniform := comparison.gains(setting, UNIFORM):
+                level = 100 * spread(list(uniform.values())).mean
                 scores.axhline(level, color=style["colour"], linestyle="--", linewidth=1)
             weights = {
                 gamma: mean.mean

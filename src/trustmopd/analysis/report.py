@@ -10,10 +10,11 @@ from tqdm.auto import tqdm
 
 from trustmopd.analysis.cases import read_cases
 from trustmopd.analysis.cells import Titled
-from trustmopd.analysis.compare import Comparison, compare, told_apart
+from trustmopd.analysis.compare import Comparison, compare
 from trustmopd.analysis.drawing import Picture
 from trustmopd.analysis.figures import draw_all
 from trustmopd.analysis.figures_trust import the_trusting
+from trustmopd.analysis.identity import told_apart
 from trustmopd.analysis.run import Run
 from trustmopd.analysis.story import next_steps, story
 from trustmopd.analysis.summary import Summary, summarise_run

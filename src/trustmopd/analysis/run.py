@@ -9,15 +9,11 @@ from typing import Any
 
 import yaml
 
+from trustmopd.analysis.experiment import method_name
 from trustmopd.analysis.records import RECORDS, TokenRecords, read_records
 from trustmopd.files import read_json
 
 REFERENCE_ROWS = ("initial", "routed-teachers", "parameter-average")
-SCORES = {
-    "likelihood": "likelihood",
-    "negative_entropy": "negative entropy",
-    "teacher_student_kl": "teacher–student KL",
-}
 _FILES = ("manifest.json", "metrics.jsonl", "calibration.json", RECORDS)
 
 
@@ -201,31 +197,18 @@ class Run:
         return {"student": str(student.get("fingerprint")), "prompts": str(prompts.get("fingerprint"))}
 
     @property
+    def teacher_marks(self) -> dict[str, str | None]:
+        """What the teachers' names stand for; None for one that the rule did not load."""
+        named = self.manifest.get("models", {}).get("teachers", {})
+        return {name: (named.get(name) or {}).get("fingerprint") for name in self.teachers}
+
+    @property
     def finished(self) -> bool:
         limit = self.config.get("max_steps", -1)
         return bool(self.steps) and (limit <= 0 or self.steps[-1]["step"] >= limit)
 
     def records(self, *, candidates: bool = False) -> TokenRecords:
         return read_records(self.path / RECORDS, self.teachers, candidates=candidates)
-
-
-def method_name(config: Mapping[str, Any]) -> str:
-    """As the paper's tables call it: `trust`, or what differs from it."""
-    rule = str(config.get("allocation", "unknown rule"))
-    if rule == "single":
-        return f"single {config.get('single_teacher')}"
-    if rule != "trust":
-        return rule
-    parts = []
-    if (score := config.get("score", "displacement")) != "displacement":
-        parts.append(SCORES.get(score, str(score)))
-    if not config.get("calibrated", True):
-        parts.append("without μ")
-    if config.get("granularity", "token") != "token":
-        parts.append("response-level")
-    if (gamma := float(config.get("gamma", 7.0))) != 7.0:
-        parts.append(f"γ = {gamma:g}")
-    return ", ".join(parts) or "trust"
 
 
 def is_reference_row(name: str) -> bool:

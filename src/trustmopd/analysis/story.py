@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from trustmopd.analysis.compare import FULL, UNIFORM, Comparison, Setting
 from trustmopd.analysis.figures_trust import the_trusting
 from trustmopd.analysis.summary import Summary
-from trustmopd.statistics import recovery, spread
+from trustmopd.statistics import spread
 
 #: A share of the gap below which a student is said to have learnt little, and a mass near what uniform would give.
 LITTLE = 0.25
@@ -38,14 +38,10 @@ def _did_it_work(comparison: Comparison) -> list[str]:
 
 
 def _recovered(setting: Setting, comparison: Comparison) -> dict[str, float]:
-    known = comparison.references.get(setting.student, {})
-    low, high = (known.get(name, {}).get("overall") for name in ("initial", "routed-teachers"))
-    if low is None or high is None or low == high:
-        return {}
     return {
-        method: recovery(spread(list(overall.values())).mean, low, high)
+        method: spread(list(found.values())).mean
         for method in setting.methods
-        if (overall := setting.overall(method))
+        if (found := comparison.recovered(setting, method))
     }
 
 

@@ -13,6 +13,7 @@ from trustmopd.analysis.allocation import (
     summarise,
 )
 from trustmopd.analysis.dynamics import Drift, drift, drift_warnings, series
+from trustmopd.analysis.experiment import setup_of
 from trustmopd.analysis.records import TokenRecords
 from trustmopd.analysis.run import Missing, Run
 from trustmopd.statistics import Spread
@@ -29,7 +30,9 @@ class Summary:
     student: str
     prompts: str
     fingerprints: dict[str, str]
+    setup: dict[str, Any]
     teachers: list[str]
+    teacher_marks: dict[str, str | None]
     gamma: float
     calibrated: bool
     mu: dict[str, float]
@@ -54,6 +57,8 @@ class Summary:
     decontamination: dict[str, Any]
     warnings: list[str]
     missing: list[Missing]
+    #: Names the teachers; set where runs are compared (`identity.py`).
+    team: str = ""
 
     def mean_of(self, name: str) -> float | None:
         """Mean over the steps of a series; None where it was not logged."""
@@ -77,7 +82,9 @@ def summarise_run(run: Run, records: TokenRecords | None = None) -> Summary:
         student=run.student,
         prompts=run.prompts,
         fingerprints=run.fingerprints,
+        setup=setup_of(run.config),
         teachers=teachers,
+        teacher_marks=run.teacher_marks,
         gamma=run.gamma,
         calibrated=bool(run.mu),
         mu=run.mu,

@@ -18,34 +18,20 @@ _REFERENCES = {
 def main_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
     columns = [*comparison.columns, "overall"]
     rows: list[list[str]] = []
+    shown: set[tuple[str, str]] = set()
+    label = label_in(comparison)
     for setting in comparison.settings:
-        known = comparison.references.get(setting.student, {})
-        low, high = (known.get(name, {}).get("overall") for name in ("initial", "routed-teachers"))
-        label = label_in(comparison)
-        if setting is first_of(comparison, setting.student):
-            several = len(comparison.references) > 1
-            for name, row in sorted(known.items(), key=lambda item: _reference_place(item[0])):
-                title = _REFERENCES.get(name, name.replace("teacher-", "teacher "))
-                cells = [f"{100 * row[c]:.1f}" if c in row else NONE for c in columns]
-                rows.append(
-                    [
-                        f"{setting.student}: {title}" if several else title,
-                        *cells,
-                        *_against(row.get("overall"), low, high),
-                    ]
-                )
+        for run in (run for seeds in setting.methods.values() for run in seeds.values()):
+            if (key := (run.student, run.team)) not in shown:
+                shown.add(key)
+                rows += _reference_rows(comparison, key, columns)
         for method in setting.methods:
-            overall = setting.overall(method)
-            if not overall:
+            if not setting.overall(method):
                 continue
             cells = [percent(setting.score(method, column)) for column in columns]
-            gains = [
-                signed(spread([value - low for value in overall.values()])) if low is not None else NONE,
-                spread([recovery(value, low, high) for value in overall.values()]).percent()
-                if low is not None and high is not None
-                else NONE,
-            ]
-            rows.append([label(setting, method), *cells, *gains])
+            gains, recovered = comparison.gains(setting, method), comparison.recovered(setting, method)
+            gained = signed(spread(list(gains.values()))) if gains else NONE
+            rows.append([label(setting, method), *cells, gained, percent(recovered)])
     if not any(setting.overall(method) for setting in comparison.settings for method in setting.methods):
         return None
     note = (
@@ -135,8 +121,20 @@ def _against_one(
     return Titled(name, title, f"{note} {seeds_note(comparison)}", text_table(header, rows)) if rows else None
 
 
-def first_of(comparison: Comparison, student: str) -> Setting:
-    return next(setting for setting in comparison.settings if setting.student == student)
+def _reference_rows(comparison: Comparison, key: tuple[str, str], columns: Sequence[str]) -> list[list[str]]:
+    """Rows that no distillation made, of one student and its teachers."""
+    known = comparison.references.get(key, {})
+    low, high = (known.get(name, {}).get("overall") for name in ("initial", "routed-teachers"))
+    student, team = key
+    several = len({student for student, _ in comparison.references}) > 1
+    teams = [each for each in comparison.references if each[0] == student]
+    whose = ", ".join([student] * several + [f"teachers {team}"] * (len(teams) > 1))
+    rows = []
+    for name, row in sorted(known.items(), key=lambda item: _reference_place(item[0])):
+        title = _REFERENCES.get(name, name.replace("teacher-", "teacher "))
+        cells = [f"{100 * row[c]:.1f}" if c in row else NONE for c in columns]
+        rows.append([f"{whose}: {title}" if whose else title, *cells, *_against(row.get("overall"), low, high)])
+    return rows
 
 
 def _reference_place(name: str) -> int:
@@ -147,4 +145,5 @@ def _reference_place(name: str) -> int:
 def _against(overall: float | None, low: float | None, high: float | None) -> list[str]:
     if overall is None or low is None:
         return [NONE, NONE]
-    return [f"{100 * (overall - low):+.1f}", f"{100 * recovery(overall, low, high):.1f}" if high is not None else NONE]
+    recovered = f"{100 * recovery(overall, low, high):.1f}" if high not in (None, low) else NONE
+    return [f"{100 * (overall - low):+.1f}", recovered]

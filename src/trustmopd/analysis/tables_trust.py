@@ -11,6 +11,7 @@ from trustmopd.tables import text_table
 
 def calibration_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
     teachers = teachers_of(summaries)
+    several = len({run.team for run in summaries}) > 1
     rows: dict[tuple[str, ...], list[str]] = {}
     for run in summaries:
         if not (mu := run.calibration.get("mu")):
@@ -18,8 +19,12 @@ def calibration_table(summaries: Sequence[Summary], comparison: Comparison) -> T
         rule = str(run.calibration.get("depends_on", {}).get("score", ""))
         cells = [f"{mu[t]:.4g}" if t in mu else NONE for t in teachers]
         rows.setdefault(
-            (run.student, run.prompts, rule),
-            [f"{run.prompts}, {rule}", *cells, str(run.calibration.get("tokens", NONE))],
+            (run.student, run.prompts, rule, run.team),
+            [
+                ", ".join([run.prompts, rule, *([f"teachers {run.team}"] if several else [])]),
+                *cells,
+                str(run.calibration.get("tokens", NONE)),
+            ],
         )
     header = ("prompts, score", *(f"μ {t}" for t in teachers), "tokens")
     note = "μ is the mean raw score over the initial student's tokens; one calibration serves all seeds."
@@ -91,7 +96,7 @@ def allocation_table(summaries: Sequence[Summary], comparison: Comparison) -> Ti
                     return spread(values) if values else None
 
                 weights = [
-                    spread([e["weights"][t] for e in entries]).text() if t in entries[0]["weights"] else NONE
+                    spread(found).text() if (found := [e["weights"][t] for e in entries if t in e["weights"]]) else NONE
                     for t in teachers
                 ]
                 mass, margin, positive = (over_seeds(k) for k in ("relevant_mass", "margin", "positive_margin"))
