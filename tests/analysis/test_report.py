@@ -1,21 +1,30 @@
 """The report and its verbs: what can be made is made, what is missing is said, and text stays text."""
 
 import json
+import random
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 import recorded
 from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from trustmopd.analysis import figures, tables
+from trustmopd.analysis.compare import compare
+from trustmopd.analysis.identity import told_apart
+from trustmopd.analysis.records import read_records
 from trustmopd.analysis.report import write_report
 from trustmopd.analysis.run import find_runs, open_run
+from trustmopd.analysis.story import next_steps, story
+from trustmopd.analysis.summary import summarise_run
 from trustmopd.analysis.viewer import choose, script_json
 from trustmopd.cli import app
+from trustmopd.files import write_json
 
 
 def run(*arguments: str | Path, code: int = 0) -> str:
@@ -228,3 +237,118 @@ def test_the_viewer_takes_responses_evenly_and_both_ends(trusting: Path) -> None
     chosen = choose(rollouts, 5)
     assert len(chosen) == 5 and chosen[0] is rollouts[0] and chosen[-1] is rollouts[-1]
     assert choose(rollouts, 1000) is rollouts and choose(rollouts, 1) == rollouts[:1]
+
+
+# ---- Files that are JSON, and not what they should be
+
+
+def damaged(folder: Path, name: str, path: str, value: object) -> None:
+    """The file's field at `path` becomes `value`; … deletes it."""
+    payload = json.loads((folder / name).read_text())
+    *parents, last = path.split(".")
+    holder = payload
+    for parent in parents:
+        holder = holder[parent]
+    if value is ...:
+        del holder[last]
+    else:
+        holder[last] = value
+    (folder / name).write_text(json.dumps(payload))
+
+
+@pytest.mark.parametrize("value", [None, "x", [], {}, -1, ...])
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        *(("manifest.json", f) for f in ("models", "models.student", "models.teachers", "models.teachers.math")),
+        *(("manifest.json", f) for f in ("prompts", "config", "config.gamma", "config.seed", "config.max_steps")),
+        *(("manifest.json", f) for f in ("config.allocation", "prompts.fingerprint")),
+        *(("calibration.json", f) for f in ("mu", "mu.math", "depends_on", "tokens")),
+        *(("cost.json", f) for f in ("training", "training.device_hours", "training.peak_memory_gib", "device")),
+        *(("cost.json", f) for f in ("training.steps", "scored", "scored.teachers", "calibration")),
+        *(("diagnosis.json", f) for f in ("domains", "verdict")),
+        *(("evaluation/scores.json", f) for f in ("initial", "initial.overall", "trust", "trust.math")),
+    ],
+)
+def test_a_field_of_any_other_shape_ends_nothing(
+    trusting: Path, tmp_path: Path, name: str, path: str, value: object
+) -> None:
+    """All but the figures, which are drawn from the same numbers and take long."""
+    folder = tmp_path / "run"
+    shutil.copytree(trusting, folder, ignore=shutil.ignore_patterns("step-00000[234].parquet", "figures", "tables"))
+    domain = {"domain": "math", "rollouts": 9, "score": {"math": 1.25}, "spread": {"math": 0.1}}
+    write_json(folder / "diagnosis.json", {"domains": [domain], "verdict": "It separates."})
+    damaged(folder, name, path, value)
+    summaries = told_apart([summarise_run(each) for each in find_runs([folder])])
+    comparison = compare(summaries)
+    made = tables.all_tables(summaries, comparison)
+    assert not comparison.missing  # no table failed: what is damaged was left out where it was read
+    assert {"scores", "displacement", "allocation"} <= {table.name for table in made}
+    assert story(summaries, comparison) is not None and next_steps(summaries, comparison) is not None
+
+
+def test_what_is_left_out_for_its_shape_is_said(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", steps=1)
+    damaged(folder, "calibration.json", "mu", None)
+    damaged(folder, "cost.json", "training.peak_memory_gib", "much")
+    damaged(folder, "manifest.json", "models.teachers", None)
+    (folder / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": null}\n{"step": 2, "loss": 0.5}\n\xff\xfe\n7\n')
+    page = page_of(folder, out=tmp_path)
+    for said in (
+        "calibration.json has mu = None: input should be a valid dictionary",
+        "cost.json has training.peak_memory_gib = &#39;much&#39;",
+        "manifest.json has models.teachers = None",
+        "Lines 1, 3, 4 of metrics.jsonl are not whole",
+    ):
+        assert said in page
+    assert "could not be made" not in page and (tmp_path / "figures" / "training.svg").is_file()
+
+
+def test_metrics_without_some_series_draw_the_others(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", steps=2)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    del lines[0]["agreement/max_weight"], lines[1]["completions/mean_length"]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "could not be made" not in page_of(folder, out=tmp_path)
+    assert (tmp_path / "figures" / "weights.svg").is_file()
+
+
+def test_a_table_or_figure_that_fails_is_said_and_the_others_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("surprise")
+
+    monkeypatch.setitem(tables._TABLES, "drift", fail)
+    monkeypatch.setitem(figures._FIGURES, "margins", fail)
+    folder = recorded.make_run(tmp_path / "run", steps=1)
+    said = run("analyze", folder)
+    assert "The table of drift could not be made from these files (KeyError: 'surprise')" in said
+    assert "The figure of margins could not be made" in said
+    assert (folder / "figures" / "allocation.svg").is_file() and (folder / "tables" / "allocation.md").is_file()
+
+
+def test_no_flipped_bit_of_a_record_file_reads_as_another_number(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", steps=1, rollouts=4) / "allocation"
+    (file,) = folder.iterdir()
+    good = file.read_bytes()
+
+    def content() -> list[object] | None:
+        found = read_records(folder, recorded.TEACHERS, candidates=True)
+        if found.damaged:
+            return None
+        arrays = [(r.weights, r.scores, r.entropy, r.mass, r.positions, r.candidates) for r in found.rollouts]
+        return [repr([(r.step, r.row, r.prompt_id, r.needs, r.texts) for r in found.rollouts]), found.texts,
+                found.prompts, *(repr(each) for each in arrays)]  # fmt: skip
+
+    named = 0
+    with np.printoptions(threshold=10**6, precision=17):
+        expected = content()
+        for place in random.Random(0).sample(range(8 * len(good)), 250):
+            flipped = bytearray(good)
+            flipped[place // 8] ^= 1 << place % 8
+            file.write_bytes(flipped)
+            found = content()
+            named += found is None
+            assert found in (None, expected), f"bit {place}"
+    assert named > 150  # the others are statistics and padding, which nothing reads

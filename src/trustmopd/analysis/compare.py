@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from trustmopd.analysis.run import is_reference_row
+from trustmopd.analysis.run import Missing, is_reference_row
 from trustmopd.analysis.summary import Summary
 from trustmopd.statistics import Spread, paired_difference, recovery, spread
 
+Made = TypeVar("Made")
 FULL, UNIFORM = "trust", "uniform"
 ABLATIONS = ("likelihood", "negative entropy", "teacher–student KL", "without μ", "response-level")
 _ORDER = ("routed", UNIFORM, "random", "single", FULL, *ABLATIONS, "γ")
@@ -47,6 +49,19 @@ class Comparison:
     references: dict[tuple[str, str], dict[str, dict[str, float]]]  # student and teachers → reference row → scores
     columns: list[str]
     warnings: list[str]
+    missing: list[Missing] = field(default_factory=list)
+
+    def attempt(self, what: str, make: Callable[[], Made | None]) -> Made | None:
+        """A table or figure that cannot be made is said, and the others are made. A disk that is full is no such
+        case."""
+        try:
+            return make()
+        except OSError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            self.missing.append(Missing(f"The {what} could not be made from these files ({reason:.120}).", ""))
+            return None
 
     @property
     def seeds(self) -> int:

@@ -1,6 +1,7 @@
 """The paper's figures from run files, each as PNG and SVG. A figure that these runs cannot fill is not drawn."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from trustmopd.analysis.compare import Comparison
@@ -22,20 +23,24 @@ from trustmopd.analysis.figures_trust import (
 )
 from trustmopd.analysis.summary import Summary
 
-_FIGURES: tuple[Callable[[Sequence[Summary], Comparison, Path], Picture | None], ...] = (
-    draw_scores,
-    draw_allocation,
-    draw_margins,
-    draw_displacement,
-    draw_ablations,
-    draw_gamma,
-    draw_transfer,
-    draw_weights,
-    draw_training,
-    draw_changes,
-    draw_cost,
-)
+_FIGURES: dict[str, Callable[[Sequence[Summary], Comparison, Path], Picture | None]] = {
+    "scores": draw_scores,
+    "allocation": draw_allocation,
+    "margins": draw_margins,
+    "displacement": draw_displacement,
+    "ablations": draw_ablations,
+    "gamma": draw_gamma,
+    "transfer": draw_transfer,
+    "weights": draw_weights,
+    "training": draw_training,
+    "changes": draw_changes,
+    "cost": draw_cost,
+}
 
 
 def draw_all(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> list[Picture]:
-    return [drawn for draw in _FIGURES if (drawn := draw(summaries, comparison, folder)) is not None]
+    drawn = (
+        comparison.attempt(f"figure of {name}", partial(draw, summaries, comparison, folder))
+        for name, draw in _FIGURES.items()
+    )
+    return [picture for picture in drawn if picture is not None]

@@ -101,7 +101,10 @@ def draw_displacement(summaries: Sequence[Summary], comparison: Comparison, fold
 
 
 def draw_weights(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
-    run = next((run for run in the_trusting(summaries) or summaries if run.series), None)
+    logged = (
+        run for run in the_trusting(summaries) or summaries if {f"weight_{t}" for t in run.teachers} & set(run.series)
+    )
+    run = next(logged, None)
     if run is None or len(run.teachers) < 2:
         return None
     look, steps = styles(run.teachers), run.series["step"]
@@ -117,11 +120,16 @@ def draw_weights(summaries: Sequence[Summary], comparison: Comparison, folder: P
         panels[0].set_ylabel("mean weight")
         panels[0].set_ylim(0, 1)
         panels[0].legend(fontsize=8)
-        panels[1].plot(steps, run.series["max_weight"], color="black", label="max weight")
-        effective = [value / len(run.teachers) for value in run.series["effective_teachers"]]
-        panels[1].plot(steps, effective, color="black", linestyle="--", label="effective teachers / K")
+        shares = {
+            "max weight": ("max_weight", 1, "-"),
+            "effective teachers / K": ("effective_teachers", len(run.teachers), "--"),
+        }
+        for name, (key, divisor, line) in shares.items():
+            if values := run.series.get(key):
+                panels[1].plot(steps, [v / divisor for v in values], color="black", linestyle=line, label=name)
         panels[1].set_ylim(0, 1)
-        panels[1].legend(fontsize=8)
+        if panels[1].lines:
+            panels[1].legend(fontsize=8)
         if scored:
             for edge in BAND:
                 panels[2].axhline(edge, color="grey", linewidth=0.8, linestyle=":")

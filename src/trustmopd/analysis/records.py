@@ -95,11 +95,10 @@ def read_records(folder: Path, teachers: Sequence[str] = (), *, candidates: bool
     found = TokenRecords(list(teachers), files=len(files))
     for file in files:
         try:
-            table = pq.read_table(file)
+            table = pq.read_table(file, page_checksum_verification=True)
+            spoken = _metadata(table)
             asked = _teachers(table, teachers)
             rollouts = list(_rollouts(table, asked, candidates))
-            packed = (table.schema.metadata or {}).get(_METADATA)
-            spoken = json.loads(zlib.decompress(packed)) if packed else {}
         except (OSError, pa.ArrowException, KeyError, ValueError, zlib.error) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             found.damaged.append(f"{file} is damaged and was skipped ({reason:.120}).")
@@ -109,6 +108,18 @@ def read_records(folder: Path, teachers: Sequence[str] = (), *, candidates: bool
         found.texts |= {int(token): text for token, text in spoken.get("texts", {}).items()}
         found.prompts |= {name: _spoken(prompt) for name, prompt in spoken.get("prompts", {}).items()}
     return found
+
+
+def _metadata(table: pa.Table) -> dict[str, Any]:
+    """Texts and prompts, once the columns are what was written. Files of earlier releases have none of it."""
+    metadata = table.schema.metadata or {}
+    if metadata and _METADATA not in metadata:
+        raise ValueError("its metadata are not what training writes")
+    spoken = json.loads(zlib.decompress(metadata[_METADATA])) if metadata else {}
+    columns = {column.name: str(column.type) for column in table.schema}
+    if changed := set(columns.items()) ^ set(spoken.get("columns", columns).items()):
+        raise ValueError(f"its column {min(changed)[0]!r} is not as it was written")
+    return spoken
 
 
 def _teachers(table: pa.Table, expected: Sequence[str]) -> list[str]:

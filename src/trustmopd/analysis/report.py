@@ -29,8 +29,10 @@ def analyse(run: Run, out: Path | None = None) -> tuple[Summary, list[Titled], l
     """One run's statistics, tables and figures, in its own folder: analysis.json, tables/, figures/."""
     out = out or run.path
     found = summarise_run(run)
+    comparison = compare([found])
+    tables, pictures = _tables_and_figures([found], comparison, out)
+    found.missing.extend(comparison.missing)
     write_json(out / "analysis.json", found.to_dict())
-    tables, pictures = _tables_and_figures([found], compare([found]), out)
     return found, tables, pictures
 
 
@@ -59,7 +61,7 @@ def write_report(
         pictures=pictures,
         viewer=make_viewer(chosen, chosen.records(candidates=True), responses) if chosen else None,
         cases=read_cases(runs),
-        missing=_missing(summaries),
+        missing=[*_missing(summaries), *map(str, comparison.missing)],
         documents=[document for run in runs[:1] for document in _documents(run)],
     )
     return write_text(out / "report.html", page)

@@ -11,6 +11,7 @@ import yaml
 
 from trustmopd.analysis.experiment import method_name
 from trustmopd.analysis.records import RECORDS, TokenRecords, read_records
+from trustmopd.analysis.shapes import in_shape
 from trustmopd.files import read_json
 
 REFERENCE_ROWS = ("initial", "routed-teachers", "parameter-average")
@@ -39,7 +40,9 @@ class Run:
         """The file's fields; none where it is absent or damaged, which is noted (absence only if `how` is given)."""
         path = self.path / name
         try:
-            return read_json(path, what=what, remedy=f"It is left out. {how or ''}".strip())
+            payload, said = in_shape(name, read_json(path, what=what, remedy=f"It is left out. {how or ''}".strip()))
+            self.missing.extend(Missing(each, "It is left out.") for each in said)
+            return payload
         except FileNotFoundError:
             if how:
                 self.missing.append(Missing(f"There is no {name} ({what}).", how))
@@ -120,20 +123,31 @@ class Run:
     @cached_property
     def steps(self) -> list[dict[str, float]]:
         """The step lines of metrics.jsonl. The last line of a killed run may be half a line."""
+        path = self.path / "metrics.jsonl"
         try:
-            lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = path.read_bytes().splitlines()
         except FileNotFoundError:
             self.missing.append(Missing("There is no metrics.jsonl.", "Training writes it step by step."))
             return []
-        steps = []
+        except OSError as error:
+            self.missing.append(Missing(f"{path} cannot be read ({error.strerror}).", "It is left out."))
+            return []
+        steps, bad = [], []
         for number, line in enumerate(lines, start=1):
             try:
                 logged = json.loads(line)
-            except json.JSONDecodeError:
-                self.missing.append(Missing(f"Line {number} of metrics.jsonl is not whole.", "It is left out."))
-                continue
-            if isinstance(logged, dict) and "loss" in logged and "step" in logged:
-                steps.append(logged)
+            except ValueError:  # not JSON, or not UTF-8
+                logged = None
+            numbers = {name: v for name, v in logged.items() if type(v) in (int, float)} if type(logged) is dict else {}
+            if {"step", "loss"} <= set(numbers):
+                steps.append(numbers)
+            elif type(logged) is not dict or "loss" in logged:  # others are of evaluations, or the run's summary
+                bad.append(str(number))
+        if bad:
+            more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+            lines_are = f"Lines {', '.join(bad[:5])}{more}" if len(bad) > 1 else f"Line {bad[0]}"
+            verb, left = ("are", "They are left out.") if len(bad) > 1 else ("is", "It is left out.")
+            self.missing.append(Missing(f"{lines_are} of metrics.jsonl {verb} not whole.", left))
         return steps
 
     @cached_property
@@ -153,8 +167,7 @@ class Run:
 
     @cached_property
     def teachers(self) -> list[str]:
-        named = self.manifest.get("models", {}).get("teachers", {})
-        return list(named) or list(self.calibration.get("mu", {}))
+        return list(self.manifest.get("models", {}).get("teachers", {})) or list(self.calibration.get("mu", {}))
 
     @property
     def mu(self) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The paper's tables from run files. A table that these runs cannot fill is not made."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from trustmopd.analysis.cells import Titled
@@ -18,25 +19,28 @@ from trustmopd.analysis.tables_trust import (
     scores_before_table,
 )
 
-_TABLES: tuple[Callable[[Sequence[Summary], Comparison], Titled | None], ...] = (
-    main_table,
-    ablation_table,
-    gamma_table,
-    transfer_table,
-    calibration_table,
-    scores_before_table,
-    score_table,
-    displacement_table,
-    allocation_table,
-    drift_table,
-    change_table,
-    decontamination_table,
-    cost_table,
-)
+_TABLES: dict[str, Callable[[Sequence[Summary], Comparison], Titled | None]] = {
+    "main comparison": main_table,
+    "ablations": ablation_table,
+    "gamma": gamma_table,
+    "transfer": transfer_table,
+    "calibration": calibration_table,
+    "scores before training": scores_before_table,
+    "scores": score_table,
+    "displacement": displacement_table,
+    "allocation": allocation_table,
+    "drift": drift_table,
+    "changes": change_table,
+    "decontamination": decontamination_table,
+    "cost": cost_table,
+}
 
 
 def all_tables(summaries: Sequence[Summary], comparison: Comparison) -> list[Titled]:
-    return [made for table in _TABLES if (made := table(summaries, comparison)) is not None]
+    made = (
+        comparison.attempt(f"table of {name}", partial(table, summaries, comparison)) for name, table in _TABLES.items()
+    )
+    return [table for table in made if table is not None]
 
 
 def write_tables(tables: Iterable[Titled], folder: Path) -> None:

@@ -38,14 +38,12 @@ def cost_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled |
             if not runs or each is None:
                 continue
             evaluated &= all("evaluation" in run.cost for run in runs)
-            scored = runs[0].cost["scored"]
             relative = f"{100 * (each / uniform - 1):+.1f}%" if uniform else NONE
             peak = max(run.cost["training"]["peak_memory_gib"] for run in runs)
             rows.append(
                 [
                     label_in(comparison)(setting, method),
-                    str(scored["teachers"]),
-                    str(scored["reference"]),
+                    *_scored(runs[0]),
                     str(len(runs)),
                     f"{each * len(runs):.3g}",
                     relative,
@@ -62,8 +60,7 @@ def cost_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled |
             run, full = calibrations[0], hours.get(FULL)
             once = run.cost["calibration"]["device_hours"]
             share = f"{100 * once / (full * len(setting.methods[FULL])):.1f}% of trust" if full else NONE
-            scored = run.cost["scored"]
-            cells = [str(scored["teachers"]), str(scored["reference"]), "once", f"{once:.3g}", share, NONE]
+            cells = [*_scored(run), "once", f"{once:.3g}", share, NONE]
             rows.append([label_in(comparison)(setting, "calibration"), *cells])
     device = next((run.cost["device"] for run in summaries if run.cost.get("device")), "")
     note = (
@@ -72,6 +69,10 @@ def cost_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled |
     )
     header = ("", "teachers scored", "reference scored", "seeds", "device-hours", "against uniform", "peak GiB")
     return Titled("cost", "Computational cost", note, text_table(header, rows)) if rows else None
+
+
+def _scored(run: Summary) -> list[str]:
+    return [str(run.cost.get("scored", {}).get(who, NONE)) for who in ("teachers", "reference")]
 
 
 def _hours(runs: Iterable[Summary]) -> float | None:

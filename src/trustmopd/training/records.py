@@ -20,7 +20,8 @@ from trustmopd.training.scoring import ScoredCandidates
 #: Rollouts recorded at a step, and candidates kept at a token.
 ROLLOUTS = 8
 TOP = 16
-#: Key of the metadata: the texts of the token ids in the table, and the prompts, as JSON; in a file, as zlib of it.
+#: Key of the metadata: the texts of the token ids in the table, and the prompts, as JSON; in a file, as zlib of it,
+#: with the columns' names and types.
 TEXTS = b"trustmopd"
 #: Columns that repeat themselves; a dictionary of distinct floats would only be larger.
 _REPEATED = ["step", "rollout", "prompt_id", "domain", "capabilities", "position", "token_id", "token_text", "top_ids"]
@@ -120,8 +121,13 @@ def write_records(path: Path, tables: Sequence[pa.Table]) -> None:
             spoken[kind] |= entries
     table = pa.concat_tables(tables).sort_by([("rollout", "ascending"), ("position", "ascending")])
     partial = path.with_name(f".{path.name}.partial")
-    table = table.replace_schema_metadata({TEXTS: zlib.compress(json.dumps(spoken).encode())})
-    pq.write_table(table, partial, compression="zstd", use_dictionary=_REPEATED)
+    # The columns too, since zlib keeps a checksum and the file's own list of them has none. What is in a list is called
+    # `element` in Parquet.
+    columns = {column.name: str(column.type).replace("<item:", "<element:") for column in table.schema}
+    text = json.dumps({**spoken, "columns": columns})
+    table = table.replace_schema_metadata({TEXTS: zlib.compress(text.encode())})
+    # Checksums: a flipped bit in a page of plain floats would read as another number.
+    pq.write_table(table, partial, compression="zstd", use_dictionary=_REPEATED, write_page_checksum=True)
     partial.replace(path)
 
 

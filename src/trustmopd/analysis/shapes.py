@@ -1,0 +1,80 @@
+"""What analysis takes from each JSON file of a run, by type. A field of another shape is said and left out, once, here:
+whatever is read later may be absent, but is what it should be."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import PositiveFloat, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+
+
+class _Time(TypedDict):
+    device_hours: float
+
+
+class _Training(_Time):
+    steps: int
+    seconds: float
+    peak_memory_gib: float
+
+
+class _Scored(TypedDict):
+    teachers: int
+    reference: int
+
+
+class _Domain(TypedDict):
+    domain: str
+    rollouts: int
+    score: dict[str, float]
+    spread: dict[str, float]
+
+
+_OBJECT = dict[str, Any]
+#: Outer fields before inner ones: what has lost its parent is absent.
+_SHAPES: dict[str, dict[str, Any]] = {
+    "manifest.json": {
+        "models": _OBJECT,
+        "models.student": _OBJECT,
+        "models.teachers": dict[str, _OBJECT | None],
+        "prompts": _OBJECT,
+        "config": _OBJECT,
+        "config.allocation": str,
+        "config.gamma": float,
+        "config.seed": int,
+        "config.max_steps": int,
+        "config.calibration_path": str | None,
+        "planned_steps": int,
+    },
+    "calibration.json": {"mu": dict[str, PositiveFloat], "depends_on": _OBJECT},
+    "cost.json": {
+        "device": str,
+        "scored": _Scored,
+        "training": _Training | None,
+        "calibration": _Time | None,
+        "evaluation": _Time | None,
+    },
+    "diagnosis.json": {"domains": list[_Domain]},
+}
+
+
+def in_shape(file: str, payload: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The payload without fields of a wrong shape, and a sentence on each of those."""
+    kept, said = dict(payload), []
+    for path, shape in _SHAPES.get(file, {}).items():
+        *parents, name = path.split(".")
+        holder: Any = kept
+        for parent in parents:
+            if parent in holder:
+                holder[parent] = dict(holder[parent])  # the file's own content stays as it was read
+            holder = holder.get(parent, {})
+        if name not in holder:
+            continue
+        try:
+            TypeAdapter(shape).validate_python(holder[name], strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join([path, *(str(part) for part in first["loc"] if not str(part).startswith("_"))])
+            said.append(f"{file} has {place} = {first['input']!r:.60}: {first['msg'].lower()}.")
+            del holder[name]
+    return kept, said
