@@ -74,3 +74,21 @@ def test_scores_of_two_seeds_reach_the_report(output: Path, tmp_path: Path) -> N
     assert {"initial student", "routed teachers", "trust"} <= set(rows)
     assert "±" in rows["trust"]["overall"]
     assert "There is no evaluation/scores.json" not in (tmp_path / "report.html").read_text()
+
+
+def test_what_evaluation_took_is_in_the_cost_of_each_seed_and_survives_a_resume(output: Path, tmp_path: Path) -> None:
+    run("report", output, "--out", tmp_path)
+    with (tmp_path / "tables" / "cost.csv").open() as file:
+        (row,) = [row for row in csv.DictReader(file) if row[""] == "trust"]
+    hours = 0.0
+    for seed in (0, 1):
+        cost = json.loads((output / f"seed-{seed}" / "cost.json").read_text())
+        assert cost["evaluation"]["seconds"] > 0 and cost["training"]["steps"] == 2
+        assert cost["evaluation"]["device_hours"] == pytest.approx(cost["evaluation"]["seconds"] / 3600)
+        hours += cost["training"]["device_hours"] + cost["evaluation"]["device_hours"]
+    assert row["device-hours"] == f"{hours:.3g}"
+    assert "with evaluation" in (tmp_path / "report.html").read_text()
+    before = json.loads((output / "seed-0" / "cost.json").read_text())["evaluation"]
+    run("train", output.parent / "recipe.yaml", "training.max_steps=3", "seeds=[0, 1]", "--resume")
+    cost = json.loads((output / "seed-0" / "cost.json").read_text())
+    assert cost["training"]["steps"] == 3 and cost["evaluation"] == before and cost["calibration"]["seconds"] > 0

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,7 @@ def evaluate(
     """Sample and grade a checkpoint, or every checkpoint that a recipe names. Interrupted, it goes on where it
     stopped."""
     with errors(again="the same command", kept="responses and grades"):
+        from trustmopd.evaluation.cost import counted
         from trustmopd.evaluation.evaluate import evaluate_checkpoint
         from trustmopd.evaluation.methods import AVERAGE, make_average
         from trustmopd.evaluation.run_record import load_benchmarks
@@ -81,14 +83,16 @@ def evaluate(
         for method in methods:
             if recipe is not None and method.name == AVERAGE:
                 make_average(recipe)
-            evaluate_checkpoint(
-                method,
-                folder / method.folder if recipe is not None else folder,
-                loaded,
-                sampling,
-                partial(make_engine, engine, method.source, batch_size=batch_size, options=options),
-                jobs=jobs or os.cpu_count() or 1,
-            )
+            trained = recipe.run_directory(method.seed) if recipe and method.name == recipe.name else None
+            with counted(trained, tensor_parallel_size if engine == "vllm" else 1) if trained else nullcontext():
+                evaluate_checkpoint(
+                    method,
+                    folder / method.folder if recipe is not None else folder,
+                    loaded,
+                    sampling,
+                    partial(make_engine, engine, method.source, batch_size=batch_size, options=options),
+                    jobs=jobs or os.cpu_count() or 1,
+                )
         asked = {each.benchmark.name for each in loaded}
         _report([folder], folder, benchmarks=asked)
         if recipe is not None:

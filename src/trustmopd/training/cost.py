@@ -29,8 +29,10 @@ def record_training_cost(trainer: "TrustMOPDTrainer") -> None:
             seconds += phases * (logged["step"] - done)
             peak, done = max(peak, logged["memory/peak_gib"]), logged["step"]
     training = {"steps": done, **_device_time(trainer, seconds), "peak_memory_gib": peak}
-    calibration = _earlier(trainer.run_dir / COST) if trainer.args.calibration_path is None else None
-    write_json(trainer.run_dir / COST, {**_shared(trainer), "training": training, "calibration": calibration})
+    earlier = _earlier(trainer.run_dir / COST)
+    if trainer.args.calibration_path is not None:
+        earlier["calibration"] = None
+    write_json(trainer.run_dir / COST, {**_shared(trainer), "training": training, **earlier})
 
 
 def _shared(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
@@ -46,6 +48,8 @@ def _device_time(trainer: "TrustMOPDTrainer", seconds: float) -> dict[str, float
     return {"seconds": seconds, "device_hours": seconds * trainer.accelerator.num_processes / 3600}
 
 
-def _earlier(path: Path) -> dict[str, Any] | None:
-    """What calibrating in this folder cost, in this run or before it."""
-    return read_json(path, what="cost", remedy="Delete it.").get("calibration") if path.is_file() else None
+def _earlier(path: Path) -> dict[str, Any]:
+    """What calibrating in this folder cost, in this run or before it, and what `trustmopd evaluate` added."""
+    known = read_json(path, what="cost", remedy="Delete it.") if path.is_file() else {}
+    evaluation = {"evaluation": known["evaluation"]} if known.get("evaluation") else {}
+    return {"calibration": known.get("calibration"), **evaluation}
