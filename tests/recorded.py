@@ -25,8 +25,11 @@ class Vocabulary:
     def __init__(self, texts: Mapping[int, str] | None = None):
         self.texts = texts or {}
 
-    def decode(self, ids: list[int]) -> str:
-        return self.texts.get(ids[0], f"t{ids[0]} ")
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [-1]
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "".join(self.texts.get(token, f"t{token} ") for token in ids)
 
 
 def opinions(

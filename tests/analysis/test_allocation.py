@@ -12,9 +12,11 @@ import pytest
 import recorded
 
 from trustmopd.analysis.allocation import change_profile
+from trustmopd.analysis.compare import compare
 from trustmopd.analysis.dynamics import drift, drift_warnings
 from trustmopd.analysis.records import read_records
 from trustmopd.analysis.run import open_run
+from trustmopd.analysis.story import story
 from trustmopd.analysis.summary import summarise_run
 
 
@@ -67,6 +69,31 @@ def test_weights_margins_and_relevant_mass_are_means_over_rollouts(trusting: Pat
         assert found.margins[group] == pytest.approx(margins, abs=1e-6)
         assert entry["margin"] == pytest.approx(mean(margins), abs=1e-6)
         assert entry["positive_margin"] == pytest.approx(mean(margin > 0 for margin in margins))
+
+
+def test_what_a_prompt_needs_is_a_set_however_it_was_written(tmp_path: Path) -> None:
+    groups = [["math", "if"], ["if", "math"], ["if", "math", "if"], ["math", "math"], ["math"]]
+    found = summarise_run(open_run(recorded.make_run(tmp_path, steps=5, rollouts=2, groups=groups)))
+    assert {group: entry["rollouts"] for group, entry in found.allocation.items()} == {"math": 4, "math+if": 6}
+    mixed = [r for r in responses_of(tmp_path) if set(r[0]["capabilities"]) == {"math", "if"}]
+    mass = [mean(row["weight_math"] + row["weight_if"] for row in response) for response in mixed]
+    assert found.allocation["math+if"]["relevant_mass"] == pytest.approx(mean(mass), abs=1e-6)
+
+
+def test_capabilities_that_are_no_teacher_and_names_with_a_plus_count_as_what_they_are(tmp_path: Path) -> None:
+    groups = [["c++"], ["c++", "if"], ["reasoning", "if"], ["reasoning", "safety"]]
+    run = recorded.make_run(tmp_path / "run", teachers=["c++", "if", "math"], groups=groups)
+    found = summarise_run(open_run(run))
+    assert {group: entry["needs"] for group, entry in found.allocation.items()} == {
+        "c++": ["c++"],
+        "c+++if": ["c++", "if"],
+        "if+reasoning": ["if"],
+        "reasoning+safety": [],
+    }
+    assert "relevant_mass" not in found.allocation["reasoning+safety"] and set(found.margins) == {"c++"}
+    mass = found.allocation["c+++if"]["relevant_mass"]
+    said = " ".join(story([found], compare([found])))
+    assert f"those got {mass:.0%} of the weight (uniform: 67%)" in said  # two of three teachers
 
 
 def test_the_sharpest_change_is_where_most_weight_changes_hands(trusting: Path) -> None:

@@ -126,10 +126,21 @@ def test_the_slider_and_the_switch_recompute_as_the_method_does(
     if rule == "uniform":
         expected = torch.full_like(expected, 1 / 3)
     np.testing.assert_allclose(weights(page), expected.numpy(), atol=1e-6)
-    assert page.inner_text("#viewer-gamma-value") == f"{gamma:.1f}"
+    assert page.inner_text("#viewer-gamma-value") == f"{gamma:g}"
     assert page.locator("#viewer-gamma").is_disabled() == (rule == "uniform")
     shown = page.locator("#viewer-teachers td.bar").all_inner_texts()
     assert shown == [f"{value:.3f}" for value in expected[:, 0].tolist()]
+
+
+@pytest.mark.parametrize("gamma", [0.037, 3.14159, 64.0])
+def test_the_slider_starts_at_the_runs_own_gamma(visit: Callable, tmp_path: Path, gamma: float) -> None:
+    file = write_viewer(open_run(recorded.make_run(tmp_path, steps=1, rollouts=2, gamma=gamma)))
+    page = visit(file)
+    recorded_weights = weights(page)
+    page.select_option("#viewer-rule", "trust")
+    np.testing.assert_allclose(weights(page), recorded_weights, atol=1e-5)
+    assert float(page.input_value("#viewer-gamma")) == gamma
+    assert page.inner_text("#viewer-gamma-value") == f"{gamma:.3g}"
 
 
 def test_a_position_shows_scores_and_what_everyone_thought_of_the_candidates(

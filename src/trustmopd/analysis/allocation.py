@@ -56,15 +56,17 @@ def margins(records: TokenRecords) -> dict[str, list[float]]:
 
 def summarise(records: TokenRecords) -> dict[str, dict[str, Any]]:
     """By composition of the prompts: rollout-mean weights, the mass on the teachers that the prompts need and, where
-    that is one, its margin over the next and how often that is positive."""
+    that is one, its margin over the next and how often that is positive. `needs` are the teachers among what the
+    prompts need; a capability that is no teacher has no weight."""
     by_domain = margins(records)
     summary: dict[str, dict[str, Any]] = {}
     for group, rollouts in records.by_group().items():
         mean = np.mean([rollout_means(rollout) for rollout in rollouts], axis=0).tolist()
         weights = dict(zip(records.teachers, mean, strict=True))
-        summary[group] = {"rollouts": len(rollouts), "weights": weights}
-        if relevant := [name for name in rollouts[0].needs if name in weights]:
-            summary[group]["relevant_mass"] = sum(weights[name] for name in relevant)
+        needs = [name for name in rollouts[0].needs if name in weights]
+        summary[group] = {"rollouts": len(rollouts), "weights": weights, "needs": needs}
+        if needs:
+            summary[group]["relevant_mass"] = sum(weights[name] for name in needs)
         if m := by_domain.get(group):
             summary[group] |= {"margin": float(np.mean(m)), "positive_margin": float(np.mean(np.array(m) > 0))}
     return summary

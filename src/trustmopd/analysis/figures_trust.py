@@ -31,7 +31,7 @@ def draw_allocation(summaries: Sequence[Summary], comparison: Comparison, folder
             left = 0.0
             for teacher in teachers:
                 weight = run.allocation[group]["weights"].get(teacher, 0.0)
-                relevant = teacher in group.split("+")
+                relevant = teacher in run.allocation[group]["needs"]
                 axes.barh(
                     row,
                     weight,
@@ -47,7 +47,7 @@ def draw_allocation(summaries: Sequence[Summary], comparison: Comparison, folder
                     axes.text(left + weight / 2, row, f"{weight:.2f}", ha="center", va="center", fontsize=8, bbox=box)
                 left += weight
         names = [f"{run.prompts}: {group}" if len(runs) > 1 else group for run, group in bars]
-        axes.set_yticks(range(len(bars)), [name.replace("+", " + ") for name in names])
+        axes.set_yticks(range(len(bars)), names)
         axes.invert_yaxis()
         axes.set_xlim(0, 1)
         axes.set_xlabel("mean weight of each teacher; outlined: the teachers that a prompt needs")
@@ -93,7 +93,7 @@ def draw_displacement(summaries: Sequence[Summary], comparison: Comparison, fold
     groups = list(run.displacement)
     with figure(folder / "displacement", max(4.5, 1.3 * len(groups) + 1), 2.8) as axes:
         series = {t: [run.displacement[group].get(t) for group in groups] for t in run.teachers}
-        grouped_bars(axes, [group.replace("+", "\n+ ") for group in groups], series, styles(run.teachers), "%.2f")
+        grouped_bars(axes, groups, series, styles(run.teachers), "%.2f")
         axes.set_ylabel("mean raw score of each teacher")
         axes.legend(ncols=len(run.teachers), loc="lower center", bbox_to_anchor=(0.5, 1.0))
     caption = "Mean over the response tokens of recorded rollouts, before calibration: teachers differ in scale."

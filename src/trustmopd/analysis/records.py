@@ -148,7 +148,7 @@ def _rollouts(table: pa.Table, teachers: list[str], candidates: bool) -> Iterato
             step=int(steps[first]),
             row=int(rows[first]),
             prompt_id=prompt_ids[first],
-            needs=tuple(needs[first] or ([domains[first]] if domains[first] is not None else [])),
+            needs=_ordered(needs[first] or [domains[first]], teachers),
             positions=plain["position"][span],
             token_ids=plain["token_id"][span],
             texts=texts[span],
@@ -158,6 +158,13 @@ def _rollouts(table: pa.Table, teachers: list[str], candidates: bool) -> Iterato
             scores=None if scores is None else scores[:, span],
             candidates=None if opinions is None else _cut(opinions, span),
         )
+
+
+def _ordered(needs: Sequence[str | None], teachers: list[str]) -> tuple[str, ...]:
+    """Each once, teachers first and in their order: what a prompt needs is a set, however its list was written."""
+    order = {name: place for place, name in enumerate(teachers)}
+    known = {name for name in needs if name is not None}
+    return tuple(sorted(known, key=lambda name: (order.get(name, len(order)), name)))
 
 
 def _column(table: pa.Table, name: str, default: np.ndarray | None = None) -> np.ndarray:

@@ -62,7 +62,7 @@ def _who_helped(summaries: Sequence[Summary]) -> list[str]:
     said = []
     for run in the_trusting(summaries)[:2]:
         matched = {g: entry for g, entry in run.allocation.items() if "positive_margin" in entry}
-        mixed = {g: entry for g, entry in run.allocation.items() if "relevant_mass" in entry and "+" in g}
+        mixed = {g: entry for g, entry in run.allocation.items() if len(entry["needs"]) > 1}
         if matched:
             parts = [
                 f"'{group}' {entry['weights'][group]:.0%} (ahead on {entry['positive_margin']:.0%} of rollouts)"
@@ -71,7 +71,7 @@ def _who_helped(summaries: Sequence[Summary]) -> list[str]:
             said.append(f"On prompts of its own domain, each teacher's share of the weight was: {', '.join(parts)}.")
         if mixed:
             mass = sum(entry["relevant_mass"] for entry in mixed.values()) / len(mixed)
-            fair = sum(len(group.split("+")) for group in mixed) / len(mixed) / len(run.teachers)
+            fair = sum(len(entry["needs"]) for entry in mixed.values()) / len(mixed) / len(run.teachers)
             said.append(
                 f"On prompts that need several specialists, those got {mass:.0%} of the weight (uniform: {fair:.0%}), "
                 "though no label said which."
@@ -113,8 +113,8 @@ def next_steps(summaries: Sequence[Summary], comparison: Comparison) -> list[str
                     f"On '{group}' prompts its own teacher leads on only {entry['positive_margin']:.0%} of rollouts: "
                     "read a few of them in the token viewer before a longer run."
                 )
-            fair = len(group.split("+")) / max(1, len(run.teachers))
-            if "+" in group and entry.get("relevant_mass", 1.0) < fair + NEAR_UNIFORM:
+            fair = len(entry["needs"]) / max(1, len(run.teachers))
+            if 1 < len(entry["needs"]) < len(run.teachers) and entry["relevant_mass"] < fair + NEAR_UNIFORM:
                 said.append(
                     f"On '{group}' prompts the specialists they need got {entry['relevant_mass']:.0%} of the weight, "
                     f"close to uniform's {fair:.0%}: try a larger gamma in the viewer's slider."

@@ -16,6 +16,7 @@ from trustmopd.recipe import Trust, load_recipe
 from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
 from trustmopd.training.manifest import CALIBRATION, MANIFEST, read_manifest
 from trustmopd.training.prompts import ROW
+from trustmopd.training.records import TokenTexts
 from trustmopd.training.trainer import TrustMOPDTrainer
 
 STUDENT = "student"
@@ -60,7 +61,8 @@ def compute_case(
     r = result.scores if mu is None else calibrated_scores(result.scores, mu)
     by_token = trust_weights(result.scores, mu, args.gamma)
     by_response = response_level(by_token, scored.at.mask)
-    texts = [trainer._tokenizer.decode([token]) for token in scored.at.candidate_ids[0, at].tolist()]
+    text_of = TokenTexts(trainer._tokenizer)
+    texts = [text_of[token] for token in scored.at.candidate_ids[0, at].tolist()]
     members = {name: _members(name, patterns, texts) for name, patterns in sets.items()}
 
     def mass(logp: Tensor) -> dict[str, float]:
@@ -89,7 +91,7 @@ def compute_case(
         "rollout": row,
         "prompt": prompt if isinstance(prompt, str) else "\n\n".join(str(message["content"]) for message in prompt),
         "prefix": trainer._tokenizer.decode(list(token_ids[:at]))[-_PREFIX:],
-        "sampled": trainer._tokenizer.decode([token_ids[at]]),
+        "sampled": text_of[token_ids[at]],
         "num_candidates": args.num_candidates,
         "gamma": args.gamma,
         "sets": {name: [texts[place] for place in places] for name, places in members.items()},

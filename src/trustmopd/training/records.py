@@ -28,16 +28,24 @@ _REPEATED = ["step", "rollout", "prompt_id", "domain", "capabilities", "position
 
 
 class TokenTexts(dict[int, str]):
-    """The text of each token id, decoded when it is first asked for."""
+    """The text of each token id within a text, decoded when it is first asked for. Decoders of Llama's kind strip the
+    first token's leading space, so each is decoded behind another."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         super().__init__()
         self._tokenizer = tokenizer
+        self._before = tokenizer.encode("a", add_special_tokens=False)[-1:]
+        self._prefix = self._decode(self._before)
 
     def __missing__(self, token: int) -> str:
+        text = self._decode([*self._before, token])
+        text = text.removeprefix(self._prefix) if text.startswith(self._prefix) else self._decode([token])
         # A tokenizer in Python may give half a surrogate pair, which no file can hold.
-        self[token] = text = self._tokenizer.decode([token]).encode("utf-8", "replace").decode("utf-8")
+        self[token] = text = text.encode("utf-8", "replace").decode("utf-8")
         return text
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
 
 
 def chosen_rows(rows: Iterable[int], seed: int, step: int) -> set[int]:

@@ -143,7 +143,7 @@
   function drawWeights() {
     const rule = $("rule").value, gamma = Number($("gamma").value);
     $("gamma").disabled = !run.scored || rule === "recorded" || rule === "uniform";
-    $("gamma-value").textContent = gamma.toFixed(1);
+    $("gamma-value").textContent = String(Number(gamma.toPrecision(3)));
     state.weights = weightsOf(state.response, rule, gamma);
     state.changes = state.weights.slice(1).map((weights, t) => ({ t: t + 1, moved: movedWeight(state.weights[t], weights) }))
       .filter((change) => change.moved > 0.01).sort((a, b) => b.moved - a.moved).slice(0, 20).sort((a, b) => a.t - b.t);
@@ -291,6 +291,8 @@
     $("group").append(element("option", group, { value: group }));
   }
   for (const [value, name] of run.rules) $("rule").append(element("option", name, { value }));
+  $("gamma").min = Math.min(0.1, run.gamma);
+  $("gamma").max = Math.max(20, 2 * run.gamma);
   $("gamma").value = run.gamma;
   $("legend").replaceChildren(...run.teachers.map((teacher, k) =>
     element("span", teacher, { class: "key", style: `--own: ${colour(k)}; --line: ${["solid", "dashed", "dotted"][k % 3]}` })));
