@@ -38,6 +38,25 @@ def drawn(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
         drawing.plt.close(figure)
 
 
+@pytest.fixture(scope="module")
+def captions(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of a study whose alphabetically first method is not trust."""
+    summaries = [summarise_run(run) for run in find_runs([study / "multicap"])]
+    pictures = draw_all(summaries, compare(summaries), tmp_path_factory.mktemp("captions"))
+    return {picture.path.name: picture.caption for picture in pictures}
+
+
+@pytest.mark.parametrize("name", ["allocation", "margins", "displacement", "weights", "changes"])
+def test_a_figure_of_one_run_shows_the_trusting_one_and_says_so(captions: dict[str, str], name: str) -> None:
+    assert captions[name].startswith("trust on multicap, seed 0.")
+
+
+def test_thirty_names_are_told_apart_by_colour_and_by_either_of_the_rest() -> None:
+    look = drawing.styles([str(number) for number in range(30)])
+    for other in ("hatch", "line", "marker"):
+        assert len({(style["colour"], style[other]) for style in look.values()}) == 30
+
+
 def heights(axes: Any) -> list[float]:
     return [patch.get_height() for patch in axes.patches]
 
@@ -48,7 +67,7 @@ def test_a_study_draws_every_figure(drawn: tuple[dict[str, Any], list[Summary]])
 
 def test_displacement_bars(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
     figures, summaries = drawn
-    first = next(run for run in summaries if run.displacement)
+    first = next(run for run in summaries if run.method == "trust")
     expected = [first.displacement[group][t] for t in recorded.TEACHERS for group in first.displacement]
     assert heights(figures["displacement"][0]) == pytest.approx(expected)
 

@@ -17,9 +17,10 @@ import matplotlib.pyplot as plt
 
 # Okabe–Ito, without yellow and black; the token viewer uses the same.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-HATCHES = ("", "//", "..", "xx", "\\\\", "++")
-LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P")
+# Five hatches and lines and seven markers against six colours: no pair comes again before the thirtieth name.
+HATCHES = ("", "//", "..", "xx", "\\\\")
+LINES = ("-", "--", "-.", ":", (0, (5, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _SETTINGS: dict[Any, Any] = {
     "text.parse_math": False,  # names come from data, and a $ in one is a dollar
     "font.size": 9,

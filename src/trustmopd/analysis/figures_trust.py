@@ -18,6 +18,11 @@ def the_trusting(summaries: Sequence[Summary]) -> list[Summary]:
     return [run for run in first if run.method == FULL] or [run for run in first if run.scores] or first[:1]
 
 
+def _which(runs: Sequence[Summary]) -> str:
+    """The runs that a figure shows: most of a comparison is not in it."""
+    return "; ".join(f"{run.method} on {run.prompts}, seed {run.seed}" for run in runs) + "."
+
+
 def draw_allocation(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
     """Mean weight of each teacher by what the prompts need; relevant teachers are outlined."""
     runs = the_trusting(summaries)
@@ -55,7 +60,7 @@ def draw_allocation(summaries: Sequence[Summary], comparison: Comparison, folder
             Patch(facecolor=look[t]["colour"], hatch=look[t]["hatch"], edgecolor="black", label=t) for t in teachers
         ]
         axes.legend(handles=keys, ncols=len(teachers), loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    caption = f"{runs[0].method}: means over recorded rollouts, by what their prompts need. Labels only sort the rows."
+    caption = f"{_which(runs)} Means over recorded rollouts, by what their prompts need. Labels only sort the rows."
     return Picture(folder / "allocation", "Where the weight went", caption)
 
 
@@ -82,12 +87,14 @@ def draw_margins(summaries: Sequence[Summary], comparison: Comparison, folder: P
             panel.set_xlabel("margin")
             panel.set_xlim(-1, 1)
         axes[0][0].set_ylabel("rollouts")
-    caption = "The matched teacher's mean weight minus the largest other, one value a recorded rollout."
+    caption = (
+        f"{_which([run])} The matched teacher's mean weight minus the largest other, one value a recorded rollout."
+    )
     return Picture(folder / "margins", "Margin of the matched teacher", caption)
 
 
 def draw_displacement(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
-    run = next((run for run in one_seed(summaries) if run.displacement), None)
+    run = next((run for run in (*the_trusting(summaries), *one_seed(summaries)) if run.displacement), None)
     if run is None:
         return None
     groups = list(run.displacement)
@@ -96,7 +103,10 @@ def draw_displacement(summaries: Sequence[Summary], comparison: Comparison, fold
         grouped_bars(axes, groups, series, styles(run.teachers), "%.2f")
         axes.set_ylabel("mean raw score of each teacher")
         axes.legend(ncols=len(run.teachers), loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    caption = "Mean over the response tokens of recorded rollouts, before calibration: teachers differ in scale."
+    caption = (
+        f"{_which([run])} Mean over the response tokens of recorded rollouts, before calibration: teachers differ in "
+        "scale."
+    )
     return Picture(folder / "displacement", "Raw scores by teacher and prompts", caption)
 
 
@@ -136,7 +146,10 @@ def draw_weights(summaries: Sequence[Summary], comparison: Comparison, folder: P
             panels[2].set_ylabel("mean calibrated score" if run.calibrated else "mean raw score")
         for panel in panels:
             panel.set_xlabel("step")
-    caption = "Means over all response tokens of each step. Dotted: the band in which mu still describes a teacher."
+    caption = (
+        f"{_which([run])} Means over all response tokens of each step. Dotted: the band in which mu still describes a "
+        "teacher."
+    )
     return Picture(folder / "weights", "Weights, concentration and scores over training", caption)
 
 
@@ -151,6 +164,7 @@ def draw_changes(summaries: Sequence[Summary], comparison: Comparison, folder: P
         axes.set_xlabel("place in the response")
         axes.set_ylabel("weight that changes\nhands at a token")
     caption = (
-        "Mean over recorded rollouts of the total variation between a token's weights and those of the one before."
+        f"{_which([run])} Mean over recorded rollouts of the total variation between a token's weights and those of "
+        "the one before."
     )
     return Picture(folder / "changes", "Where in a response allocation changes", caption)

@@ -104,7 +104,9 @@
 
   const inLine = (text) => visible(text).replace(/⏎\n/g, "⏎");
   const leading = (weights) => weights.indexOf(Math.max(...weights));
+  // Six colours and five lines: no pair comes again before the thirtieth teacher.
   const colour = (k) => `var(--teacher-${k % 6})`;
+  const line = (k) => ["solid", "dashed", "dotted", "double", "groove"][k % 5];
   const shade = (k, weight) => `color-mix(in srgb, ${colour(k)} ${Math.round(58 * weight)}%, transparent)`;
 
   function element(tag, text, attributes = {}) {
@@ -151,7 +153,7 @@
     state.weights.forEach((weights, t) => {
       const k = leading(weights);
       tokens[t].style.background = shade(k, weights[k]);
-      tokens[t].style.borderBottom = `2px ${["solid", "dashed", "dotted"][k % 3]} ${colour(k)}`;
+      tokens[t].style.borderBottom = `3px ${line(k)} ${colour(k)}`;
     });
     for (const row of $("rows").querySelectorAll(".row-tokens")) {
       const k = Number(row.dataset.k);
@@ -295,7 +297,7 @@
   $("gamma").max = Math.max(20, 2 * run.gamma);
   $("gamma").value = run.gamma;
   $("legend").replaceChildren(...run.teachers.map((teacher, k) =>
-    element("span", teacher, { class: "key", style: `--own: ${colour(k)}; --line: ${["solid", "dashed", "dotted"][k % 3]}` })));
+    element("span", teacher, { class: "key", style: `--own: ${colour(k)}; --line: ${line(k)}` })));
   window.trustmopd = { run, state, trustWeights, mixedTarget };
   filter();
 })();
