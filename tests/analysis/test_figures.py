@@ -7,6 +7,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import recorded
 
@@ -134,6 +135,44 @@ def test_transfer_and_cost_bars(drawn: tuple[dict[str, Any], list[Summary]]) -> 
     assert heights(figures["transfer"][0]) == pytest.approx(expected)
     seconds = [patch.get_width() for patch in figures["cost"][0].patches]
     assert seconds == pytest.approx([mean([360 / 2, 720 / 2])] * len(seconds))
+
+
+def stored(study: Path, prompts: str, method: str, column: str = "overall") -> list[float]:
+    files = sorted((study / prompts / method).glob("*/evaluation/scores.json"))
+    return [100 * json.loads(file.read_text())[method][column] for file in files]
+
+
+def test_error_bars_are_deviations_over_seeds(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
+    _, _, (bars,) = drawn[0]["gamma"][0].containers[0]
+    for segment, method in zip(bars.get_segments(), ("gamma-3", "trust"), strict=True):
+        assert np.ptp(segment[:, 1]) / 2 == pytest.approx(stdev(stored(study, "multicap", method)))
+    (_, _, (bars,)) = next(c for c in drawn[0]["transfer"][0].containers if hasattr(c, "has_yerr"))
+    for segment, prompts in zip(bars.get_segments(), ("multicap", "singlecap"), strict=True):
+        pairs = zip(stored(study, prompts, "trust"), stored(study, prompts, "uniform"), strict=True)
+        assert np.ptp(segment[:, 1]) / 2 == pytest.approx(stdev([a - b for a, b in pairs]))
+
+
+def test_score_bars_are_means_over_seeds(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
+    axes = drawn[0]["scores"][0]
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    for container, domain in zip(axes.containers, ("math", "code", "if"), strict=True):
+        found = dict(zip(names, (patch.get_height() for patch in container.patches), strict=True))
+        assert found["multicap\ntrust"] == pytest.approx(mean(stored(study, "multicap", "trust", domain)))
+        assert found["initial student"] == pytest.approx(100 * recorded.REFERENCES["initial"][domain])
+
+
+def test_change_bars_are_the_weight_that_changes_hands_by_place(
+    drawn: tuple[dict[str, Any], list[Summary]], study: Path
+) -> None:
+    moved: list[list[float]] = [[] for _ in range(10)]
+    for file in sorted((study / "multicap" / "trust" / "seed-0" / "allocation").iterdir()):
+        rows = pq.read_table(file).to_pylist()
+        for rollout in {each["rollout"] for each in rows}:
+            mine = [each for each in rows if each["rollout"] == rollout]
+            for at in range(1, len(mine)):
+                weights = ((mine[at][f"weight_{t}"], mine[at - 1][f"weight_{t}"]) for t in recorded.TEACHERS)
+                moved[10 * at // len(mine)].append(sum(abs(b - a) for a, b in weights) / 2)
+    assert heights(drawn[0]["changes"][0]) == pytest.approx([mean(part) if part else 0 for part in moved], abs=1e-6)
 
 
 def test_lines_over_training_are_the_logged_series(drawn: tuple[dict[str, Any], list[Summary]]) -> None:

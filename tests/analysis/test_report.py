@@ -87,6 +87,25 @@ def test_a_report_lies_where_the_runs_do(study: Path, tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere" / "figures" / "allocation.png").is_file()
 
 
+def test_runs_far_apart_need_a_folder_for_their_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [recorded.make_run(tmp_path / place / "run", steps=1, seed=seed) for seed, place in enumerate("ab")]
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    said = run("report", *runs, code=1)
+    assert "not one to write a report into. Say where with --out FOLDER" in said
+    assert not (tmp_path / "report.html").exists() and not (tmp_path / "tables").exists()
+    run("report", *runs, "--out", "both")
+    assert (tmp_path / "here" / "both" / "report.html").is_file()
+
+
+def test_a_run_by_epochs_that_was_killed_is_not_finished(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", steps=3, max_steps=-1)
+    damaged(folder, "manifest.json", "planned_steps", 40)
+    assert "stopped at step 3 of 40" in " ".join(map(str, summarise_run(open_run(folder)).missing))
+    damaged(folder, "manifest.json", "planned_steps", 3)
+    assert summarise_run(open_run(folder)).finished
+
+
 # ---- Bad input
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from statistics import mean, stdev
 
+import pyarrow.parquet as pq
 import pytest
 import recorded
 
@@ -133,6 +134,30 @@ def test_calibration_constants_and_statistics_of_one_run(trusting: Path) -> None
     assert weights["math"] == f"{found.allocation['math']['weights']['math']:.2f}"
     assert row(made["allocation"], "math+if")["margin"] == "–"
     assert made["changes"][0]["weight moved"] == f"{found.sharpest_changes[0].moved:.2f}"
+
+
+def test_relevant_mass_margin_and_drift_again_from_the_files(trusting: Path) -> None:
+    made = tables_of(trusting)
+    means: dict[tuple[str, ...], list[dict[str, float]]] = {}
+    for file in sorted((trusting / "allocation").iterdir()):
+        rows = pq.read_table(file).to_pylist()
+        for rollout in dict.fromkeys(each["rollout"] for each in rows):
+            mine = [each for each in rows if each["rollout"] == rollout]
+            weights = {t: mean(each[f"weight_{t}"] for each in mine) for t in recorded.TEACHERS}
+            means.setdefault(tuple(mine[0]["capabilities"]), []).append(weights)
+    for needs, rollouts in means.items():
+        found = row(made["allocation"], "+".join(needs))
+        assert found["relevant mass"] == f"{mean(sum(each[t] for t in needs) for each in rollouts):.2f}"
+        if len(needs) == 1:
+            (own,) = needs
+            margins = [each[own] - max(w for t, w in each.items() if t != own) for each in rollouts]
+            assert found["margin"] == f"{mean(margins):.2f}"
+    lines = [json.loads(line) for line in (trusting / "metrics.jsonl").read_text().splitlines()]
+    for teacher in recorded.TEACHERS:
+        found = row(made["drift"], teacher)
+        expected = mean(line[f"score/{teacher}"] for line in lines)  # four steps are one window
+        for name in ("first", "last", "farthest from 1"):
+            assert float(found[name]) == pytest.approx(expected, abs=0.0051)  # two digits
 
 
 def test_allocation_over_seeds_is_a_mean_of_means(study: Path, made: dict[str, list[dict[str, str]]]) -> None:

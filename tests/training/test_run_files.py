@@ -463,6 +463,22 @@ def test_a_resumed_run_still_knows_what_calibrating_cost_and_counts_each_step_on
     assert second["training"]["seconds"] == pytest.approx(seconds)
 
 
+def test_the_manifest_says_how_many_steps_epochs_come_to(build, tmp_path):
+    build(max_steps=-1, num_train_epochs=0.5, allocation="uniform").train()
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["planned_steps"] == 3 and manifest["config"]["max_steps"] == -1  # half of 24 prompts, by fours
+
+
+def test_recording_as_by_default_takes_less_than_a_fiftieth_of_the_time(build, tmp_path, steps_of):
+    build(max_steps=10, record_allocation_every=10, max_completion_length=32, global_batch_size=16).train()
+    lines = steps_of(tmp_path / "run")
+    spent = Counter()
+    for line in lines:
+        spent.update({name: value for name, value in line.items() if name.startswith("seconds/")})
+    assert len(list((tmp_path / "run" / "allocation").iterdir())) == 1
+    assert 0 < spent["seconds/records"] < 0.02 * spent.total()
+
+
 # ---- What records say and weigh
 
 

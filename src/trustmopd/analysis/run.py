@@ -217,8 +217,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        limit = self.config.get("max_steps", -1)
-        return bool(self.steps) and (limit <= 0 or self.steps[-1]["step"] >= limit)
+        return bool(self.steps) and (self.max_steps <= 0 or self.steps[-1]["step"] >= self.max_steps)
+
+    @property
+    def max_steps(self) -> int:
+        """0 or less where nothing says how many: runs by epochs of an earlier release."""
+        return int(self.manifest.get("planned_steps") or self.config.get("max_steps", 0))
 
     def records(self, *, candidates: bool = False) -> TokenRecords:
         return read_records(self.path / RECORDS, self.teachers, candidates=candidates)

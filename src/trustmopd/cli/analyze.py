@@ -119,4 +119,10 @@ def _common(paths: list[Path]) -> Path:
     shared = paths[0].resolve()
     while not all(path.resolve().is_relative_to(shared) for path in paths):
         shared = shared.parent
+    here = Path.cwd()
+    if shared == shared.parent or shared in here.parents:
+        raise ValueError(
+            f"{shared} is the deepest folder that holds all of these runs, and not one to write a report into. Say "
+            "where with --out FOLDER."
+        )
     return shared

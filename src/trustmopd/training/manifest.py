@@ -98,6 +98,7 @@ def run_manifest(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
             "fingerprint": trainer.prompt_hash,
             "over_max_prompt_length": trainer.overlong_prompts,
         },
+        "planned_steps": trainer.state.max_steps,  # what epochs come to, where max_steps is -1
         "config": trainer.args.to_dict(),
     }
 
