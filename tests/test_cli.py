@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,7 @@ def test_ctrl_c_keeps_whole_checkpoints_and_says_how_to_go_on(recipe: Path, tmp_
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # ignored by what runs in the background
     )
     try:
         deadline = time.monotonic() + 120

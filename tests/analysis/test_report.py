@@ -233,7 +233,8 @@ def test_help_has_an_example_for_each_verb() -> None:
 @example({"</script><script>alert(1)</script>": "<!-- \u2028\u2029 \ud800 🎉 \x00 ]]>"})
 def test_no_text_can_leave_its_script_element(nasty: dict[str, str]) -> None:
     text = script_json(nasty)
-    assert "<" not in text and text.isascii() and json.loads(text) == nasty
+    # Two halves of a pair side by side are read back as one character, by any reader of JSON.
+    assert "<" not in text and text.isascii() and json.loads(text) == json.loads(json.dumps(nasty))
 
 
 def test_half_a_surrogate_pair_can_be_recorded(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -373,7 +374,14 @@ def test_ctrl_c_leaves_what_was_graded_and_the_same_command_goes_on(world: Path,
     out = tmp_path / "out"
     command = [sys.executable, "-m", "trustmopd", "evaluate", str(world / "student"), "--out", str(out)]
     command += ["--benchmarks", str(tmp_path / "many.jsonl"), "--max-new-tokens", "4", "--batch-size", "2"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # ignored by what runs in the background
+    )
     graded = out / "many.jsonl"
     try:
         deadline = time.monotonic() + 120

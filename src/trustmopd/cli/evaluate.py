@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from trustmopd.cli.common import app, console, errors
 
@@ -169,7 +169,8 @@ def _report(
         console.print(note)
     summary = summarise(methods, against)
     table = score_table(summary)
-    shown = Table(*table.header, title="scores, %")
+    names = Column(table.header[0], no_wrap=True, min_width=max((len(row[0]) for row in table.rows), default=0))
+    shown = Table(names, *table.header[1:], title="scores, %")
     for row in table.rows:
         shown.add_row(*row)
     console.print(shown)
@@ -180,4 +181,5 @@ def _report(
                     f"{name}, {benchmark}: {facts['truncated']:g} of {facts['responses']:g} responses cut short, "
                     f"{facts['grader_errors']:g} grader errors."
                 )
-    console.print(f"Scores: {write_scores(out, summary)}\nTables: {out / 'tables' / 'scores'}.md, .csv, .tex")
+    where = f"Scores: {write_scores(out, summary)}\nTables: {out / 'tables' / 'scores'}.md, .csv, .tex"
+    console.print(where, soft_wrap=True)  # a path that is broken cannot be copied
