@@ -10,7 +10,6 @@ n-grams pair by pair for a sample of candidates, which checks the exact result, 
 counted against the exact result. Each case runs in a process of its own.
 """
 
-import csv
 import multiprocessing
 import platform
 import resource
@@ -25,6 +24,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from record import append
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -192,13 +192,7 @@ def main(
         texts = {"implementation": name, "candidates": size, "comparison": size + size // 10}
         table.add_row(*map(str, [*texts.values(), *measured.values()][:-1]))
         rows.append(texts | measured | {"versions": versions(), "date": date.today().isoformat()})
-    output.parent.mkdir(parents=True, exist_ok=True)
-    fresh = not output.exists()
-    with output.open("a", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        if fresh:
-            writer.writeheader()
-        writer.writerows(rows)
+    append(rows, output)
     Console().print(table)
     for row in rows:
         print(f"{row['implementation']}, {row['candidates']}: {row['notes']}")

@@ -294,7 +294,7 @@ def test_a_full_output_directory_is_kept_unless_overwriting_is_asked_for(special
     soup = tmp_path / "soup"
     soup.mkdir()
     (soup / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="soup is not empty.*overwrite=True"):
+    with pytest.raises(FileExistsError, match="holds something already.*overwrite"):
         merge_checkpoints(specialists, soup)
     assert (soup / "notes.txt").read_text() == "mine"
     merge_checkpoints(specialists, soup, overwrite=True)

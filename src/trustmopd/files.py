@@ -50,7 +50,7 @@ def check_free(folder: str | Path, *, overwrite: bool = False) -> None:
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file. Choose another folder.")
     if folder.exists() and any(folder.iterdir()) and not overwrite:
-        raise FileExistsError(f"{folder} holds something already. Choose another, or say --overwrite to replace it.")
+        raise FileExistsError(f"{folder} holds something already. Choose another folder, or ask to overwrite it.")
 
 
 @contextmanager

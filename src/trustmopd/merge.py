@@ -18,6 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from trustmopd.files import check_free
+
 MAX_SHARD_BYTES = 5 * 10**9
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 # What makes the weights a model again. Not all of the folder: a model card or a trainer's state would describe one
@@ -67,7 +69,7 @@ def merge_checkpoints(checkpoints: Sequence[str | Path], output: str | Path, *, 
             f"checkpoints = {checkpoints!r} is not a list of checkpoints. Give a list of one or more to average."
         )
     output = Path(output).expanduser().resolve()
-    _check_free(output, overwrite)
+    check_free(output, overwrite=overwrite)
     folders = [_folder(source) for source in checkpoints]
     for folder in folders:
         if folder.is_relative_to(output):
@@ -117,15 +119,6 @@ def _folder(source: str | Path) -> Path:
             f"checkpoint '{source}' is neither a directory nor a model the Hub lets us have ({reason}). "
             "Check the path or the id; log in if the model is gated."
         ) from error
-
-
-def _check_free(output: Path, overwrite: bool) -> None:
-    if output.exists() and not output.is_dir():
-        raise FileExistsError(f"output {output} is a file, and a checkpoint is a directory. Choose another name.")
-    if output.exists() and any(output.iterdir()) and not overwrite:
-        raise FileExistsError(
-            f"output {output} is not empty. Choose another directory, or pass overwrite=True to replace it."
-        )
 
 
 def _open(source: str, folder: Path) -> _Checkpoint:

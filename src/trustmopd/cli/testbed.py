@@ -75,15 +75,25 @@ def testbed_build(
     reference_of: Annotated[
         Path | None, typer.Option(help="Take the reference of that world.", show_default=False)
     ] = None,
+    evaluation_prompts: Annotated[int, typer.Option(min=1, help="Prompts of each kind to score it on.")] = 2000,
 ) -> None:
     """Make the small world's reference and specialists again: supervised training, then GRPO with verified rewards."""
     again = ["trustmopd", "testbed", "build", "--out", str(out), "--seed", str(seed), "--regime", regime]
+    again += ["--evaluation-prompts", str(evaluation_prompts)]
     again += ["--reference-of", str(reference_of)] if reference_of else []
     with errors(shlex.join(again), kept="finished stages"):
         from trustmopd.testbed.build import build_world
         from trustmopd.testbed.reinforcement import REGIMES
+        from trustmopd.testbed.reproduce import quiet
 
         if regime not in REGIMES:
             raise ValueError(f"--regime {regime}: there is no such regime. Choose from {', '.join(REGIMES)}.")
-        build_world(out, seed, reinforcement=REGIMES[regime], reference_of=reference_of)
+        quiet()
+        build_world(
+            out,
+            seed,
+            reinforcement=REGIMES[regime],
+            evaluation_prompts=evaluation_prompts,
+            reference_of=reference_of,
+        )
         console.print(f"World: {out}\nCard:  {out / 'README.md'}")

@@ -1,16 +1,12 @@
-"""Make the small world: the reference, three specialists, their scores and their card. Resumable, stage by stage.
+"""Make the small world: the reference, three specialists, their scores and their card. Resumable, stage by stage."""
 
-python -m trustmopd.testbed.build --out DIR --seed 0
-"""
-
-import argparse
 import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -20,7 +16,6 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils.logging import disable_progress_bar
 
 from trustmopd import __version__
 from trustmopd.files import read_json, write_json, write_text
@@ -187,42 +182,3 @@ def _reproducibly() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(deterministic)
         torch.backends.cuda.enable_mem_efficient_sdp(memory_efficient)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m trustmopd.testbed.build", description=__doc__)
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default=None, help="cuda or cpu; cuda where there is one")
-    parser.add_argument("--steps", type=int, default=Supervision.steps, help="supervised steps of the reference")
-    parser.add_argument("--batch-size", type=int, default=Supervision.batch_size)
-    parser.add_argument("--learning-rate", type=float, default=Supervision.learning_rate)
-    parser.add_argument("--regime", choices=sorted(REGIMES), default="moderate", help="how the specialists are trained")
-    parser.add_argument("--rl-steps", type=int, default=None, help="at most; the regime's own unless given")
-    parser.add_argument("--evaluation-prompts", type=int, default=1000)
-    parser.add_argument("--reference-of", type=Path, default=None, help="a built world whose reference is taken over")
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
-    args = parser.parse_args(arguments)
-    regime = REGIMES[args.regime]
-    disable_progress_bar()  # of weights being loaded, a second bar inside ours
-    try:
-        card = build_world(
-            args.out,
-            args.seed,
-            device=args.device,
-            supervision=Supervision(steps=args.steps, batch_size=args.batch_size, learning_rate=args.learning_rate),
-            reinforcement=replace(regime, max_steps=args.rl_steps) if args.rl_steps else regime,
-            evaluation_prompts=args.evaluation_prompts,
-            reference_of=args.reference_of,
-            quiet=args.quiet,
-        )
-    except KeyboardInterrupt:
-        raise SystemExit(
-            f"Interrupted. Finished stages are kept in {args.out}: run the same command to go on."
-        ) from None
-    print(describe(card))
-    print(f"Written to {args.out}")
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ from trustmopd.files import read_json
 CARD = "card.json"
 SHIPPED = Path(__file__).parent / "checkpoints"
 MODELS = ("reference", "math", "code", "if")
-_REMEDY = "Reinstall the package, or make the checkpoints again with `trustmopd testbed build`."
+_REMEDY = "Reinstall the package, or make a world with `trustmopd testbed build --out DIR` and name it: --world DIR."
 
 
 def checkpoint(name: str, root: str | Path = SHIPPED) -> Path:
