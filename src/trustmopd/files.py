@@ -50,7 +50,9 @@ def check_free(folder: str | Path, *, overwrite: bool = False) -> None:
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file. Choose another folder.")
     if folder.exists() and any(folder.iterdir()) and not overwrite:
-        raise FileExistsError(f"{folder} holds something already. Choose another folder, or ask to overwrite it.")
+        raise FileExistsError(
+            f"{folder} holds something already. Choose another, or ask to overwrite it (--overwrite)."
+        )
 
 
 @contextmanager

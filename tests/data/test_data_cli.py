@@ -35,6 +35,7 @@ def test_build_then_show(tmp_path):
     said = run("build", pools.small(tmp_path), "seed=3")
     assert "Built 100 prompts: 20 math, 15 code, 25 if, 30 math-if, 10 math-code." in said
     assert "│ math │ 120 │ 0 │ 0 │ 7 │ 0 │ 113 │" in said
+    assert "Blocks: 30 of the 30 rows of 'blocks' have one, such as" in said
     assert json.loads((tmp_path / "out" / "card.json").read_text())["seed"] == 3
     seen = run("show", tmp_path / "out", "--examples", "2")
     assert "100 prompts in" in seen and "│ math + if │ 30 │ 30.0% │" in seen

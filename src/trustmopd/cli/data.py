@@ -37,6 +37,10 @@ def build(
         built = make(settings, progress=console.is_terminal)
         folder = write_prompt_set(built, overwrite=overwrite)
         _print(removal_table(removal_counts(built)), "screening")
+        for name in dict.fromkeys(category.blocks for category in settings.categories.values() if category.blocks):
+            blocks = [row.block for row in built.pools[name].rows if row.block]
+            rows = f"{len(blocks):,} of the {len(built.pools[name].rows):,} rows of {name!r}"
+            console.print(_plain(f"Blocks: {rows} have one, such as {blocks[0]!r}. Read a few."), soft_wrap=True)
         counts = ", ".join(f"{category.count:,} {name}" for name, category in settings.categories.items())
         console.print(Text(f"Built {len(built.records):,} prompts", "bold") + _plain(f": {counts}."))
         console.print(_plain(f"Set:  {folder}\nCard: {folder / 'README.md'}"), soft_wrap=True)

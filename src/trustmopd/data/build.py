@@ -87,7 +87,7 @@ def _places(config: DataConfig, name: str, category: Category, pools: dict[str, 
     """The places of one category, with what each asks of its row."""
     edges = config.length_edges
     if category.blocks:
-        for giver, length in _givers(config, name, category, donors(pools[category.blocks].rows)):
+        for giver, length in _givers(config, name, category, pools[category.blocks].rows):
             block = giver.block or ""
             yield Place(name, Need(length=length.without(len(words_of(block)))), length, giver.constraints, block)
         return
@@ -100,6 +100,8 @@ def _places(config: DataConfig, name: str, category: Category, pools: dict[str, 
 def _givers(config: DataConfig, name: str, category: Category, rows: list[Row]) -> Iterator[tuple[Row, Bucket]]:
     """The rows whose blocks are copied, in the proportions that are asked for, and how long each composed prompt is to
     be. A row gives again only when all of its cell have given."""
+    without, rows = len(rows), donors(rows)
+    without -= len(rows)
     matched = category.match if category.like else []
     by_number, by_length = category.constraints is not None or "constraints" in matched, "length" in matched
     cells: dict[tuple[int | None, Bucket], list[Row]] = {}
@@ -116,7 +118,8 @@ def _givers(config: DataConfig, name: str, category: Category, rows: list[Row]) 
             many = "" if number is None else f" with {number} constraint{'s' * (number != 1)}"
             raise ValueError(
                 f"category {name!r} wants {count} constraint blocks{many}, and pool {category.blocks!r} has {there}: "
-                f"short by {count - there}. Lower the count, or set reuse_blocks."
+                f"short by {count - there} ({without} of its rows have no block). Lower the count, "
+                + ("or set reuse_blocks." if there else "or look at the pool's block_after or columns.block.")
             )
         for cell, share in apportion(count, weights).items():
             for place in range(share):
