@@ -32,15 +32,12 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from trustmopd.heads import Head, use_implementation
+from trustmopd.heads import Head, trust_objective, use_implementation
 from trustmopd.method import (
-    SCORES,
     CandidateState,
     mean_of_response_means,
-    objective,
     renormalise,
     top_candidates,
-    trust,
 )
 
 RESULTS = Path(__file__).parent / "results" / "heads.csv"
@@ -110,11 +107,13 @@ def step(case: Case, models: list[Policy]) -> float:
     student, *others = models
     if case.implementation in PEERS:
         return PEERS[case.implementation](student, others[1:])
-    if case.implementation == "naive":
-        ids, student_logits, scored = naive_candidates(student, others, case.candidates)
-    else:
-        with use_implementation(case.implementation):
-            ids, student_logits, scored = head_candidates(student, others, case.candidates)
+    find = naive_candidates if case.implementation == "naive" else head_candidates
+    with use_implementation("reference" if case.implementation == "naive" else case.implementation):
+        return loss_and_backward(case, *find(student, others, case.candidates))
+
+
+def loss_and_backward(case: Case, ids: Tensor, student_logits: Tensor, scored: list[Tensor]) -> float:
+    """From candidate logits; with the implementation in use, as the trainer does."""
     reference, *teachers = [logits.unsqueeze(0) for logits in scored]
     mask = torch.ones(1, case.tokens, device=case.device)
     at = CandidateState(
@@ -125,7 +124,7 @@ def step(case: Case, models: list[Policy]) -> float:
         sampled_ids=ids[:, 0].unsqueeze(0),
         mask=mask,
     )
-    loss = mean_of_response_means(objective(at, trust(gamma=7.0), SCORES["displacement"]).token_loss, mask)
+    loss = mean_of_response_means(trust_objective(at, None, gamma=7.0).token_loss, mask)
     loss.backward()
     return loss.item()
 

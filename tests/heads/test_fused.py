@@ -200,8 +200,8 @@ def test_an_id_that_the_head_has_no_row_for_is_refused(bad):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda case: {"num_candidates": 1025}, "C = 1025 is over its limit of 1024"),
-        (lambda case: {"hidden": case.hidden.double()}, "does not multiply torch.float64"),
+        (lambda case: {"num_candidates": 1025}, "C = 1025 is over their limit of 1024"),
+        (lambda case: {"hidden": case.hidden.double()}, "do not multiply torch.float64"),
         (lambda case: {"weight": case.weight.T.contiguous().T}, "not contiguous"),
     ],
     ids=["candidates", "float64", "transposed"],
@@ -211,7 +211,7 @@ def test_what_the_kernels_cannot_take_goes_to_the_chunked_head_and_is_said_once(
     given = {"hidden": case.hidden, "weight": case.weight, "num_candidates": 3, **change(case)}
     dispatch._say_once.cache_clear()
     with dispatch.use_implementation("fused"):
-        with pytest.warns(UserWarning, match=f"chunked head, not the fused one: .*{why}"):
+        with pytest.warns(UserWarning, match=f"chunked head, not the fused kernels: .*{why}"):
             found = top_candidates_of(**given)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -221,7 +221,7 @@ def test_what_the_kernels_cannot_take_goes_to_the_chunked_head_and_is_said_once(
 
 def test_without_triton_the_chunked_head_answers_and_it_is_said_once(monkeypatch):
     case = problem((2, 4, 11, 3), device=DEVICE)
-    monkeypatch.setattr(dispatch, "_fused", lambda: None)
+    monkeypatch.setattr(dispatch, "_module", lambda name: None)
     dispatch._say_once.cache_clear()
     with dispatch.use_implementation("fused"), pytest.warns(UserWarning, match="Triton is not installed"):
         found = candidate_logits(case.hidden, case.weight, case.ids)

@@ -1,6 +1,6 @@
 """Hidden states → candidate logits, never a [T, V] tensor. `reference.py` says what, `chunked.py` how it fits."""
 
-from trustmopd.heads.dispatch import candidate_logits, top_candidates_of, use_implementation
+from trustmopd.heads.dispatch import candidate_logits, top_candidates_of, trust_objective, use_implementation
 from trustmopd.heads.head import Head
 
-__all__ = ["Head", "candidate_logits", "top_candidates_of", "use_implementation"]
+__all__ = ["Head", "candidate_logits", "top_candidates_of", "trust_objective", "use_implementation"]

@@ -1,4 +1,4 @@
-"""The two public functions, their argument checks, and the choice of implementation."""
+"""The public functions, their argument checks, and the choice of implementation."""
 
 import warnings
 from functools import cache
@@ -12,6 +12,9 @@ from torch import Tensor
 
 from trustmopd.heads import chunked, reference
 from trustmopd.heads.candidate_function import check_ids
+from trustmopd.method import SCORES, CandidateState, Objective, objective, trust
+from trustmopd.method.allocation import check_gamma
+from trustmopd.method.calibration import check_mu
 from trustmopd.method.candidates import check_candidate_count
 
 #: `auto` is `fused` for what its kernels can take, on a GPU, and `chunked` for the rest.
@@ -84,28 +87,46 @@ def top_candidates_of(
     )
 
 
+def trust_objective(at: CandidateState, mu: Float[Tensor, " K"] | None, gamma: float) -> Objective:
+    """The paper's own objective, displacement from the reference token by token: one kernel where the fused head runs,
+    the functions of `trustmopd.method` elsewhere."""
+    fused = _fused_for("fused_objective", "the objective comes from plain torch", at.student_logp, at)
+    if fused is None:
+        return objective(at, trust(gamma), SCORES["displacement"], mu)
+    check_gamma(gamma)
+    if mu is not None:
+        check_mu(mu)
+    return fused.trust_objective(at, mu, gamma)
+
+
 def _implementation_for(hidden: Tensor, weight: Tensor, num_candidates: int) -> ModuleType:
-    if _active in ("reference", "chunked"):
-        return reference if _active == "reference" else chunked
-    if _active == "auto" and not hidden.is_cuda:
-        return chunked
-    fused = _fused()
-    why_not = "Triton is not installed" if fused is None else fused.unsupported(hidden, weight, num_candidates)
-    if fused is None or why_not:
-        _say_once(f"candidate logits come from the chunked head, not the fused one: {why_not}.")
-        return chunked
+    if _active == "reference":
+        return reference
+    instead = "candidate logits come from the chunked head"
+    return _fused_for("fused", instead, hidden, hidden, weight, num_candidates) or chunked
+
+
+def _fused_for(name: str, instead: str, tensor: Tensor, *problem: Any) -> ModuleType | None:
+    """The module with the kernels, if they are wanted here and can take this problem. If they cannot, that is said."""
+    if _active in ("reference", "chunked") or (_active == "auto" and not tensor.is_cuda):
+        return None
+    fused = _module(name)
+    why_not = "Triton is not installed" if fused is None else fused.unsupported(*problem)
+    if why_not:
+        _say_once(f"{instead}, not the fused kernels: {why_not}.")
+        return None
     return fused
 
 
 @cache
-def _fused() -> ModuleType | None:
+def _module(name: str) -> ModuleType | None:
     """Loaded when first needed: on a machine without a GPU, Triton would be imported for nothing."""
-    return import_module("trustmopd.heads.fused") if find_spec("triton") else None
+    return import_module(f"trustmopd.heads.{name}") if find_spec("triton") else None
 
 
 @cache
 def _say_once(message: str) -> None:
-    warnings.warn(message, stacklevel=4)
+    warnings.warn(message, stacklevel=5)
 
 
 def _check_fit(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor | None = None) -> None:

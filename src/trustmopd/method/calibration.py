@@ -17,12 +17,16 @@ _REMEDY = "Delete the file and calibrate again (`trustmopd calibrate RECIPE`, or
 def calibrated_scores(scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"]) -> Float[Tensor, "K *N"]:
     """r = rho / mu (Eq. 3). mu stays what it was at the start, so a batch's mean r shows how far a teacher's habit has
     drifted since (Eq. 24)."""
+    check_mu(mu)
+    return scores / mu.to(scores).view(-1, *[1] * (scores.ndim - 1))
+
+
+def check_mu(mu: Float[Tensor, " K"]) -> None:
     if not bool(((mu > 0) & mu.isfinite()).all()):
         raise ValueError(
             f"mu = {mu.tolist()} must be positive and finite: scores are divided by it. A teacher with mu = 0 equals "
             "the reference; drop it from the pool."
         )
-    return scores / mu.to(scores).view(-1, *[1] * (scores.ndim - 1))
 
 
 class ScoreTotals:

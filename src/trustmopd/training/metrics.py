@@ -1,6 +1,7 @@
 """What is logged at every step: means over all response tokens of the global batch, whatever its split."""
 
 import resource
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -16,21 +17,22 @@ class StepTotals:
     metrics."""
 
     def __init__(self) -> None:
-        self._totals: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor] = {}
+        self._counts: Counter[str] = Counter()
 
     def add(self, metric: str, values: Tensor, *, count: int | None = None) -> None:
-        total = torch.stack(
-            [values.double().sum(), values.new_tensor(values.numel() if count is None else count).double()]
-        )
-        self._totals[metric] = self._totals.get(metric, 0) + total.detach()
+        self._sums[metric] = self._sums.get(metric, 0) + values.detach().double().sum()
+        self._counts[metric] += values.numel() if count is None else count
 
     def reduce(self, accelerator: Accelerator) -> dict[str, float]:
         """Means over everything added since the last call; sums where nothing was counted."""
-        if not self._totals:
+        if not self._sums:
             return {}
-        names = sorted(self._totals)
-        sums, counts = accelerator.reduce(torch.stack([self._totals[name] for name in names]), "sum").T.tolist()
-        self._totals = {}
+        names = sorted(self._sums)
+        totals = torch.stack([self._sums[name] for name in names])
+        counted = totals.new_tensor([self._counts[name] for name in names])
+        sums, counts = accelerator.reduce(torch.stack([totals, counted]), "sum").tolist()
+        self._sums, self._counts = {}, Counter()
         return {name: total / count if count else total for name, total, count in zip(names, sums, counts, strict=True)}
 
 

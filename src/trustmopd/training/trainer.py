@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from trl import DistillationTrainer
 
 from trustmopd.data import prompt_hash
-from trustmopd.heads import Head
+from trustmopd.heads import Head, trust_objective
 from trustmopd.method import SCORES, Calibration, Objective, objective, response_means
 from trustmopd.teachers import Teacher, fingerprint
 from trustmopd.teachers.backbone import backbone_of, last_hidden_states
@@ -214,6 +214,8 @@ class TrustMOPDTrainer(CalibratedRun):
                 temperature=args.distillation_temperature,
                 step=self.state.global_step + 1,
             )
+            if (args.allocation, args.score, args.granularity) == ("trust", "displacement", "token"):
+                return scored, trust_objective(scored.at, self.mu, args.gamma)
             rows = inputs["row"] if "row" in inputs else torch.arange(len(sampled_ids))
             rule = allocation_rule(
                 args, self.pool.teachers, step=self.state.global_step, rows=rows, labels=inputs.get("label")
