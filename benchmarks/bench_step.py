@@ -1,17 +1,21 @@
 """Time by phase and peak memory of a whole training step: random weights in the SmolLM3-3B shape, the real trainer.
 
     python benchmarks/bench_step.py                                     # trust and uniform, teachers resident
-    python benchmarks/bench_step.py --allocations trust,uniform,random,single,trl --placements resident,offload,adapters
+    python benchmarks/bench_step.py --allocations trust,uniform,random,single --placements resident,offload,adapters
+    python benchmarks/bench_step.py --allocations uniform,trust,trl,trl-shared --rounds 2
     python benchmarks/bench_step.py --shape tiny --responses 8 --tokens 32 --device cpu     # does it run at all
 
 Rollouts are given (random tokens, none of them the last): their time is the same for every rule and has a benchmark of
-its own, bench_rollouts.py. `trl` is the loss of TRL's DistillationTrainer, called once for each of the three teachers
-on the same hidden states. `adapters` trains a LoRA student; teachers are adapters over its base, which is the
-reference. No calibration; one step to warm up, then one that counts. `step` is its wall clock, optimiser included.
+its own, bench_rollouts.py. `trl` is the loss of TRL's DistillationTrainer, called once for each of the three teachers;
+`trl-shared` spares it the repeated forwards: its divergence alone, on the hidden states that our trainer would use.
+`adapters` trains a LoRA student; teachers are adapters over its base, which is the reference. No calibration. Each case
+warms up one step, then counts `--steps`; cases take turns, `--rounds` times; medians are shown. `step` is wall clock,
+optimiser included.
 """
 
 import gc
 import json
+import statistics
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -28,8 +32,11 @@ from rich.table import Table
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
+from trl import DistillationTrainer
+from trl.trainer.distillation_trainer import _chunked_divergence_loss
 
 from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd.teachers.backbone import backbone_of, last_hidden_states
 
 RESULTS = Path(__file__).parent / "results" / "step.csv"
 PHASES = ("student", "teachers", "reference", "backward")
@@ -40,7 +47,7 @@ SHAPES = {
     "tiny": (64, 2, 4, 2, 128, 1024),
 }
 PROMPT = 128
-STEPS = 2
+WARM_UP = 1
 NAMES = ("math", "code", "if")
 
 
@@ -69,13 +76,24 @@ class GivenRollouts(TrustMOPDTrainer):
 
 
 class TRLLoss(GivenRollouts):
-    """TRL's divergence over the whole vocabulary, teacher by teacher, from the same hidden states."""
+    """TRL's loss as it is, teacher by teacher: each call has the student and one teacher read the batch."""
+
+    def _ask(self, batch: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
+        return [{} for _ in batch["completion_ids"]]
 
     def _compute_loss(self, student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple:
-        from trl.trainer.distillation_trainer import _chunked_divergence_loss
+        losses = []
+        for name in self.pool.teachers:
+            self.teacher_model = self.pool.members[name].host.model
+            loss, *rest = DistillationTrainer._compute_loss(self, student, inputs, num_items_in_batch)
+            losses.append(loss)
+        return torch.stack(losses).mean(), *rest
 
-        from trustmopd.teachers.backbone import backbone_of, last_hidden_states
 
+class SharedTRLLoss(GivenRollouts):
+    """TRL's divergence over the whole vocabulary, teacher by teacher, from the hidden states that we share."""
+
+    def _compute_loss(self, student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple:
         width, mask = inputs["completion_ids"].shape[1], inputs["completion_mask"]
         with self.clock("student"):
             sequence = [
@@ -90,6 +108,9 @@ class TRLLoss(GivenRollouts):
                 )
                 loss = loss + divergence / len(self.pool.teachers)
         return loss, entropy.detach(), count
+
+
+TRAINERS = {"trl": TRLLoss, "trl-shared": SharedTRLLoss}
 
 
 def tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
@@ -131,7 +152,7 @@ def model(case: Case, seed: int) -> PreTrainedModel:
     return made
 
 
-def trainer(case: Case, folder: Path) -> TrustMOPDTrainer:
+def trainer(case: Case, steps: int, folder: Path) -> TrustMOPDTrainer:
     student = model(case, 0)
     teachers: dict[str, Any] = {}
     lora = LoraConfig(r=16, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], task_type="CAUSAL_LM")
@@ -146,7 +167,7 @@ def trainer(case: Case, folder: Path) -> TrustMOPDTrainer:
         del adapted
     else:
         teachers = {name: model(case, index + 1) for index, name in enumerate(NAMES)}
-    rule = "uniform" if case.allocation == "trl" else case.allocation
+    rule = "uniform" if case.allocation in TRAINERS else case.allocation
     args = TrustMOPDConfig(
         output_dir=str(folder / "run"),
         allocation=rule,
@@ -157,7 +178,7 @@ def trainer(case: Case, folder: Path) -> TrustMOPDTrainer:
         per_device_train_batch_size=case.micro_batch,
         max_completion_length=case.tokens,
         teacher_placement="offload" if case.placement == "offload" else "resident",
-        max_steps=STEPS,
+        max_steps=WARM_UP + steps,
         gradient_checkpointing=True,
         bf16=True,
         use_cpu=case.device == "cpu",
@@ -165,8 +186,10 @@ def trainer(case: Case, folder: Path) -> TrustMOPDTrainer:
         disable_tqdm=True,
     )
     words = " ".join(f"t{i}" for i in range(4, 4 + PROMPT))
-    prompts = Dataset.from_dict({"prompt": [[{"role": "user", "content": words}]] * (STEPS * case.responses)})
-    made = (TRLLoss if case.allocation == "trl" else GivenRollouts)(
+    prompts = Dataset.from_dict(
+        {"prompt": [[{"role": "user", "content": words}]] * ((WARM_UP + steps) * case.responses)}
+    )
+    made = TRAINERS.get(case.allocation, GivenRollouts)(
         student,
         teachers,
         args=args,
@@ -199,20 +222,27 @@ class WallClock(TrainerCallback):
         return time.perf_counter()
 
 
-def measure(case: Case) -> dict[str, float]:
-    """Seconds by phase of the last step, its wall clock, and its peak memory."""
+def measure(case: Case, steps: int) -> list[dict[str, float]]:
+    """Of each step after the warm-up: seconds by phase, its wall clock, and its peak memory."""
     clock = WallClock(case.device)
     with tempfile.TemporaryDirectory() as folder:
-        made = trainer(case, Path(folder))
+        made = trainer(case, steps, Path(folder))
         made.add_callback(clock)
         made.train()
         lines = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
-    last = [line for line in lines if "seconds/student" in line][-1]
     del made
     gc.collect()
-    torch.cuda.empty_cache()
-    phases = {phase: last.get(f"seconds/{phase}", 0.0) for phase in PHASES}
-    return {**phases, "step": clock.seconds[-1], "peak_gib": last["memory/peak_gib"]}
+    if case.device == "cuda":
+        torch.cuda.empty_cache()
+    logged = [line for line in lines if "memory/peak_gib" in line]
+    return [
+        {
+            **{phase: line.get(f"seconds/{phase}", 0.0) for phase in PHASES},
+            "step": seconds,
+            "peak_gib": line["memory/peak_gib"],
+        }
+        for line, seconds in zip(logged, clock.seconds, strict=True)
+    ][WARM_UP:]
 
 
 def main(
@@ -223,23 +253,28 @@ def main(
     tokens: Annotated[int, typer.Option(help="Tokens a response.")] = 1024,
     micro_batch: Annotated[int, typer.Option(help="Responses a micro-batch.")] = 4,
     candidates: Annotated[int, typer.Option(help="Candidates per token, C.")] = 128,
+    steps: Annotated[int, typer.Option(help="Steps of each case that count, after one that does not.")] = 3,
+    rounds: Annotated[int, typer.Option(help="How often the cases take turns.")] = 1,
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
     output: Annotated[Path, typer.Option(help="CSV file to append to.", show_default="results/step.csv")] = RESULTS,
 ) -> None:
     """Compare allocation rules and teacher placements on one whole training step."""
-    table = Table("placement", "allocation", *(f"{phase} s" for phase in PHASES), "step s", "peak GiB")
     cases = [
         Case(device, shape, rule, placement, responses, tokens, micro_batch, candidates)
         for placement in placements.split(",")
         for rule in allocations.split(",")
-        if not (rule == "trl" and placement != "resident")
+        if not (rule in TRAINERS and placement != "resident")
     ]
-    for case in cases:
-        found = measure(case)
-        seconds = {f"{phase}_seconds": number(found[phase], 3) for phase in (*PHASES, "step")}
-        peak = number(found["peak_gib"], 2)
+    found: dict[Case, list[dict[str, float]]] = {case: [] for case in cases}
+    for case in cases * rounds:
+        found[case] += measure(case, steps)
+        print(case.placement, case.allocation, *(f"{step['step']:.3f}" for step in found[case]), flush=True)
+    table = Table("placement", "allocation", *(f"{phase} s" for phase in PHASES), "step s", "peak GiB")
+    for case, taken in found.items():
+        medians = {name: statistics.median(step[name] for step in taken) for name in taken[0]}
+        seconds = {f"{phase}_seconds": number(medians[phase], 3) for phase in (*PHASES, "step")}
+        peak = number(medians["peak_gib"], 2)
         table.add_row(case.placement, case.allocation, *seconds.values(), peak)
-        print(case.placement, case.allocation, *seconds.values(), peak, flush=True)
         append([{**asdict(case), **seconds, "peak_gib": peak, **versions(device)}], output)
     Console().print(table)
     print(f"{len(cases)} rows appended to {output}")

@@ -17,7 +17,7 @@ from trustmopd.heads.blocks import MIB, addmm, blocks
 from trustmopd.heads.candidate_function import CandidateLogits, Products
 
 #: Logits of one block of tokens over the whole vocabulary: enough tokens for an efficient product, and no more.
-BLOCK_BYTES = 256 * MIB
+BLOCK_BYTES = 384 * MIB
 #: What one program holds in registers: columns of the chosen groups, and maxima of all groups.
 COLUMNS = 4096
 MAX_GROUPS = 32768
@@ -196,27 +196,22 @@ def top_candidates_of(
                 GROUPS=groups_in_part,
                 num_warps=4,
             )
-            kernels.choose_groups[count,](
+            kernels.choose_candidates[count,](
+                logits,
                 maxima,
                 peaks,
                 sums,
                 groups,
+                ids[chunk],
                 logsumexp[chunk],
+                vocab_size,
+                vocab_size,
                 num_groups,
                 num_parts,
                 num_candidates,
+                GROUP=group,
                 GROUPS=_power(max(num_groups, num_candidates)),
                 PARTS=_power(num_parts),
-                num_warps=4,
-            )
-            kernels.choose_candidates[count,](
-                logits,
-                groups,
-                ids[chunk],
-                vocab_size,
-                vocab_size,
-                num_candidates,
-                GROUP=group,
                 COLUMNS=_power(num_candidates) * group,
                 num_warps=4,
             )

@@ -76,20 +76,27 @@ def group_maxima(
 
 
 @triton.jit
-def choose_groups(
+def choose_candidates(
+    logits,
     maxima,
     peaks,
     sums,
     groups,
+    ids,
     logsumexp,
+    vocab_size,
+    row_stride,
     num_groups,
     num_parts,
     count,
+    GROUP: tl.constexpr,
     GROUPS: tl.constexpr,
     PARTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
-    """One row: the `count` groups with the largest maxima, and the log-partition from its parts. With fewer groups than
-    that, numbers behind the last one fill up; their columns are behind the vocabulary."""
+    """One row: the `count` groups with the largest maxima, then the `count` largest logits among their columns; and the
+    log-partition from its parts. With fewer groups than that, numbers behind the last one fill up; their columns are
+    behind the vocabulary."""
     row = tl.program_id(0).to(tl.int64)
     group = tl.arange(0, GROUPS)
     exists = group < num_groups
@@ -101,15 +108,11 @@ def choose_groups(
     highest = tl.max(peak, axis=0)
     tl.store(logsumexp + row, tl.log(tl.sum(total * tl.exp(peak - highest), axis=0)) + highest)
 
-
-@triton.jit
-def choose_candidates(logits, groups, ids, vocab_size, row_stride, count, GROUP: tl.constexpr, COLUMNS: tl.constexpr):
-    """One row: the `count` largest among the columns of its chosen groups."""
-    row = tl.program_id(0).to(tl.int64)
+    tl.debug_barrier()  # threads read below what other threads of this program have just written
     index = tl.arange(0, COLUMNS)
     slot = index // GROUP
-    group = tl.load(groups + row * count + slot, mask=slot < count, other=0)
-    column = group * GROUP + index % GROUP
+    chosen = tl.load(groups + row * count + slot, mask=slot < count, other=0)
+    column = chosen * GROUP + index % GROUP
     valid = (slot < count) & (column < vocab_size)
     values = tl.load(logits + row * row_stride + column, mask=valid, other=0.0)
     place = _largest(_ordered(values, valid), count)
