@@ -4,7 +4,8 @@
     python benchmarks/bench_rollouts.py --shapes tiny --batch 4 --tokens 16 --device cpu
 
 Random weights, sampling at temperature 0.6, no response ends early. `first` is the first call, with compilation where
-there is any; `other width` is a later call with longer prompts, as the next batch of training has.
+there is any; `other width` is a later call with longer prompts, as the next batch of training has. A static cache has
+room for both, and for as many tokens as `--room` says: that is what a long `max_completion_length` costs.
 """
 
 import time
@@ -22,6 +23,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 RESULTS = Path(__file__).parent / "results" / "rollouts.csv"
+WIDER = 24
 
 
 def config(tokens: int, **settings: object) -> GenerationConfig:
@@ -29,9 +31,10 @@ def config(tokens: int, **settings: object) -> GenerationConfig:
     return GenerationConfig(max_new_tokens=tokens, **{**sampling, **settings})
 
 
-def with_cache(**settings: object) -> Callable[[PreTrainedModel, Tensor, int], int]:
-    def sample(policy: PreTrainedModel, prompts: Tensor, tokens: int) -> int:
+def with_cache(**settings: object) -> Callable[[PreTrainedModel, Tensor, int, int], int]:
+    def sample(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> int:
         policy.generation_config.eos_token_id = None
+        policy._previous_max_cache_length = room  # as transformers itself remembers it from a longer call
         made = policy.generate(
             prompts, attention_mask=torch.ones_like(prompts), generation_config=config(tokens, **settings)
         )
@@ -40,7 +43,7 @@ def with_cache(**settings: object) -> Callable[[PreTrainedModel, Tensor, int], i
     return sample
 
 
-def continuous(policy: PreTrainedModel, prompts: Tensor, tokens: int) -> int:
+def continuous(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> int:
     made = policy.generate_batch(inputs=prompts.tolist(), generation_config=config(tokens), progress_bar=False)
     return sum(len(output.generated_tokens) for output in made.values())
 
@@ -59,6 +62,7 @@ def main(
     batch: Annotated[int, typer.Option(help="Responses sampled together.")] = 64,
     prompt: Annotated[int, typer.Option(help="Prompt tokens.")] = 128,
     tokens: Annotated[int, typer.Option(help="New tokens of each response.")] = 256,
+    room: Annotated[int, typer.Option(help="Least size of a static cache, in tokens.")] = 0,
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
     output: Annotated[Path, typer.Option(help="CSV file to append to.", show_default="results/rollouts.csv")] = RESULTS,
 ) -> None:
@@ -67,7 +71,7 @@ def main(
     for shape in shapes.split(","):
         policy = model(Case(device, shape, "", "", 0, 0, 0, 0), 0).eval()
         for engine in engines.split(","):
-            row = measure(policy, engine, batch, prompt, tokens, device)
+            row = measure(policy, engine, batch, prompt, tokens, max(room, prompt + WIDER + tokens), device)
             table.add_row(shape, engine, *(number(value, 2) for value in row.values()))
             print(shape, engine, row, flush=True)
             case = {"device": device, "shape": shape, "engine": engine}
@@ -78,6 +82,7 @@ def main(
                         "batch": batch,
                         "prompt": prompt,
                         "tokens": tokens,
+                        "room": max(room, prompt + WIDER + tokens),
                         **{k: number(v, 2) for k, v in row.items()},
                         **versions(device),
                     }
@@ -89,14 +94,14 @@ def main(
 
 
 def measure(
-    policy: PreTrainedModel, engine: str, batch: int, prompt: int, tokens: int, device: str
+    policy: PreTrainedModel, engine: str, batch: int, prompt: int, tokens: int, room: int, device: str
 ) -> dict[str, float]:
     def seconds(width: int) -> tuple[float, int]:
         torch.manual_seed(0)
         prompts = torch.randint(4, policy.config.vocab_size, (batch, width), device=device)
         began = time.perf_counter()
         with torch.no_grad():
-            count = ENGINES[engine](policy, prompts, tokens)
+            count = ENGINES[engine](policy, prompts, tokens, room)
         if device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - began, count
@@ -105,7 +110,7 @@ def measure(
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     try:
-        (first, _), (later, count), (other, _) = seconds(prompt), seconds(prompt), seconds(prompt + 24)
+        (first, _), (later, count), (other, _) = seconds(prompt), seconds(prompt), seconds(prompt + WIDER)
     except Exception as error:  # a way that does not work here is a finding, not a failure of the others
         print(f"{engine}: {type(error).__name__}: {str(error)[:300]}")
         return dict.fromkeys(("tokens_per_second", "first", "later", "other_width", "peak_gib"), float("nan"))

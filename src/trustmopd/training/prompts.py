@@ -16,15 +16,17 @@ def with_rows(dataset: Dataset) -> Dataset:
     return dataset if ROW in dataset.column_names else dataset.add_column(ROW, np.arange(len(dataset)))
 
 
-def fit_prompts(
-    dataset: Dataset, lengths_of: Callable[[list], list[int]], limit: int | None, truncation: str
-) -> tuple[Dataset, int]:
-    """The prompts to train on and how many were over `limit` tokens; TRL itself would pass them on at any length."""
-    if limit is None:
-        return dataset, 0
+def prompt_lengths(dataset: Dataset, lengths_of: Callable[[list], list[int]]) -> list[int]:
     lengths: list[int] = []
     for start in range(0, len(dataset), 512):
         lengths += lengths_of(dataset[start : start + 512]["prompt"])
+    return lengths
+
+
+def fit_prompts(dataset: Dataset, lengths: list[int], limit: int | None, truncation: str) -> tuple[Dataset, int]:
+    """The prompts to train on and how many were over `limit` tokens; TRL itself would pass them on at any length."""
+    if limit is None:
+        return dataset, 0
     over = [row for row, length in enumerate(lengths) if length > limit]
     if not over:
         return dataset, 0

@@ -28,7 +28,7 @@ from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.manifest import describe_machine
 from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
-from trustmopd.training.prompts import ROW, fit_prompts, truncate, with_rows
+from trustmopd.training.prompts import ROW, fit_prompts, prompt_lengths, truncate, with_rows
 from trustmopd.training.records import TokenTexts, chosen_rows, token_table, write_records
 from trustmopd.training.rules import allocation_rule
 from trustmopd.training.run import CalibratedRun
@@ -93,12 +93,23 @@ class TrustMOPDTrainer(CalibratedRun):
             peft_config=peft_config,
             tools=tools,
         )
-        self.train_dataset, self.overlong_prompts = fit_prompts(
-            self.train_dataset,
-            lambda prompts: [len(ids) for ids in DistillationTrainer._tokenize_prompts(self, prompts)[0]],
-            args.max_prompt_length,
-            args.prompt_truncation,
+        compiled = args.cache_implementation is not None
+        lengths = (
+            prompt_lengths(
+                self.train_dataset,
+                lambda prompts: [len(ids) for ids in DistillationTrainer._tokenize_prompts(self, prompts)[0]],
+            )
+            if compiled or args.max_prompt_length is not None
+            else []
         )
+        self.train_dataset, self.overlong_prompts = fit_prompts(
+            self.train_dataset, lengths, args.max_prompt_length, args.prompt_truncation
+        )
+        if compiled:
+            # A cache of fixed size is there to be compiled, which TRL forbids; sized once, it is compiled once.
+            self.generation_config.disable_compile = False
+            longest = min(max(lengths), args.max_prompt_length or max(lengths))
+            self.generation_config.max_cache_len = longest + self.max_completion_length
         if len(self.train_dataset) < args.global_batch_size:
             raise ValueError(
                 f"the prompt set has {len(self.train_dataset)} prompts to train on, fewer than one batch of "
