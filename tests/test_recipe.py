@@ -287,6 +287,12 @@ def test_a_child_wins_field_by_field_along_a_chain(write):
     assert recipe.name == "c" and recipe.seeds == [7] and recipe.student == "base"
 
 
+def test_an_empty_mapping_replaces_a_full_one_in_files_and_overrides(write):
+    write(SMALL + "training: {max_steps: 1, kwargs: {a: 1}}", "a.yaml")
+    assert load_recipe(write("extends: a.yaml\ntraining: {kwargs: {}}")).training == {"max_steps": 1, "kwargs": {}}
+    assert load_recipe(write("extends: a.yaml"), ["training={}"]).training == {}
+
+
 def test_extends_starts_from_its_own_file_and_other_paths_from_the_current_directory(write, tmp_path, monkeypatch):
     (tmp_path / "deep").mkdir()
     write(SMALL, "base.yaml")

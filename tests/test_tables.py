@@ -21,6 +21,12 @@ def test_all_formats_hold_the_same_cells(tmp_path):
     ]
 
 
+def test_columns_of_words_are_set_left_where_they_are_named():
+    table = text_table(("pool", "from", "rows"), [("a", "b", 1)], left=("from",))
+    assert table.to_markdown().splitlines()[1] == "| --- | --- | ---: |"
+    assert table.to_latex().startswith(r"\begin{tabular}{llr}")
+
+
 def test_a_row_of_another_width_is_refused():
     with pytest.raises(ValueError, match="a row of 1 cells under 2 columns"):
         TextTable(("a", "b"), [("1",)])

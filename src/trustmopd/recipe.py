@@ -274,10 +274,11 @@ def _inherit(base: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any
 
 
 def _merge(base: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
+    """An empty mapping replaces: who writes {} wants nothing there."""
     merged = dict(base)
     for key, value in child.items():
         both = isinstance(merged.get(key), Mapping) and isinstance(value, Mapping)
-        merged[key] = _merge(merged[key], value) if both else value
+        merged[key] = _merge(merged[key], value) if both and value else value
     return merged
 
 

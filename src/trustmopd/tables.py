@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,18 +36,24 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class TextTable:
-    """The first column names the rows and is set left; the others hold figures and are set right."""
+    """The first column names the rows and is set left, and so are the columns named in `left`, which hold words; the
+    others hold figures and are set right."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    left: Collection[str] = ()
 
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.header):
                 raise ValueError(f"a row of {len(row)} cells under {len(self.header)} columns: {list(row)}")
 
+    @property
+    def is_left(self) -> list[bool]:
+        return [place == 0 or name in self.left for place, name in enumerate(self.header)]
+
     def to_markdown(self) -> str:
-        align = ("---", *["---:"] * (len(self.header) - 1))
+        align = ["---" if left else "---:" for left in self.is_left]
         return "".join(f"| {' | '.join(map(_markdown, row))} |\n" for row in (self.header, align, *self.rows))
 
     def to_csv(self) -> str:
@@ -58,7 +64,7 @@ class TextTable:
     def to_latex(self) -> str:
         """Rules as in the booktabs package."""
         head, *body = (" & ".join(map(_latex, row)) + r" \\" for row in (self.header, *self.rows))
-        columns = "l" + "r" * (len(self.header) - 1)
+        columns = "".join("l" if left else "r" for left in self.is_left)
         lines = (rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule")
         return "\n".join((*lines, r"\end{tabular}", ""))
 
@@ -68,8 +74,8 @@ class TextTable:
         return [write_text(stem.with_name(stem.name + suffix), text) for suffix, text in texts.items()]
 
 
-def text_table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> TextTable:
-    return TextTable(tuple(header), tuple(tuple(str(cell) for cell in row) for row in rows))
+def text_table(header: Iterable[str], rows: Iterable[Iterable[object]], left: Collection[str] = ()) -> TextTable:
+    return TextTable(tuple(header), tuple(tuple(str(cell) for cell in row) for row in rows), left)
 
 
 def _markdown(cell: str) -> str:
