@@ -18,19 +18,19 @@ def jaccard(first, second):
 
 
 class Text:
-    def __init__(self, text, n):
-        self.text, self.key, self.grams = text, letters_and_digits(text), ngrams(text, n)
+    def __init__(self, text, n, place):
+        self.text, self.key, self.grams, self.place = text, letters_and_digits(text), ngrams(text, n), place
 
 
 def brute_force(candidates, comparison, *, parents=None, n=5, threshold=0.8):
-    """(kept, [(index, rule, matched text, similarity)])"""
-    comparison = [Text(text, n) for text in comparison]
+    """(kept, [(index, rule, matched text, similarity)], [place of the matched text])"""
+    comparison = [Text(text, n, place) for place, text in enumerate(comparison)]
     accepted, accepted_parents = [], []
-    kept, removed = [], []
+    kept, removed, matched = [], [], []
     for index, candidate in enumerate(candidates):
-        text = Text(candidate, n)
+        text = Text(candidate, n, index)
         looks = [(text, comparison, accepted)]
-        parent = Text(parents[index], n) if parents and parents[index] else None
+        parent = Text(parents[index], n, index) if parents and parents[index] else None
         if parent and parent.key:
             looks.append((parent, comparison, accepted_parents))
         found = None
@@ -44,12 +44,13 @@ def brute_force(candidates, comparison, *, parents=None, n=5, threshold=0.8):
                             similarity = jaccard(mine.grams, other.grams)
                             similarity = similarity if similarity >= threshold else 0.0
                         if similarity and not found:
-                            found = (index, f"{side}_{kind}", other.text, similarity)
+                            found = (index, f"{side}_{kind}", other.text, similarity), other.place
         if found:
-            removed.append(found)
+            removed.append(found[0])
+            matched.append(found[1])
             continue
         kept.append(index)
         accepted.append(text)
         if parent and parent.key:
             accepted_parents.append(parent)
-    return kept, removed
+    return kept, removed, matched

@@ -17,6 +17,7 @@ from trustmopd.data.ngrams import words_of
 from trustmopd.data.quotas import bucket_of
 
 COLUMNS = ["id", "prompt", "domain", "capabilities", "source", "source_id", "constraints"]
+COLUMNS += ["block_source", "block_source_id"]
 
 
 def built(path, *overrides):
@@ -239,8 +240,32 @@ def test_a_shortage_names_what_screening_took(config):
         built(config, "categories.math.count=84")
     assert (
         "7 of the 120 rows of 'math' were removed by screening (cross_exact 7), the first id '0', which matched "
-        f"{text[:60]!r}. Lower a count" in str(refusal.value)
+        f"{text[:60]!r} (comparison.evaluation, id '0'). Lower a count, or add rows" in str(refusal.value)
     )
+    with pytest.raises(ValueError) as refusal:
+        built(config, "categories.math.count=91", "comparison={}")
+    assert "short by 1" in str(refusal.value) and "screen" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ["categories.math-code.like=blocks", "categories.math-code.match=[length]", "length_edges=[30]"],
+            "'math-code', 0 to 29 words of problem and block together (the block has 30): ",
+        ),
+        (
+            ["categories.math-if.like=blocks", "length_edges=[40, 41]"],
+            "'math-if', 40 to 40 words of problem and block together (the block has ",
+        ),
+    ],
+)
+def test_a_shortage_of_composed_prompts_says_that_problem_and_block_share_the_bucket(config, overrides, words):
+    """All problems are long, and what a short prompt has left for its problem is short."""
+    pools.write_jsonl(config.parent / "math.jsonl", pools.mathematics(120, low=60, high=90))
+    with pytest.raises(ValueError) as refusal:
+        built(config, *overrides)
+    assert words in str(refusal.value) and "`length_edges`" in str(refusal.value)
 
 
 def test_a_shortage_names_the_bucket_of_lengths(tmp_path):
@@ -248,7 +273,7 @@ def test_a_shortage_names_the_bucket_of_lengths(tmp_path):
     pools.write_jsonl(tmp_path / "math.jsonl", pools.mathematics(120, low=5, high=10))
     matched = pools.write_jsonl(tmp_path / "like.jsonl", pools.mathematics(10, seed=3, low=50, high=60))
     with pytest.raises(
-        ValueError, match=r"'math', 0 constraints, 32 to 63 words: 20 wanted of pool 'math', short by 20"
+        ValueError, match=r"'math', 0 constraints, 32 to 63 words: 20 wanted of pool 'math', short by 20 .*match less"
     ):
         built(path, f"pools.like={{path: {matched}, columns: {{prompt: question}}}}", "categories.math.like=like")
 

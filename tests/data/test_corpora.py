@@ -1,7 +1,9 @@
 """Pools are read from every kind of file alike, and what is wrong with one is named with file and line."""
 
 import csv
+import gzip
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +21,12 @@ COLUMNS = Columns(id="id", checkers="checkers", arguments="arguments")
 
 
 def stored(rows, kind, folder):
+    if kind.endswith(".gz"):
+        plain = Path(stored(rows, kind.removesuffix(".gz").removeprefix("folder of "), folder))
+        packed = plain.with_name(f"{plain.name}.gz")
+        packed.write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+        return str(folder if kind.startswith("folder") else packed)
     path = folder / f"pool.{kind.removeprefix('folder of ')}"
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
@@ -34,7 +42,11 @@ def stored(rows, kind, folder):
     return str(path.parent if kind.startswith("folder") else path)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet", "folder of jsonl", "folder of parquet"])
+KINDS = ["jsonl", "json", "csv", "parquet", "folder of jsonl", "folder of parquet"]
+KINDS += ["jsonl.gz", "json.gz", "csv.gz", "folder of jsonl.gz"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file_gives_the_same_rows(tmp_path, kind):
     pool = read_pool("pools.x", Source(path=stored(ROWS, kind, tmp_path), columns=COLUMNS))
     assert [(row.source_id, row.text, row.constraints) for row in pool.rows] == [
@@ -104,7 +116,12 @@ GOOD = b'{"prompt": "a", "id": "1"}\n'
         ("a.csv", b"prompt,id,prompt\na,1,b\n", {}, ("line 1", "'prompt' is there more than once")),
         ("a.csv", b"question,id\na,1\n", {}, ("line 2", "no column 'prompt'", "question, id")),
         ("a.parquet", b"PAR1 cut short", {}, ("cannot be read",)),
-        ("a.txt", b"a", {}, (".txt", ".jsonl, .json, .csv, .parquet")),
+        ("a.txt", b"a", {}, ("'.txt'", ".jsonl, .json or .csv", "convert")),
+        ("a.parquet.gz", b"a", {}, ("'.gz'", "gzipped (.jsonl.gz), or .parquet", "Unpack")),
+        ("a.jsonl.gz", GOOD, {}, ("cannot be read", "Not a gzipped file")),
+        ("a.jsonl.gz", gzip.compress(GOOD)[:-9], {}, ("cannot be read", "end-of-stream")),
+        ("a.json.gz", gzip.compress(GOOD)[:12] + b"x" * 40, {}, ("cannot be read",)),
+        ("a.jsonl.gz", gzip.compress(GOOD + b'{"prompt": 12}'), {}, ("line 2", "'12' (int), not text")),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named_with_its_line(tmp_path, name, content, columns, words):
@@ -172,8 +189,10 @@ def test_text_that_is_not_utf8_inside_a_table_is_named_with_row_and_column(tmp_p
 
 def test_a_cell_of_a_csv_file_may_be_long_and_numbers_in_it_are_text(tmp_path):
     (tmp_path / "a.csv").write_text("prompt,level\n" + "x" * 200_000 + ",5\nb,4\n")
-    pool = read_pool("pools.x", Source(path=str(tmp_path / "a.csv"), where={"level": 5}))
-    assert [len(row.text) for row in pool.rows] == [200_000]
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
+    for name in ("a.csv", "a.csv.gz"):
+        pool = read_pool("pools.x", Source(path=str(tmp_path / name), where={"level": 5}))
+        assert [len(row.text) for row in pool.rows] == [200_000]
 
 
 def test_a_struct_that_is_null_has_no_parent(tmp_path):

@@ -38,7 +38,7 @@ def test_build_then_show(tmp_path):
     assert "Blocks: 30 of the 30 rows of 'blocks' have one, such as" in said
     assert json.loads((tmp_path / "out" / "card.json").read_text())["seed"] == 3
     seen = run("show", tmp_path / "out", "--examples", "2")
-    assert "100 prompts in" in seen and "│ math + if │ 30 │ 30.0% │" in seen
+    assert "100 prompts in" in seen and "│ math-if │ 30 │ 30.0% │" in seen
     assert seen.count("derive the answer mathematically") == 2
     assert run("show", tmp_path / "out" / "prompts.parquet", "--examples", "0").count("derive the answer") == 0
 
@@ -83,7 +83,7 @@ def test_show_neither_draws_emoji_nor_obeys_what_a_prompt_tells_the_terminal(tmp
         ({"domain": 0}, "0"),
         ({"domain": None}, "unlabelled"),
         ({"capabilities": "math", "domain": "code"}, "math"),
-        ({"capabilities": [1, 2]}, "1 + 2"),
+        ({"capabilities": [1, 2]}, "1-2"),
         ({"constraints": 2}, "unlabelled"),
         ({"constraints": "three words"}, "unlabelled"),
     ],
@@ -91,6 +91,23 @@ def test_show_neither_draws_emoji_nor_obeys_what_a_prompt_tells_the_terminal(tmp
 def test_show_takes_the_columns_of_other_peoples_sets(tmp_path, row, category):
     path = pools.write_jsonl(tmp_path / "set.jsonl", [{"prompt": "Sum 1 to 9.", **row}])
     assert f"│ {category} │ 1 │ 100.0% │ 4 │ 4 │ 0: 1 │" in run("show", path)
+
+
+def test_show_takes_prompts_from_another_column_and_a_missing_one_is_named_with_those_that_are_there(tmp_path):
+    rows = [{"question": "Sum 1 to 9.", "prompt": "", "meta": {"asked": [{"role": "user", "content": "Hi there."}]}}]
+    path = pools.write_jsonl(tmp_path / "set.jsonl", rows)
+    assert "│ unlabelled │ 1 │ 100.0% │ 4 │" in run("show", path, "--column", "question")
+    assert "│ unlabelled │ 1 │ 100.0% │ 2 │" in run("show", path, "--column", "meta.asked")
+    for column in ("questions", "meta.said"):
+        said = run("show", path, "--column", column, code=1)
+        assert f"set.jsonl has no column {column!r}; there is question, prompt, meta" in said and "--column" in said
+    assert "--column" in run("show", pools.write_jsonl(tmp_path / "b.jsonl", [{"text": "a"}]), code=1)
+
+
+def test_show_draws_no_bars(tmp_path):
+    path = pools.write_jsonl(tmp_path / "set.jsonl", [{"prompt": "Sum 1 to 9."}])
+    command = [sys.executable, "-m", "trustmopd", "data", "show", path]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stderr == ""
 
 
 def test_show_counts_the_text_of_a_message_in_parts(tmp_path):

@@ -24,8 +24,9 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 def agree(candidates, comparison, *, parents=None, n=5, threshold=0.8):
     found = decontaminate(candidates, comparison, parents=parents, ngram=n, threshold=threshold)
-    kept, removed = brute_force(candidates, comparison, parents=parents, n=n, threshold=threshold)
+    kept, removed, matched = brute_force(candidates, comparison, parents=parents, n=n, threshold=threshold)
     assert found.kept == kept
+    assert found.matched == matched
     assert [tuple(removal) for removal in found.removed] == removed
     return found
 

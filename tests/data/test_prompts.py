@@ -1,5 +1,6 @@
 """Prompt sets: read from wherever they lie, checked row by row, named by their prompts."""
 
+import gzip
 import json
 
 import pytest
@@ -36,14 +37,24 @@ def stored(dataset, kind, folder):
         dataset.to_parquet(str(folder / "set" / "a.parquet"))
     else:
         write_jsonl(dataset, folder / "set" / "a.jsonl")
+    if kind.endswith("jsonl.gz"):
+        (folder / "set" / "a.jsonl.gz").write_bytes(gzip.compress((folder / "set" / "a.jsonl").read_bytes()))
+        (folder / "set" / "a.jsonl").unlink()
     return folder / "set" if kind.startswith("folder") else next((folder / "set").iterdir())
 
 
 @pytest.mark.parametrize(
-    "kind", ["parquet", "jsonl", "folder of parquet", "folder of jsonl", "save_to_disk", "DatasetDict"]
+    "kind",
+    [
+        *("parquet", "jsonl", "jsonl.gz", "folder of parquet", "folder of jsonl", "folder of jsonl.gz"),
+        *("save_to_disk", "DatasetDict"),
+    ],
 )
-def test_a_prompt_set_reads_back_as_it_was_written(prompts, tmp_path, kind):
-    found = load_prompts(stored(prompts, kind, tmp_path))
+def test_a_prompt_set_reads_back_as_it_was_written(prompts, tmp_path, kind, capfd):
+    path = stored(prompts, kind, tmp_path)
+    capfd.readouterr()
+    found = load_prompts(path)
+    assert capfd.readouterr().err == "", "bars of datasets"
     assert found["prompt"][:] == prompts["prompt"][:]
     assert found["id"][:] == prompts["id"][:]
     assert prompt_hash(found) == prompt_hash(prompts)

@@ -16,12 +16,12 @@ app.add_typer(data, name="data")
 _KEPT = "nothing was written, and files that were there"
 
 
-@data.command(epilog="Example: trustmopd data build recipes/data/singlecap.yaml pools.math.path=my-problems.jsonl")
+@data.command(epilog="Example: trustmopd data build recipes/data/transfer-singlecap.yaml pools.tulu.path=tulu.jsonl")
 def build(
     config: Annotated[Path, typer.Argument(help="What to build, a YAML file.", show_default=False)],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Fields to change, as seed=1 categories.math.count=10.", show_default=False),
+        typer.Argument(help="Fields to change, as seed=1 comparison.aime26=null.", show_default=False),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a set that is there already.")] = False,
 ) -> None:
@@ -41,6 +41,8 @@ def build(
             blocks = [row.block for row in built.pools[name].rows if row.block]
             rows = f"{len(blocks):,} of the {len(built.pools[name].rows):,} rows of {name!r}"
             console.print(_plain(f"Blocks: {rows} have one, such as {blocks[0]!r}. Read a few."), soft_wrap=True)
+        if settings.left_out:
+            console.print(_plain(f"Left out of the comparison: {', '.join(settings.left_out)}."))
         counts = ", ".join(f"{category.count:,} {name}" for name, category in settings.categories.items())
         console.print(Text(f"Built {len(built.records):,} prompts", "bold") + _plain(f": {counts}."))
         console.print(_plain(f"Set:  {folder}\nCard: {folder / 'README.md'}"), soft_wrap=True)
@@ -90,6 +92,7 @@ def decontaminate(
 @data.command(epilog="Example: trustmopd data show data/singlecap --examples 2")
 def show(
     path: Annotated[str, typer.Argument(help="A prompt set: file, folder or Hub id.", show_default=False)],
+    column: Annotated[str, typer.Option(help="Column of the prompts.")] = "prompt",
     examples: Annotated[int, typer.Option(min=0, help="Prompts to print of each category.")] = 1,
     split: Annotated[str, typer.Option(help="Split of a stored or Hub dataset.")] = "train",
 ) -> None:
@@ -97,7 +100,7 @@ def show(
     with errors(kept=_KEPT):
         from trustmopd.data.overview import overview
 
-        seen = overview(path, split=split, examples=examples)
+        seen = overview(path, column=column, split=split, examples=examples)
         _print(seen.counts, f"{seen.prompts:,} prompts in {path}")
         _print(seen.lengths, "words in a prompt")
         for category, texts in seen.examples.items():
@@ -113,8 +116,7 @@ def _plain(text: str) -> Text:
 
 def _print(table: TextTable, title: str) -> None:
     shown = Table(title=_plain(title), title_justify="left")
-    for place, header in enumerate(table.header):
-        left = place == 0 or not header  # names, and bars, which have no header
+    for header, left in zip(table.header, table.is_left, strict=True):
         # Headers of several words give way first: a narrow terminal must not cut a name or a figure.
         shown.add_column(header, justify="left" if left else "right", no_wrap=" " not in header)
     for row in table.rows:

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from trustmopd.data.compose import DERIVATION, donors, with_block
 from trustmopd.data.config import Category, DataConfig
-from trustmopd.data.corpora import Constraint, Pool, Row, read_pool
+from trustmopd.data.corpora import Pool, Row, read_pool
 from trustmopd.data.decontaminate import Screening, decontaminate
 from trustmopd.data.ngrams import words_of
 from trustmopd.data.quotas import Bucket, Need, apportion, bucket_of, fill, shuffled
@@ -15,13 +15,21 @@ from trustmopd.data.quotas import Bucket, Need, apportion, bucket_of, fill, shuf
 
 @dataclass(frozen=True)
 class Place:
-    """One prompt to be: its category, what it asks of a source row, how long it will be, and the block that follows."""
+    """One prompt to be: its category, what it asks of a source row, how long it will be, the block that follows and the
+    row that gives the block."""
 
     category: str
     need: Need
     length: Bucket
-    constraints: tuple[Constraint, ...] = ()
     block: str | None = None
+    giver: Row | None = None
+
+
+class Match(NamedTuple):
+    """The row that a removed one repeats: where it is from, as pools.math or comparison.aime25, and its id there."""
+
+    source: str
+    id: str
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class PromptSet:
     categories: list[str]  # of each record
     pools: dict[str, Pool]
     comparison: dict[str, Pool]
-    screenings: dict[str, Screening]  # by candidate pool; indices are rows of it
+    screenings: dict[str, Screening[Match]]  # by candidate pool; indices are rows of it
 
 
 def build(config: DataConfig, *, progress: bool = False) -> PromptSet:
@@ -49,7 +57,7 @@ def build(config: DataConfig, *, progress: bool = False) -> PromptSet:
                 f"{category.count - size}. Lower the count, or add rows to the pool."
             )
     comparison = {
-        name: read_pool(f"comparison.{name}", source, progress=progress) for name, source in config.comparison.items()
+        name: read_pool(f"comparison.{name}", source, progress=progress) for name, source in config.compared.items()
     }
     screenings = _screen(config, pools, comparison, progress)
     places = [place for name, category in config.categories.items() for place in _places(config, name, category, pools)]
@@ -60,26 +68,33 @@ def build(config: DataConfig, *, progress: bool = False) -> PromptSet:
 
 def _screen(
     config: DataConfig, pools: dict[str, Pool], comparison: dict[str, Pool], progress: bool
-) -> dict[str, Screening]:
+) -> dict[str, Screening[Match]]:
     """All candidate pools in one pass, in the order of the config: a later pool repeats nothing of an earlier one."""
     rule = config.decontamination
     rows = [(name, place, row) for name in config.candidate_pools for place, row in enumerate(pools[name].rows)]
+    others = [(name, row) for name, pool in comparison.items() for row in pool.rows]
     found = decontaminate(
         [row.text for _, _, row in rows],
-        [row.text for pool in comparison.values() for row in pool.rows],
+        [row.text for _, row in others],
         parents=[row.parent for _, _, row in rows],
         ngram=rule.ngram,
         threshold=rule.threshold,
         within=rule.within,
         progress=progress,
     )
-    screenings = {name: Screening([], []) for name in config.candidate_pools}
+    screenings = {name: Screening[Match]([], [], []) for name in config.candidate_pools}
     for index in found.kept:
         name, place, _ = rows[index]
         screenings[name].kept.append(place)
-    for removal in found.removed:
+    for removal, matched in zip(found.removed, found.matched, strict=True):
         name, place, _ = rows[removal.index]
         screenings[name].removed.append(removal._replace(index=place))
+        if removal.rule.startswith("cross"):
+            other, row = others[matched]
+            screenings[name].matched.append(Match(f"comparison.{other}", row.source_id))
+        else:
+            other, _, row = rows[matched]
+            screenings[name].matched.append(Match(f"pools.{other}", row.source_id))
     return screenings
 
 
@@ -89,12 +104,12 @@ def _places(config: DataConfig, name: str, category: Category, pools: dict[str, 
     if category.blocks:
         for giver, length in _givers(config, name, category, pools[category.blocks].rows):
             block = giver.block or ""
-            yield Place(name, Need(length=length.without(len(words_of(block)))), length, giver.constraints, block)
+            yield Place(name, Need(length=length.without(len(words_of(block)))), length, block, giver)
         return
     block_words = len(words_of(DERIVATION)) if category.derivation else 0
     for (constraints, length), count in _cells(category, pools, edges).items():
         need = Need(constraints, length.without(block_words))
-        yield from [Place(name, need, length, block=DERIVATION if category.derivation else None)] * count
+        yield from [Place(name, need, length, DERIVATION if category.derivation else None)] * count
 
 
 def _givers(config: DataConfig, name: str, category: Category, rows: list[Row]) -> Iterator[tuple[Row, Bucket]]:
@@ -147,7 +162,7 @@ def _cells(category: Category, pools: dict[str, Pool], edges: list[int]) -> dict
 
 
 def _choose(
-    config: DataConfig, places: list[Place], pools: dict[str, Pool], screenings: dict[str, Screening]
+    config: DataConfig, places: list[Place], pools: dict[str, Pool], screenings: dict[str, Screening[Match]]
 ) -> list[Row]:
     """A row for each place: all categories of a pool choose together, so that none takes what another needs."""
     chosen: list[Row | None] = [None] * len(places)
@@ -171,7 +186,7 @@ def _shortage(
     config: DataConfig,
     places: list[Place],
     pools: dict[str, Pool],
-    screenings: dict[str, Screening],
+    screenings: dict[str, Screening[Match]],
     short: Counter[tuple[str, int | None, Bucket]],
     most: int = 4,
 ) -> str:
@@ -181,31 +196,47 @@ def _shortage(
         category, number, length = key
         many = "" if number is None else f", {number} constraint{'s' * (number != 1)}"
         pool = config.categories[category].pool
-        lines.append(f"{category!r}{many}, {length}: {wanted[key]} wanted of pool {pool!r}, short by {missing}")
+        together = _together([place.block for place in places if place.category == category and place.length == length])
+        lines.append(
+            f"{category!r}{many}, {length}{together if length != Bucket() else ''}: {wanted[key]} wanted of pool "
+            f"{pool!r}, short by {missing}"
+        )
     asked = Counter(config.categories[place.category].pool for place in places)
     lacking = sorted({config.categories[category].pool for category, _, _ in short})
     sizes = ", ".join(f"{asked[pool]} of the {len(screenings[pool].kept)} in {pool!r}" for pool in lacking)
     screened = "".join(_screened(pool, pools[pool], screenings[pool]) for pool in lacking)
     more = f"; and {len(short) - most} more buckets" if len(short) > most else ""
+    less = "match less (`match`, `length_edges`), " if any(length != Bucket() for _, _, length in short) else ""
     return (
         f"the quotas cannot be filled: {'; '.join(lines)}{more} (all categories together ask for {sizes}). "
-        f"{screened}Lower a count, match less (`match`, `length_edges`), or add rows to the pool."
+        f"{screened}Lower a count, {less}or add rows to the pool."
     )
 
 
-def _screened(name: str, pool: Pool, found: Screening) -> str:
+def _together(blocks: list[str | None]) -> str:
+    """What the length of a composed prompt counts, and how much of it the blocks take."""
+    words = sorted({len(words_of(block)) for block in blocks if block})
+    if not words:
+        return ""
+    span = f"{words[0]} to {words[-1]}" if len(words) > 1 else words[0]
+    return f" of problem and block together (the block has {span})"
+
+
+def _screened(name: str, pool: Pool, found: Screening[Match]) -> str:
     if not found.removed:
         return ""
-    first = found.removed[0]
+    first, match = found.removed[0], found.matched[0]
     rules = ", ".join(f"{rule} {count}" for rule, count in found.counts.items() if count)
     return (
         f"{len(found.removed)} of the {len(pool.rows)} rows of {name!r} were removed by screening ({rules}), the first "
-        f"id {pool.rows[first.index].source_id!r}, which matched {first.matched_text[:60]!r}. "
+        f"id {pool.rows[first.index].source_id!r}, which matched {first.matched_text[:60]!r} "
+        f"({match.source}, id {match.id!r}). "
     )
 
 
 def _record(category: Category, place: Place, row: Row) -> dict[str, Any]:
-    constraints = (*row.constraints, *place.constraints)
+    giver = place.giver
+    constraints = (*row.constraints, *(giver.constraints if giver else ()))
     return {
         "id": f"{place.category}/{row.source_id}",
         "prompt": with_block(row.messages, place.block) if place.block else row.messages,
@@ -214,4 +245,6 @@ def _record(category: Category, place: Place, row: Row) -> dict[str, Any]:
         "source": row.source,
         "source_id": row.source_id,
         "constraints": [constraint._asdict() for constraint in constraints],
+        "block_source": giver.source if giver else None,
+        "block_source_id": giver.source_id if giver else None,
     }

@@ -54,7 +54,7 @@ def check_output(config: DataConfig, *, overwrite: bool = False) -> None:
     if not output.is_dir() or not any(output.iterdir()):
         return
     named = [(f"pools.{name}", config.pools[name]) for name in config.used_pools]
-    named += [(f"comparison.{name}", source) for name, source in config.comparison.items()]
+    named += [(f"comparison.{name}", source) for name, source in config.compared.items()]
     for name, source in named:
         for file in local_files(source.path, name):
             if file.resolve().is_relative_to(output):
@@ -100,11 +100,11 @@ def is_card(path: Path) -> bool:
 def _removed(built: PromptSet) -> list[dict[str, Any]]:
     listed = []
     for name, found in built.screenings.items():
-        for removal in found.removed:
+        for removal, match in zip(found.removed, found.matched, strict=True):
             row = built.pools[name].rows[removal.index]
             what = {"pool": name, "source_id": row.source_id, "text": row.text, "parent": row.parent}
             why = {"rule": removal.rule, "similarity": removal.similarity, "matched": removal.matched_text}
-            listed.append({**what, **why})
+            listed.append({**what, **why, "matched_source": match.source, "matched_id": match.id})
     return listed
 
 
@@ -132,6 +132,7 @@ def _card(built: PromptSet) -> dict[str, Any]:
         "categories": {name: plain["categories"][name] | _counts(built, name) for name in config.categories},
         "sources": sources(built.pools, plain["pools"]),
         "comparison": sources(built.comparison, plain["comparison"]),
+        "comparison_left_out": config.left_out,
         "comparison_texts": sum(len(pool.rows) for pool in built.comparison.values()),
         "decontamination": plain["decontamination"] | {"pools": screening},
         "length_edges": config.length_edges,
@@ -180,6 +181,7 @@ def _readme(built: PromptSet, card: dict[str, Any]) -> str:
             (name, f"{each.count:,}", ", ".join(each.capabilities), each.pool, _followed_by(each))
             for name, each in config.categories.items()
         ],
+        left=("capabilities", "pool", "followed by"),
     )
     parts: Iterable[str] = (
         f"---\nconfigs:\n- config_name: default\n  data_files: prompts.{config.format}\n---\n",
@@ -192,10 +194,12 @@ def _readme(built: PromptSet, card: dict[str, Any]) -> str:
         _source_table(config.pools, built.pools),
         "Each source's licence holds for the prompts taken from it.\n",
         "## Decontamination\n",
-        f"Against {card['comparison_texts']:,} comparison texts ({', '.join(config.comparison) or 'none'})"
+        f"Against {card['comparison_texts']:,} comparison texts ({', '.join(config.compared) or 'none'})"
         + (" and the candidates accepted before" if config.decontamination.within else "")
         + f": equal letters and digits, or a Jaccard similarity of word {config.decontamination.ngram}-grams of "
-        f"{config.decontamination.threshold} or more.\n",
+        f"{config.decontamination.threshold} or more."
+        + (f" Left out of the comparison: {', '.join(config.left_out)}." if config.left_out else "")
+        + "\n",
         removal_table(removal_counts(built)).to_markdown(),
         f"Prompt hash: `{card['prompt_hash']}`\n",
     )
@@ -214,4 +218,4 @@ def _source_table(described: dict[str, Any], pools: dict[str, Pool]) -> str:
         for name, source in described.items()
         if name in pools
     ]
-    return text_table(("pool", "from", "licence", "rows"), rows).to_markdown()
+    return text_table(("pool", "from", "licence", "rows"), rows, left=("from", "licence")).to_markdown()

@@ -3,9 +3,18 @@
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from trustmopd.recipe import REASONS, RecipeError, read_fields
@@ -14,6 +23,7 @@ Text = Annotated[str, Field(min_length=1)]
 Folder = Annotated[Path, Field(strict=False), PlainSerializer(Path.as_posix)]
 Column = Annotated[Text | None, Field(description="Give a column, dotted for a field inside one; null: none.")]
 Scalar = str | int | float | bool
+LENGTH_EDGES = [32, 64, 128, 256, 512]  # of buckets of prompt length, in words
 
 
 class _Section(BaseModel):
@@ -90,6 +100,16 @@ class Category(_Section):
         return self
 
 
+def _none_if_empty(value: Any) -> Any:
+    return None if value == {} else value
+
+
+def _no_slash(name: str) -> str:
+    if "/" in name:
+        raise ValueError("the ids of its prompts begin with its name and a slash, so it has none itself. Rename it.")
+    return name
+
+
 class Decontamination(_Section):
     ngram: Annotated[int, Field(ge=1, description="The paper uses 5.")] = 5
     threshold: Annotated[float, Field(gt=0, le=1, description="The paper uses 0.8.")] = 0.8
@@ -104,12 +124,18 @@ class DataConfig(_Section):
     format: Annotated[Literal["parquet", "jsonl"], Field(description="Write parquet or jsonl.")] = "parquet"
     seed: Annotated[int, Field(ge=0, description="Give a whole number.")] = 0
     pools: Annotated[dict[Text, Source], Field(min_length=1, description="Write {math: {path: ...}}.")]
-    categories: Annotated[dict[Text, Category], Field(min_length=1, description="Write {math: {pool: math, ...}}.")]
-    comparison: Annotated[dict[Text, Source], Field(description="Write {aime25: {path: ...}}.")] = {}
+    categories: Annotated[
+        dict[Annotated[Text, AfterValidator(_no_slash)], Category],
+        Field(min_length=1, description="Write {math: {pool: math, ...}}."),
+    ]
+    comparison: Annotated[
+        dict[Text, Annotated[Source | None, BeforeValidator(_none_if_empty)]],
+        Field(description="Write {aime25: {path: ...}}; {aime25: null} leaves a set out."),
+    ] = {}
     decontamination: Annotated[Decontamination, Field(description="Write {threshold: 0.8}.")] = Decontamination()
     length_edges: Annotated[
         list[Annotated[int, Field(gt=0)]], Field(description="Give word counts in ascending order.")
-    ] = [32, 64, 128, 256, 512]
+    ] = LENGTH_EDGES
 
     @model_validator(mode="after")
     def _names_agree(self) -> "DataConfig":
@@ -129,6 +155,15 @@ class DataConfig(_Section):
                 what = "blocks" if name in lending else "prompts"
                 raise ValueError(f"pools.{name}.licence is missing, and its {what} go into the set. Give the licence.")
         return self
+
+    @property
+    def compared(self) -> dict[str, Source]:
+        """The comparison corpora but for those that are null."""
+        return {name: source for name, source in self.comparison.items() if source is not None}
+
+    @property
+    def left_out(self) -> list[str]:
+        return [name for name, source in self.comparison.items() if source is None]
 
     @property
     def used_pools(self) -> list[str]:

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from trustmopd.data.config import Source
 from trustmopd.data.ngrams import words_of
-from trustmopd.data.records import file_sha256, local_files, no_column, read_records
+from trustmopd.data.records import file_sha256, kind_of, local_files, no_column, read_records
 
 Messages = list[dict[str, str]]
 
@@ -58,8 +58,8 @@ def read_pool(name: str, source: Source, *, answered: bool = True, progress: boo
     digest = hashlib.sha256()
     number = -1
     records = read_records(source, name, wanted)
+    text = any(kind_of(file) == ".csv" for file in local_files(source.path, name))
     for number, (where, record) in enumerate(tqdm(records, desc=f"reading {name}", disable=not progress)):
-        text = ".csv, line" in where
         where = f"{name}: {where}"
         if not all(_is_one_of(_at(record, column, where), value, text) for column, value in source.where.items()):
             continue

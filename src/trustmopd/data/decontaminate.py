@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Generic, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from trustmopd.data.ngrams import Corpus, read_corpus
 from trustmopd.tables import TextTable, text_table
 
 Rule = Literal["within_exact", "within_ngram", "cross_exact", "cross_ngram"]
+Where = TypeVar("Where")
 RULES: tuple[Rule, ...] = get_args(Rule)
 _SLACK = 1e-9  # filters may let a pair through that comparison then refuses, never the other way round
 
@@ -33,9 +34,10 @@ class Removal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Screening:
+class Screening(Generic[Where]):
     kept: list[int]
     removed: list[Removal]
+    matched: list[Where]  # of each removal: the index of the comparison text (cross) or of the candidate (within)
 
     @property
     def counts(self) -> dict[Rule, int]:
@@ -51,7 +53,7 @@ def decontaminate(
     threshold: float = 0.8,
     within: bool = True,
     progress: bool = False,
-) -> Screening:
+) -> Screening[int]:
     r"""Screen candidates in order, against comparison texts and the candidates accepted before.
 
     Exact: equal letters and digits after NFKC and case folding. N-gram: the sets of word n-grams (`\w+` after the same
@@ -80,26 +82,27 @@ def decontaminate(
             if part == 0 or corpus.keys[text]:
                 yield part, text
 
-    def judge(index: int) -> Removal | None:
+    def judge(index: int) -> tuple[Removal, int] | None:
         for kind, find in (("exact", _Index.exact), ("ngram", _Index.similar)):
             for side in ("cross", "within") if within else ("cross",):
                 for part, text in parts(index):
                     match = find(against if side == "cross" else accepted[part], text)
                     if match is not None:
                         rule: Rule = f"{side}_{kind}"  # type: ignore[assignment]
-                        return Removal(index, rule, texts[match[0]], match[1])
+                        place = match[0] if side == "cross" else (match[0] - first) % count
+                        return Removal(index, rule, texts[match[0]], match[1]), place
         return None
 
-    kept, removed = [], []
+    kept, removed, matched = [], [], []
     for index in tqdm(range(count), desc="screening", disable=not progress):
-        removal = judge(index)
-        if removal:
-            removed.append(removal)
+        if found := judge(index):
+            removed.append(found[0])
+            matched.append(found[1])
             continue
         kept.append(index)
         for part, text in parts(index):
             accepted[part].add(text)
-    return Screening(kept, removed)
+    return Screening(kept, removed, matched)
 
 
 class _Index:

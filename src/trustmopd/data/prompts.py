@@ -3,14 +3,16 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, load_dataset, load_from_disk
 
-from trustmopd.data.records import file_sha256
+from trustmopd.data.records import READABLE, file_sha256, kind_of
 from trustmopd.files import read_json
 
 #: The columns of a set that `data build` wrote.
@@ -23,6 +25,8 @@ SCHEMA = pa.schema(
         ("source", pa.string()),
         ("source_id", pa.string()),
         ("constraints", pa.list_(pa.struct([("checker", pa.string()), ("arguments", pa.string())]))),
+        ("block_source", pa.string()),
+        ("block_source_id", pa.string()),
     ]
 )
 _READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
@@ -31,27 +35,15 @@ _READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "c
 def load_prompts(path: str | Path, split: str = "train") -> Dataset:
     """A Hub id, a file (Parquet, JSON, JSON Lines, CSV), a folder of such files, or what `Dataset.save_to_disk`
     wrote."""
-    local = Path(path)
     try:
-        if local.is_file():
-            if local.suffix not in _READERS:
-                raise ValueError(
-                    f"prompt file {path} ends in {local.suffix!r}; it must be one of {', '.join(_READERS)}."
-                )
-            return _load([local])
-        if local.is_dir():
-            if (local / "dataset_info.json").is_file() or (local / "dataset_dict.json").is_file():
-                stored = load_from_disk(str(local))
-                return stored[split] if isinstance(stored, DatasetDict) else stored
-            files = sorted(file for file in local.iterdir() if file.suffix in (".parquet", ".jsonl"))
-            if not files:
-                raise ValueError(
-                    f"prompt folder {path} holds no .parquet or .jsonl file. Point to a prompt set or its file."
-                )
+        if _is_stored(Path(path)):
+            stored = load_from_disk(str(path))
+            return stored[split] if isinstance(stored, DatasetDict) else stored
+        if files := _files(Path(path)):
             return _load(files)
         return load_dataset(str(path), split=split)
     except Exception as error:  # datasets raises a different class for each of its readers and for the Hub
-        if type(error) is ValueError:  # ours, above; pyarrow's are subclasses, and do not name the file
+        if type(error) is ValueError:  # ours, below; pyarrow's are subclasses, and do not name the file
             raise
         # datasets says "an error occurred while generating the dataset"; why is in the cause
         reason = ": ".join(str(each).strip().split("\n")[0] for each in (error, error.__cause__) if each)
@@ -61,20 +53,59 @@ def load_prompts(path: str | Path, split: str = "train") -> Dataset:
         ) from error
 
 
+def card_of(path: str | Path) -> dict[str, Any] | None:
+    """The card of a set that is still as `data build` wrote it."""
+    files = [] if _is_stored(Path(path)) else _files(Path(path))
+    return _card_beside(files) if files else None
+
+
+def _is_stored(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
+
+
+def _files(path: Path) -> list[Path]:
+    """The files of a prompt set; none if the path is not here."""
+    if path.is_file():
+        if kind_of(path) not in _READERS:
+            raise ValueError(f"prompt file {path} ends in {path.suffix!r}; {READABLE}")
+        return [path]
+    if not path.is_dir():
+        return []
+    files = sorted(file for file in path.iterdir() if kind_of(file) in (".parquet", ".jsonl"))
+    if not files:
+        raise ValueError(f"prompt folder {path} holds no .parquet or .jsonl file. Point to a prompt set or its file.")
+    return files
+
+
 def _load(files: list[Path]) -> Dataset:
     """Types are read from the first 10 MB of JSON, where a column may yet be empty: what we wrote has our types."""
-    features = Features.from_arrow_schema(SCHEMA) if all(map(_was_built, files)) else None
-    return load_dataset(_READERS[files[0].suffix], data_files=[str(f) for f in files], split="train", features=features)
+    features = Features.from_arrow_schema(SCHEMA) if _card_beside(files) else None
+    names = [str(file) for file in files]
+    with _no_bars():
+        return load_dataset(_READERS[kind_of(files[0])], data_files=names, split="train", features=features)
 
 
-def _was_built(file: Path) -> bool:
-    """Whether a file is as `data build` wrote it, by the card beside it."""
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Without the bars that datasets draws while it reads files that lie here."""
+    drawn = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
     try:
-        card = read_json(file.with_name("card.json"), what="card", remedy="")
+        yield
+    finally:
+        if drawn:
+            datasets.enable_progress_bars()
+
+
+def _card_beside(files: list[Path]) -> dict[str, Any] | None:
+    """The card in their folder, if they are the files that it lists."""
+    try:
+        card = read_json(files[0].with_name("card.json"), what="card", remedy="")
     except (OSError, ValueError):
-        return False
+        return None
     written = card.get("files")
-    return isinstance(written, dict) and file.name in written and written[file.name] == file_sha256(file)
+    same = isinstance(written, dict) and all(written.get(file.name) == file_sha256(file) for file in files)
+    return card if same else None
 
 
 def check_prompts(dataset: Dataset) -> None:

@@ -1,10 +1,12 @@
 """Records from where they lie: Hub datasets and local files. What cannot be read is named with file and line."""
 
 import csv
+import gzip
 import hashlib
 import io
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,31 +18,39 @@ import pyarrow.parquet as pq
 from trustmopd.data.config import Source
 
 _SHARD = re.compile(r"(\w+)-\d{5}-of-\d{5}[.-]")  # train-00000-of-00002.parquet, as the Hub names them
+READABLE = "it must be .jsonl, .json or .csv, plain or gzipped (.jsonl.gz), or .parquet. Unpack or convert it."
 Record = tuple[str, dict[str, Any]]  # where it stands, for messages; and what it holds
+
+
+def kind_of(path: Path) -> str:
+    """The ending that says how a file is read: .jsonl of pool.jsonl and of pool.jsonl.gz."""
+    inner = path.with_suffix("").suffix if path.suffix == ".gz" else ""
+    return inner if inner in (".jsonl", ".json", ".csv") else path.suffix
 
 
 def local_files(path: str, name: str) -> list[Path]:
     """The files that a path means; none if it is a Hub id."""
     local = Path(path)
     if local.is_file():
-        if local.suffix not in _READERS:
-            raise ValueError(f"{name}: {path} ends in {local.suffix!r}; it must be one of {', '.join(_READERS)}.")
+        if kind_of(local) not in _READERS:
+            raise ValueError(f"{name}: {path} ends in {local.suffix!r}; {READABLE}")
         return [local]
     if local.is_dir():
-        there = sorted(file for file in local.iterdir() if file.suffix in _READERS)
+        there = sorted(file for file in local.iterdir() if kind_of(file) in _READERS)
         # A prompt set's card is JSON beside its prompts: .json and .csv files count where there are no others.
-        files = [file for file in there if file.suffix in (".parquet", ".jsonl")] or there
+        files = [file for file in there if kind_of(file) in (".parquet", ".jsonl")] or there
         splits = {shard[1] for file in files if (shard := _SHARD.match(file.name))}
         if len(splits) > 1:
             raise ValueError(
                 f"{name}: folder {path} holds files of several splits ({', '.join(sorted(splits))}), and `split` "
                 "chooses among those of the Hub alone. Move those of one split into a folder of their own."
             )
-        if len({file.suffix for file in files}) != 1:
-            found = ", ".join(sorted({file.suffix for file in files})) or "none"
+        kinds = sorted({kind_of(file) for file in files})
+        if len(kinds) != 1:
+            found = ", ".join(kinds) or "none"
             raise ValueError(f"{name}: folder {path} must hold files of one kind ({', '.join(_READERS)}), has {found}.")
         return files
-    if local.suffix in _READERS or local.is_absolute() or path.startswith("."):
+    if kind_of(local) in _READERS or local.is_absolute() or path.startswith("."):
         raise FileNotFoundError(f"{name}: {path} does not exist. Give a file, a folder, or the id of a Hub dataset.")
     return []
 
@@ -51,16 +61,21 @@ def read_records(source: Source, name: str, columns: Sequence[str] | None = None
     files = local_files(source.path, name)
     for file in files:
         try:
-            yield from _READERS[file.suffix](file, columns)
-        except (OSError, ValueError, csv.Error) as error:  # pyarrow's are among these, and do not name the file
+            yield from _READERS[kind_of(file)](file, columns)
+        # pyarrow's are among these, and do not name the file; the last two are those of damaged gzip files
+        except (OSError, ValueError, csv.Error, EOFError, zlib.error) as error:
             named = type(error) is ValueError and str(file) in str(error)
             raise ValueError(f"{name}: {error}" if named else f"{name}: {file} cannot be read: {error}.") from None
     if not files:
         yield from _hub(source, name, columns)
 
 
+def _open(path: Path) -> io.BufferedIOBase:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+
+
 def _jsonl(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
-    with path.open("rb") as file:
+    with _open(path) as file:
         for number, raw in enumerate(file, start=1):
             where = f"{path}, line {number}"
             if raw.strip():
@@ -68,8 +83,8 @@ def _jsonl(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
 
 
 def _json(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
-    raw = path.read_bytes()
-    rows = _json_value(_decode(raw, str(path)), str(path))
+    with _open(path) as file:
+        rows = _json_value(_decode(file.read(), str(path)), str(path))
     if not isinstance(rows, list):
         raise ValueError(f"{path} holds {type(rows).__name__}, not a list of rows. Give [{{…}}, …], or JSON Lines.")
     for number, row in enumerate(rows):
@@ -79,7 +94,8 @@ def _json(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
 
 def _csv(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
     csv.field_size_limit(2**31 - 1)  # of the whole process; a prompt may be longer than the 131,072 characters it has
-    reader = csv.DictReader(io.StringIO(_decode(path.read_bytes(), str(path)), newline=""))
+    with _open(path) as file:
+        reader = csv.DictReader(io.StringIO(_decode(file.read(), str(path)), newline=""))
     repeated = [column for column, times in Counter(reader.fieldnames or ()).items() if times > 1]
     if repeated:
         raise ValueError(f"{path}, line 1: column {repeated[0]!r} is there more than once. Rename or drop one.")
@@ -124,9 +140,10 @@ def _hub(source: Source, name: str, columns: Sequence[str] | None) -> Iterator[R
         )
     except Exception as error:  # datasets raises another class for each reason
         reason = str(error).strip().split("\n")[0] or type(error).__name__
+        instead = f", or leave it out: {name}=null" if name.startswith("comparison.") else ""
         raise ValueError(
             f"{name}: {source.path!r} is no file or folder here, and cannot be read as a Hub dataset: {reason}. "
-            f"Without network, download it elsewhere and give its files: {name}.path=FILE."
+            f"Without network, download it elsewhere and give its files: {name}.path=FILE{instead}."
         ) from None
     where = f"Hub dataset {source.path}"
     for number, row in enumerate(dataset.select_columns(_top_level(columns, dataset.column_names, f"{name}: {where}"))):
@@ -144,7 +161,8 @@ def _top_level(columns: Sequence[str] | None, there: list[str], where: str) -> l
 
 
 def no_column(where: str, column: str, there: Sequence[str]) -> str:
-    return f"{where} has no column {column!r}; there is {', '.join(there)}. Name the right one."
+    remedy = "Name the right one: --column, or in a config `columns` and `where`."
+    return f"{where} has no column {column!r}; there is {', '.join(there)}. {remedy}"
 
 
 _READERS = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}

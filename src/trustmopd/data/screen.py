@@ -29,7 +29,7 @@ def screen_file(
     threshold: float = 0.8,
     overwrite: bool = False,
     progress: bool = False,
-) -> tuple[Screening, Path]:
+) -> tuple[Screening[int], Path]:
     """Write the rows kept, unchanged, to `out`, and what was removed and why beside it."""
     source = Source(path=candidates, split=split, columns=Columns(prompt=column, parent=parent))
     others = [_comparison(each, split) for each in against]
@@ -37,7 +37,9 @@ def screen_file(
     _check_out(out, listing, {"candidates": source} | {f"--against {other.path}": other for other in others}, overwrite)
     rows = read_pool("candidates", source, progress=progress).rows
     comparison = [
-        row.text for other in others for row in read_pool(f"--against {other.path}", other, progress=progress).rows
+        (other.path, place, row.text)
+        for other in others
+        for place, row in enumerate(read_pool(f"--against {other.path}", other, progress=progress).rows)
     ]
     table = None
     if out.suffix == ".parquet":  # what cannot be written is told before minutes are spent
@@ -46,7 +48,7 @@ def screen_file(
         _check_lines(source)
     found = decontaminate(
         [row.text for row in rows],
-        comparison,
+        [text for _, _, text in comparison],
         parents=[row.parent for row in rows],
         ngram=ngram,
         threshold=threshold,
@@ -57,11 +59,12 @@ def screen_file(
         write_table(out, table.filter(pa.array([row in kept for row in range(len(rows))])))
     else:
         write_lines(out, (r for row, (_, r) in enumerate(read_records(source, "candidates")) if row in kept))
-    removed = [
-        {"row": place, "text": rows[place].text, "parent": rows[place].parent}
-        | {"rule": rule, "similarity": similarity, "matched": matched}
-        for place, rule, matched, similarity in found.removed
-    ]
+    removed = []
+    for (place, rule, text, similarity), match in zip(found.removed, found.matched, strict=True):
+        path, row = comparison[match][:2] if rule.startswith("cross") else (candidates, match)
+        what = {"row": place, "text": rows[place].text, "parent": rows[place].parent}
+        why = {"rule": rule, "similarity": similarity, "matched": text, "matched_source": path, "matched_row": row}
+        removed.append(what | why)
     return found, write_json(listing, {"counts": found.counts, "removed": removed})
 
 
