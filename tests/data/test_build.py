@@ -10,7 +10,7 @@ from data import pools
 
 from trustmopd.data import check_prompts, load_prompts, prompt_hash
 from trustmopd.data.build import build
-from trustmopd.data.card import user_text, write_prompt_set
+from trustmopd.data.card import write_prompt_set
 from trustmopd.data.compose import DERIVATION, with_block
 from trustmopd.data.config import load_config
 from trustmopd.data.ngrams import words_of
@@ -370,8 +370,9 @@ def test_a_built_set_can_be_a_pool_again(config, tmp_path):
     }
 
 
-def test_the_trainer_trains_on_it_as_it_is(config, tmp_path):
+def test_the_trainer_trains_on_it_and_diagnose_judges_it_as_it_is(config, tmp_path):
     from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
+    from trustmopd.training.diagnosis import diagnose
 
     folder = write_prompt_set(built(config))
     base = tiny.model(0)
@@ -392,6 +393,7 @@ def test_the_trainer_trains_on_it_as_it_is(config, tmp_path):
         train_dataset=load_prompts(folder),
         processing_class=tiny.tokenizer(),
     )
+    judged = {found.domain: found.rollouts for found in diagnose(trainer, rollouts_per_domain=4).domains}
+    assert judged == {"math": 4, "code": 4, "if": 4, "mixed": 4}
     trainer.train()
     assert trainer.state.global_step == 1
-    assert user_text(load_prompts(folder)[0]["prompt"])

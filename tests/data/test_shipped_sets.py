@@ -1,5 +1,6 @@
 """The shipped configs, on local files in the upstream schemas: the paper's counts, blocks and proportions."""
 
+import csv
 import json
 import random
 from collections import Counter
@@ -16,6 +17,7 @@ from trustmopd.data.config import load_config
 from trustmopd.recipe import load_recipe
 
 CONFIGS = Path(__file__).parents[2] / "recipes" / "data"
+PAGE = (CONFIGS.parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 MULTICAP = {"math": 256, "code": 256, "if": 1579, "math-if": 2131, "code-if": 2980, "math-code": 256}
 SINGLECAP = {"math": 1540, "code": 1870, "if": 4048}
@@ -176,11 +178,24 @@ def test_real_pools_become_a_set_end_to_end(tmp_path):
     assert (folder / "README.md").read_text().count("| math | 7,473 |") == 1
 
 
+def test_the_first_example_of_the_page_builds_from_files_as_it_describes_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    problems = [row["question"] for row in pools.mathematics(210)]
+    with Path("problems.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["question"], *([text] for text in problems)])
+    pools.write_jsonl(Path("writing.jsonl"), pools.instructions(100))
+    Path("exam.json").write_text(json.dumps([{"problem": problems[4].upper()}]))
+    Path("mine.yaml").write_text(PAGE.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    built = build(load_config("mine.yaml"))
+    assert counts(built) == {"math": 200, "if": 100}
+    assert built.screenings["problems"].counts["cross_exact"] == 1
+    assert write_prompt_set(built) == Path("data/mine")
+
+
 def test_the_page_about_prompt_sets_lists_each_shipped_one_and_its_example_loads(tmp_path):
-    page = (CONFIGS.parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
-    listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `") and ".yaml" in line]
+    listed = [line.split("`")[1] for line in PAGE.splitlines() if line.startswith("| `") and ".yaml" in line]
     assert sorted(listed) == sorted(path.name for path in CONFIGS.glob("*.yaml"))
-    (tmp_path / "config.yaml").write_text(page.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(PAGE.split("```yaml\n")[2].split("```")[0], encoding="utf-8")
     config = load_config(tmp_path / "config.yaml")
     assert list(config.categories) == ["math", "math-if", "math-code"]
 
