@@ -119,9 +119,9 @@ GOOD = b'{"prompt": "a", "id": "1"}\n'
         ("a.txt", b"a", {}, ("'.txt'", ".jsonl, .json or .csv", "convert")),
         ("a.parquet.gz", b"a", {}, ("'.gz'", "gzipped (.jsonl.gz), or .parquet", "Unpack")),
         ("a.jsonl.gz", GOOD, {}, ("cannot be read", "Not a gzipped file")),
-        ("a.jsonl.gz", gzip.compress(GOOD)[:-9], {}, ("cannot be read", "end-of-stream")),
-        ("a.json.gz", gzip.compress(GOOD)[:12] + b"x" * 40, {}, ("cannot be read",)),
-        ("a.jsonl.gz", gzip.compress(GOOD + b'{"prompt": 12}'), {}, ("line 2", "'12' (int), not text")),
+        ("a.jsonl.gz", gzip.compress(GOOD, mtime=0)[:-9], {}, ("cannot be read", "end-of-stream")),
+        ("a.json.gz", gzip.compress(GOOD, mtime=0)[:12] + b"x" * 40, {}, ("cannot be read",)),
+        ("a.jsonl.gz", gzip.compress(GOOD + b'{"prompt": 12}', mtime=0), {}, ("line 2", "'12' (int), not text")),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named_with_its_line(tmp_path, name, content, columns, words):

@@ -170,6 +170,7 @@ def test_real_pools_become_a_set_end_to_end(tmp_path):
             "ifeval": {"path": str(SHARED / "ifeval/input_data.jsonl")},
             "ifbench": {"path": str(SHARED / "ifbench/IFBench_test.jsonl")},
             "aime": {"path": str(SHARED / "aime/matharena_aime_2025.jsonl"), "columns": {"prompt": "problem"}},
+            "humaneval": {"path": str(SHARED / "humaneval/HumanEval.jsonl.gz")},
         },
     )
     built = build(load_config(config))
