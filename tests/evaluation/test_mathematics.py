@@ -100,11 +100,56 @@ def test_an_integer_in_every_dress(answer: str, right: bool) -> None:
         ("3", "3 full dozens", False),
         ("2", "2 pi", False),
         ("5", "5 x", False),
+        ("5000000", "5 million", True),
+        ("36", r"3\text{ dozen eggs}", True),
+        ("18 thousand", "18,000", True),
+        ("500000", r"\frac{1}{2}\text{ million}", True),
+        (r"\frac{1}{2}", r"\frac{1}{2}\text{ million}", False),
+        (r"18\pi", "18 pi", True),
+        ("0.18", r"18\%", True),
+        ("18%", "18", True),  # the reference asks for a percentage
+        ("2x", "2 xy", False),
         ("123456789012345678901234567890", "123456789012345678901234567891", False),
     ],
 )
 def test_equal_means_mathematically_equal(reference: str, answer: str, same: bool) -> None:
     assert equal(reference, answer) is same
+
+
+CHANGED = [
+    *(" million", " thousand", " hundred dollars", " billion people", " dozen", " dozens of eggs", "-million"),
+    *(" x", " n", " pi", "π", r"\pi", "%", r"\%", " percent", " per cent", " squared", "K", " hundredths"),
+    *(" and a half", r"\text{ million}", r"\,\text{thousand}", r"\;\mathrm{billion}", r"~\mbox{ dozen}"),
+    *(r"\!\text{ x}", r" \text{ million dollars}", r"\text{ percent}", r"\ \textbf{hundred}"),
+]
+UNITS = [
+    *("", " dollars", " km", " m", " km/h", " cm^2", " degrees", " apples each", " dollars per dozen", " a day", "."),
+    *(r"\text{ apples}", r"^\circ", r"\,\mathrm{cm}", r"\;\text{miles per hour}", r"\text{ cm}^2", r"\ \text{m}"),
+    *(r"\text{ dollars}.", " third graders"),
+]
+
+
+@pytest.mark.parametrize(("behind", "right"), [*((each, 0) for each in CHANGED), *((each, 1) for each in UNITS)])
+@pytest.mark.parametrize("form", [r"\boxed{18BEHIND}", "The answer is 18BEHIND", "So he has 18BEHIND"])
+def test_a_unit_behind_a_number_is_dropped_and_a_scale_is_not(form: str, behind: str, right: int) -> None:
+    assert grade_number({"answer": "18"}, form.replace("BEHIND", behind)).score == right
+
+
+def test_a_percentage_is_its_number_where_one_is_asked_for() -> None:
+    row = {"prompt": "What percentage of the puppies have spots?", "answer": "35"}
+    for response in (r"\boxed{35\%}", "It is 35%.", "The answer is 35 percent", r"\boxed{35}"):
+        assert grade_number(row, response).score == 1
+        other = {**row, "prompt": "How many puppies have spots?"}
+        assert grade_number(other, response).score == ("{35}" in response)
+    assert grade_number(row, r"\boxed{36\%}").score == 0
+
+
+def test_words_that_are_the_answer_are_not_taken_for_a_unit() -> None:
+    assert equal(r"\text{Route 66}", r"\text{Route 66}") is True
+    assert grade_answer({"answer": r"\text{no solution}"}, r"The answer is \text{no solution}").score == 1
+    assert grade_number({"answer": "18"}, "It is 18.\nX marks it").score == 1
+    assert grade_number({"answer": "18"}, "He got 18 A's").score == 1
+    assert grade_number({"answer": "18"}, "**18** million").score == 0
 
 
 @pytest.mark.parametrize(
@@ -164,6 +209,8 @@ def adversarial(count: int) -> list[str]:
         "(x+y+z)^{200}",
         "\x00\ud800",
         r"\binom{10^9}{5 \cdot 10^8}",
+        "=1 a" * 25_000,
+        r"\text{" * 20_000 + "1" + "}" * 20_000,
     ]
     noise = ["".join(draw.choice(atoms) for _ in range(draw.randint(1, 60))) for _ in range(count - len(fixed))]
     return fixed + noise

@@ -6,12 +6,11 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
 
 from trustmopd.evaluation.benchmark import Grade, Unavailable
+from trustmopd.evaluation.quantities import NUMBER, as_latex, bare, number_of, with_its_words
 from trustmopd.evaluation.rows import Row
 
 #: Seconds for one comparison: SymPy can be sent round in circles by a short string. With the start of a new process,
@@ -21,12 +20,6 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 
 _TOKEN = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\.|\{|\}", re.DOTALL)
 _STATEMENT = re.compile(r"\banswer\b[*\s]*(?:is|:|=)[*\s:=]*([^\n]{1,200})", re.IGNORECASE)
-_NUMBER = re.compile(r"(?:(?<!\d)[-−])?\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?")
-_WITH_UNIT = re.compile(r"([-−]?[\d.,/]*\d)\s+([A-Za-z][A-Za-z ]*)\.?")  # 12 apples; math-verify multiplies the letters
-#: Words after a number that are no unit: with them the value is another.
-_FACTORS = {"pi", "squared", "cubed", "factorial"} | {
-    word + ending for word in ("dozen", "hundred", "thousand", "million", "billion", "trillion") for ending in ("", "s")
-}
 _threads = threading.local()
 
 
@@ -38,9 +31,11 @@ def grade_answer(row: Row, response: str) -> Grade:
 def grade_number(row: Row, response: str) -> Grade:
     """As `grade_answer`, but without either the last number counts, as is the custom for word problems. What stands
     before #### in the reference is working."""
-    numbers = _NUMBER.findall(response)
-    given = last_boxed(response) or _statement(response) or (numbers[-1] if numbers else None)
-    return _grade({"answer": str(row["answer"]).rpartition("####")[2]}, given)
+    given = last_boxed(response) or _statement(response)
+    prose = re.sub(r"(?<=[A-Za-z}])\^\{?[23]\}?", "", response)  # the 2 of cm^2 is no answer
+    if given is None and (numbers := list(NUMBER.finditer(prose))):
+        given = with_its_words(prose, numbers[-1])
+    return _grade({**row, "answer": str(row["answer"]).rpartition("####")[2]}, given)
 
 
 def last_boxed(text: str) -> str | None:
@@ -62,15 +57,16 @@ def last_boxed(text: str) -> str | None:
     return last_boxed(found) or found.strip() or None
 
 
-def equal(reference: str, answer: str) -> bool | None:
-    """Whether two answers are the same; None if that could not be decided in time."""
-    reference, answer = (re.sub(r"(?<=\d)\\,(?=\d)", "", text) for text in (reference, answer))  # 1\,000
-    plain = _plain(reference), _plain(answer)
-    if plain[0] is not None and plain[1] is not None:
-        return plain[0] == plain[1]
+def equal(reference: str, answer: str, *, percent: bool = False) -> bool | None:
+    """Whether two answers are the same; None if that could not be decided in time. 18% is 0.18, and where a percentage
+    is asked for (`percent`, or the reference has one) 18 too."""
+    percent = percent or "%" in reference
+    numbers = [number_of(text, percent) for text in (reference, answer)]
+    if None not in numbers:
+        return numbers[0] == numbers[1]
     if not hasattr(_threads, "judge"):
         _threads.judge = _Judge()
-    return _threads.judge.ask(reference, answer)
+    return _threads.judge.ask(*(as_latex(text, percent) for text in (reference, answer)))
 
 
 def ready() -> None:
@@ -81,7 +77,8 @@ def ready() -> None:
 def _grade(row: Row, given: str | None) -> Grade:
     if given is None:
         return Grade(0.0, {"extracted": None})
-    verdict = equal(str(row["answer"]), given)
+    asked = str(row.get("prompt", "")).lower()
+    verdict = equal(str(row["answer"]), given, percent="percent" in asked or "%" in asked)
     return Grade(float(verdict is True), {"extracted": given, **({"undecided": True} if verdict is None else {})})
 
 
@@ -91,31 +88,11 @@ def _statement(text: str) -> str | None:
     if not statements:
         return None
     said = re.sub(r"\\[()]", "", statements[-1]).strip(" *$.")
-    number = _NUMBER.match(said)
-    rest = said[number.end() :] if number else ""
-    if not number or not re.match(r"[\s.,;:!?*$)]|$", rest):
-        return said or None
-    word = re.match(r"\s+([A-Za-z]+)\b", rest)
-    return said if word and word[1] not in ("a", "I") and _changes_value([word[1]]) else number[0]
-
-
-def _without_unit(text: str) -> str:
-    """12 of "12 apples"; "12 x", "12 million" and whatever else is no number with its unit stay as they are."""
-    found = _WITH_UNIT.fullmatch(text)
-    return found[1] if found and not _changes_value(found[2].split()) else text
-
-
-def _changes_value(words: Sequence[str]) -> bool:
-    return len(words[0]) == 1 or any(word.lower() in _FACTORS for word in words)
-
-
-def _plain(text: str) -> Fraction | None:
-    """The value of text that is a number and nothing else. Leading zeros are of no account, 1,070 is 1070."""
-    text = text.strip().strip("$").strip().replace("−", "-").removeprefix("+")
-    text = _without_unit(text)
-    if not re.fullmatch(r"-?(\d{1,3}(,\d{3})+|\d{1,40})(\.\d{0,40})?", text):
-        return None
-    return Fraction(text.replace(",", "").removesuffix("."))
+    opened = bare(said)
+    number = NUMBER.match(opened)
+    if number and re.match(r"[\s.,;:!?*$)]|\\?%|$", opened[number.end() :]):
+        return with_its_words(opened, number)
+    return said or None
 
 
 class _Judge:
@@ -129,9 +106,8 @@ class _Judge:
     def ask(self, reference: str, answer: str) -> bool | None:
         self._await_ready()
         assert self._process.stdin is not None
-        answer = _without_unit(answer.strip())
         try:
-            self._process.stdin.write(json.dumps([reference.strip(), answer[:2000]]).encode() + b"\n")
+            self._process.stdin.write(json.dumps([reference, answer[:2000]]).encode() + b"\n")
             self._process.stdin.flush()
             verdict = self._read(TIME_LIMIT)
         except BrokenPipeError:
