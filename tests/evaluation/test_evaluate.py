@@ -363,9 +363,38 @@ def test_a_slip_is_one_message(world: Path, tmp_path: Path, arguments: list[str]
     assert words in said and "Traceback" not in said
 
 
-def test_a_model_that_is_nowhere_is_named(world: Path, tmp_path: Path) -> None:
-    said = run("evaluate", tmp_path / "none", "--benchmarks", world / "math_sums.jsonl", "--out", tmp_path, code=1)
-    assert "cannot load" in said and "Check the path or Hub id" in said
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("/no/such/folder", "the checkpoint '/no/such/folder' is no folder here and is no Hub id. Check the path"),
+        ("org/mistyped", "the checkpoint 'org/mistyped' is no folder here and cannot be had from the Hub ("),
+        ("EMPTY", "is no checkpoint: it has no config.json and no adapter_config.json"),
+    ],
+)
+def test_a_model_that_is_nowhere_is_named_before_anything_is_written(
+    world: Path, tmp_path: Path, place: str, words: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    place = place.replace("EMPTY", str(tmp_path / "empty"))
+    out = tmp_path / "out"
+    said = run("evaluate", place, "--benchmarks", world / "math_sums.jsonl", "--out", out, code=1)
+    assert words in said and not out.exists()
+    recipe = yaml.safe_load((world / "recipe.yaml").read_text())
+    recipe["teachers"]["if"] = place
+    (tmp_path / "slip.yaml").write_text(yaml.safe_dump(recipe))
+    said = run("evaluate", tmp_path / "slip.yaml", "--only", "initial", "--only", "teacher-if", "--out", out, code=1)
+    assert words in said and not out.exists()  # not after the initial student's hours
+
+
+def test_a_record_without_responses_claims_no_folder(world: Path, tmp_path: Path) -> None:
+    def broken() -> Any:
+        raise ValueError("cannot load")
+
+    with pytest.raises(ValueError, match="cannot load"):
+        evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), broken)
+    other = Method("n", TeacherSource(model="elsewhere"), "n")
+    evaluate_checkpoint(other, tmp_path, sums(world), Sampling(temperature=1.0), Echo)
+    assert json.loads((tmp_path / "run.json").read_text())["model"] == "elsewhere"
 
 
 def test_ctrl_c_leaves_what_was_graded_and_the_same_command_goes_on(world: Path, tmp_path: Path) -> None:

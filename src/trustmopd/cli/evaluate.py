@@ -59,6 +59,7 @@ def evaluate(
     """Sample and grade a checkpoint, or every checkpoint that a recipe names. Interrupted, it goes on where it
     stopped."""
     with errors(again="the same command", kept="responses and grades"):
+        from trustmopd.evaluation.checkpoint import check_checkpoint
         from trustmopd.evaluation.cost import counted
         from trustmopd.evaluation.evaluate import evaluate_checkpoint
         from trustmopd.evaluation.methods import AVERAGE, make_average
@@ -69,6 +70,9 @@ def evaluate(
         if allow_unsandboxed_code:
             os.environ[UNSANDBOXED] = "1"
         recipe, methods, names, files, sampling, folder = _plan(what, overrides or [], only, out)
+        for method in methods:
+            if method.name != AVERAGE:  # which is made
+                check_checkpoint(method.source)
         given: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "samples": samples, "seed": seed}
         given["max_new_tokens"] = max_new_tokens
         sampling = replace(sampling, **{name: value for name, value in given.items() if value is not None})

@@ -10,11 +10,11 @@ from typing import Any, TypedDict
 
 from trustmopd.evaluation.benchmark import Benchmark
 from trustmopd.evaluation.benchmarks import get_benchmark
+from trustmopd.evaluation.checkpoint import weight_files
 from trustmopd.evaluation.methods import Method
 from trustmopd.evaluation.rows import Rows
 from trustmopd.evaluation.sampling import Sampling
 from trustmopd.files import read_json, write_json
-from trustmopd.recipe import TeacherSource
 
 RECORD = "run.json"
 _SCHEMA = 2
@@ -81,10 +81,12 @@ def run_folder(folder: Path, method: Method, sampling: Sampling, benchmarks: Seq
 def _write_record(folder: Path, method: Method, sampling: Sampling, benchmarks: Sequence[Loaded]) -> None:
     settings = asdict(sampling)
     del settings["samples"]
-    about = {"method": method.name, "seed": method.seed, **method.source.model_dump(), "files": _files(method.source)}
+    about = {"method": method.name, "seed": method.seed, **method.source.model_dump()}
+    about["files"] = weight_files(method.source)
     about |= {"sampling_seed": settings.pop("seed"), **settings}
     known: dict[str, Any] = {}
-    if (folder / RECORD).exists():
+    # Without a response nothing is mixed: the record is of a checkpoint that could not be loaded.
+    if (folder / RECORD).exists() and any(journal.stat().st_size for journal in folder.glob("*.jsonl")):
         found = read_record(folder)
         known = found.pop("benchmarks")
         for field, value in about.items():
@@ -120,19 +122,3 @@ def read_record(folder: Path) -> dict[str, Any]:
     return read_json(
         folder / RECORD, what="the record of an evaluation", remedy="Choose another --out.", schema_version=_SCHEMA
     )
-
-
-def _files(source: TeacherSource) -> list[list[Any]]:
-    """The weights' files by size and time of writing, so that a retrained checkpoint is not taken for the old one."""
-    folders = [Path(place) for place in (source.model, source.adapter) if place is not None]
-    return [
-        [file.name, file.stat().st_size, file.stat().st_mtime_ns]
-        for folder in folders
-        if folder.is_dir()
-        for file in sorted(_weights(folder))
-    ]
-
-
-def _weights(folder: Path) -> Iterator[Path]:
-    for pattern in ("*.safetensors", "*.bin", "*.gguf"):
-        yield from folder.glob(pattern)
