@@ -137,6 +137,17 @@ def test_asserts_give_the_verdict_that_a_response_deserves(
 
 
 @sandboxed
+def test_tracebacks_count_lines_as_the_response_does() -> None:
+    code = "def f(x):\n    y = x\n    return y.absent"
+    for row in ({"tests": "assert f(1) == 1"}, {"tests": "assert f(1) == 1", "setup": "import re\nimport os\n"}):
+        assert 'File "solution.py", line 3, in f' in grade_asserts(row, fenced(code)).details["stderr"]
+    broken = {"tests": "assert f(1)", "setup": "a = 1\nb = absent"}
+    assert 'File "setup.py", line 2' in grade_asserts(broken, fenced(code)).details["stderr"]
+    assert 'File "solution.py", line 2' in grade_programs(DOUBLE, fenced("x = 1\n1 / 0")).details["stderr"]
+    assert 'File "solution.py", line 2' in grade_programs(DOUBLE_FUNCTION, fenced("x = 1\n1 / 0")).details["stderr"]
+
+
+@sandboxed
 def test_a_body_that_completes_a_function_passes_behind_reasoning_too() -> None:
     humaneval = get_benchmark("humaneval")
     source = {

@@ -1,6 +1,7 @@
 """Code: does a generated program print, return or assert what it should? What it should stays outside the sandbox."""
 
 import ast
+import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -66,15 +67,26 @@ def grade_asserts(row: Row, response: str) -> Grade:
     code = last_code_block(response)
     code = response if code is None else code
     tests, expected = take_expected_values(row["tests"])
-    program = assert_program(f"{row.get('setup') or ''}\n{code}", tests)
+    setup = f"{row['setup']}\n" if row.get("setup") else ""
+    program = assert_program(setup + code, tests)
     result = run_python(program, timeout=ASSERTS_TIME_LIMIT, memory_mb=MEMORY_MB)
     verdict = "passed" if _all_came(result.stdout, expected) else "wrong answer"
     if result.status != "ok":
         # An assert that was left in place fails as any error does.
         wrong = result.status == "error" and "AssertionError" in result.stderr[-300:]
         verdict = "wrong answer" if wrong else result.status
-    about = {} if verdict == "passed" else {"stderr": result.stderr[-300:]}
+    about = {} if verdict == "passed" else {"stderr": _lines_of_code(result.stderr, setup.count("\n"))[-300:]}
     return Grade(float(verdict == "passed"), {"extracted": code, "verdict": verdict, **about})
+
+
+def _lines_of_code(traceback: str, setup: int) -> str:
+    """Line numbers as in the response's own code, which runs behind `setup` lines."""
+
+    def renumbered(place: re.Match[str]) -> str:
+        line = int(place[1])
+        return f'File "setup.py", line {line}' if line <= setup else f'File "solution.py", line {line - setup}'
+
+    return re.sub(r'File "solution\.py", line (\d{1,9})', renumbered, traceback)
 
 
 def stdin_program(code: str) -> str:
