@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trustmopd.evaluation import Grade, benchmark_names, get_benchmark
+from trustmopd.evaluation import Grade, Unavailable, benchmark_names, get_benchmark
 from trustmopd.evaluation.benchmark import Benchmark
 
 
@@ -59,7 +59,7 @@ def test_a_malformed_row_is_named_counted_and_left_out(tmp_path: Path) -> None:
     good = {"id": "a", "problem": "1 + 1?", "answer": 2}
     lines = [json.dumps(good), "{broken", json.dumps({"id": "b", "problem": "?"}), json.dumps(good), "[1]", ""]
     path.write_text("\n".join([*lines, json.dumps({**good, "id": "c"})]))
-    with pytest.warns(UserWarning, match=r"4 malformed rows left out: .*aime.jsonl, line 2: not JSON"):
+    with pytest.warns(UserWarning, match=r"4 malformed rows are left out: .*aime.jsonl, line 2: not JSON"):
         rows = get_benchmark("aime25").load(path)
     assert [row["id"] for row in rows] == ["a", "c"]
     assert [each.partition(": ")[0].rpartition(" ")[2] for each in rows.malformed] == ["2", "3", "4", "5"]
@@ -141,6 +141,14 @@ BAD_ROWS = [
         {"instruction_id_list": ["punctuation:no_comma"]},
         "it has no 'kwargs'",
     ),
+    (
+        {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+        {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]},
+        "its kwargs are not a list of names with values",
+    ),
+    ({"answer": 1}, {"tests": ["assert f(1)"]}, "it is graded by `tests`, and the set, as its first row, by `answer`"),
+    ({"answer": 1}, {"answer": 1, "domain": "code"}, "it is of 'code', and the set, as its first row, of 'math'"),
+    ({"answer": 1, "domain": "a"}, {"answer": 1, "domain": "b"}, "of 'a'. One set has one grader and one domain: give"),
 ]
 
 
@@ -154,6 +162,42 @@ def test_a_row_of_ones_own_that_cannot_be_graded_is_malformed(
     assert [row["id"] for row in found] == ["1"]
     (said,) = found.malformed
     assert "own.jsonl, line 2: " in said and reason in said
+
+
+@pytest.mark.parametrize(
+    ("names", "arguments", "reason"),
+    [
+        (["punctuation:no_coma"], [{}], "IFEval has no instruction 'punctuation:no_coma'; the nearest is"),
+        ([7], [{}], "IFEval has no instruction 7"),
+        (["punctuation:no_comma"], [{"commas": 3}], "punctuation:no_comma does not take {'commas': 3} ("),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:benchmark")
+def test_an_instruction_that_no_checker_knows_is_a_malformed_row(
+    tmp_path: Path, names: list[object], arguments: list[object], reason: str
+) -> None:
+    try:
+        get_benchmark("ifeval").ready()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    good = {"id": "1", "prompt": "?", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"absent": None}]}
+    bad = {**good, "id": "2", "instruction_id_list": names, "kwargs": arguments}
+    found = get_benchmark(str(write(tmp_path / "own.jsonl", [good, bad]))).load()
+    assert [row["id"] for row in found] == ["1"]
+    assert "own.jsonl, line 2: " in found.malformed[0] and reason in found.malformed[0]
+
+
+def test_rows_of_a_second_grader_are_told_in_one_sentence(tmp_path: Path) -> None:
+    rows = [{"id": str(i), "prompt": "?", **({"tests": "f()"} if i % 2 else {"answer": 1})} for i in range(6)]
+    with pytest.warns(UserWarning) as said:
+        get_benchmark(str(write(tmp_path / "mixed.jsonl", rows))).load()
+    (only,) = said
+    assert str(only.message).count("is graded by `tests`") == 1 and "line 2 and 2 more: " in str(only.message)
+
+
+def test_a_file_of_another_kind_is_told_what_its_name_must_end_in(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"give a file of your own: its name must end in \.jsonl, \.jsonl\.gz"):
+        get_benchmark(str(write(tmp_path / "mine.txt", [{"id": "1", "prompt": "?", "answer": 1}])))
 
 
 def test_tests_that_are_written_as_text_are_decoded(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,7 +24,10 @@ console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
 
 @contextmanager
 def errors(again: str | None = None, kept: str | None = "whole checkpoints") -> Iterator[None]:
-    """What a user can mend is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it)."""
+    """What a user can mend is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it), and what she should know
+    one line, not one of our source code too."""
+    formatted = warnings.formatwarning
+    warnings.formatwarning = _one_line
     try:
         yield
     except KeyboardInterrupt:
@@ -35,3 +39,11 @@ def errors(again: str | None = None, kept: str | None = "whole checkpoints") -> 
             raise
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
+    finally:
+        warnings.formatwarning = formatted
+
+
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    return f"warning: {message}\n"

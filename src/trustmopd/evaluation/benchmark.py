@@ -1,5 +1,6 @@
 """What a benchmark is: where its rows come from, how a row is asked, how a response is graded."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,9 +47,14 @@ class Benchmark:
         the list's `malformed`."""
         path = path or self.path
         if path is not None:
-            return read_local(Path(path), self.row, self.name, limit)
-        assert self.hub is not None
-        return read_hub(self.hub, self.config, self.split, self.row, self.name, limit)
+            rows = read_local(Path(path), self.row, self.name, limit)
+        else:
+            assert self.hub is not None
+            rows = read_hub(self.hub, self.config, self.split, self.row, self.name, limit)
+        if count := len(rows.malformed):
+            left_out = "1 malformed row is" if count == 1 else f"{count} malformed rows are"
+            warnings.warn(f"benchmark {self.name}: {left_out} left out: {rows.complaint}", stacklevel=2)
+        return rows
 
     def prompt(self, row: Row) -> Messages:
         """The conversation to put to the model."""

@@ -29,6 +29,8 @@ def check_instructions(source: Mapping[str, Any]) -> None:
     names, arguments = source["instruction_id_list"], source["kwargs"]
     if not isinstance(names, list) or not isinstance(arguments, list):
         raise ValueError("its instruction_id_list and its kwargs are not both lists")
+    if not all(isinstance(each, Mapping) for each in arguments):
+        raise ValueError("its kwargs are not a list of names with values")
     if not names or len(names) != len(arguments):
         raise ValueError(f"{len(names)} instructions with {len(arguments)} sets of arguments")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from trustmopd.evaluation import instructions, mathematics, programs
 from trustmopd.evaluation.benchmark import Benchmark
+from trustmopd.evaluation.benchmarks import ifeval
 from trustmopd.evaluation.rows import Row, read_local, text_of
 from trustmopd.evaluation.sandbox import check_sandbox
 
@@ -17,6 +18,8 @@ _GRADERS = {
     "tests": ("code", programs.grade_asserts, check_sandbox),
     "input_output": ("code", programs.grade_programs, check_sandbox),
 }
+
+_APART = "One set has one grader and one domain: give such rows a file of their own"
 
 
 def _messages(prompt: list[Any]) -> list[Any]:
@@ -60,6 +63,7 @@ def _input_output(source: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _instructions(source: Mapping[str, Any]) -> Mapping[str, Any]:
     instructions.check_instructions(source)
+    ifeval.check_known(source)
     return {}
 
 
@@ -75,13 +79,11 @@ _FIELDS = {
 def own_benchmark(path: Path) -> Benchmark:
     """The grader follows from the first row's fields, and all rows must have them. `domain` (of the first row) says
     which domain's mean the set counts in."""
-    from trustmopd.evaluation.benchmarks import get_benchmark
-
     name = path.name.partition(".")[0]
     first = read_local(path, lambda source, number: {"id": str(number), "prompt": "", **source}, name, limit=1)[0]
     if "instruction_id_list" in first:
-        ifeval = get_benchmark("ifeval")
-        domain, grader, ready, needs = "if", ifeval.grader, ifeval.ready, "instruction_id_list"
+        (official,) = ifeval.BENCHMARKS
+        domain, grader, ready, needs = "if", official.grader, official.ready, "instruction_id_list"
     else:
         needs = next((field for field in _GRADERS if field in first), "")
         if not needs:
@@ -90,14 +92,17 @@ def own_benchmark(path: Path) -> Benchmark:
                 "`tests` (asserts), `input_output` (inputs and outputs) or `instruction_id_list` with `kwargs`."
             )
         domain, grader, ready = _GRADERS[needs]
+    domain = str(first.get("domain") or domain)
 
     def row(source: Mapping[str, Any], number: int) -> Row:
         if needs not in source:
+            if other := next((field for field in _FIELDS if field in source), None):
+                raise ValueError(f"it is graded by `{other}`, and the set, as its first row, by `{needs}`. {_APART}")
             raise ValueError(f"it has no {needs}")
+        if (source.get("domain") or domain) != domain:
+            raise ValueError(f"it is of {source['domain']!r}, and the set, as its first row, of {domain!r}. {_APART}")
         prompt = source.get("prompt")
         checked = _messages(prompt) if isinstance(prompt, list) else text_of(source, "prompt")
         return {**source, "id": text_of(source, "id"), "prompt": checked, **_FIELDS[needs](source)}
 
-    return Benchmark(
-        name=name, domain=str(first.get("domain") or domain), row=row, grader=grader, ready=ready, path=path
-    )
+    return Benchmark(name=name, domain=domain, row=row, grader=grader, ready=ready, path=path)

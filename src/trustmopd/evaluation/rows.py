@@ -2,30 +2,30 @@
 
 import gzip
 import json
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 Row = Mapping[str, Any]
 Convert = Callable[[Mapping[str, Any], int], Row]
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 
 
 class Rows(list[Row]):
-    """Rows with `id` and `prompt`; `malformed` says which were left out, and why."""
+    """Rows with `id` and `prompt`; `malformed` says which were left out, and why, and `complaint` the same in short."""
 
     malformed: list[str]
+    complaint: str
 
 
 def read_local(path: Path, convert: Convert, name: str, limit: int | None = None) -> Rows:
     if not path.exists():
-        raise FileNotFoundError(f"benchmark {name}: there is no {path}. Give a file ({', '.join(_SUFFIXES)}) of it.")
+        raise FileNotFoundError(f"benchmark {name}: there is no {path}. Give a file ({', '.join(SUFFIXES)}) of it.")
     files = [path]
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES))
-    if not files or not all(file.name.endswith(_SUFFIXES) for file in files):
-        raise ValueError(f"benchmark {name}: {path} is no {', '.join(_SUFFIXES)} file and has none. Give one.")
+        files = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES))
+    if not files or not all(file.name.endswith(SUFFIXES) for file in files):
+        raise ValueError(f"benchmark {name}: {path} is no {', '.join(SUFFIXES)} file and has none. Give one.")
     return _convert((pair for file in files for pair in _read(file)), convert, name, str(path), limit)
 
 
@@ -61,6 +61,7 @@ def _convert(
     sources: Iterable[tuple[str, Any]], convert: Convert, name: str, whole: str, limit: int | None = None
 ) -> Rows:
     rows = Rows()
+    refused: dict[str, list[str]] = {}
     rows.malformed = []
     seen: set[str] = set()
     for number, (where, source) in enumerate(sources):
@@ -79,13 +80,21 @@ def _convert(
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             rows.malformed.append(f"{where}: {reason}")
+            refused.setdefault(reason, []).append(where)
     if not rows:
         first = f": {rows.malformed[0]}" if rows.malformed else ": it is empty"
         raise ValueError(f"benchmark {name}: {whole} has no usable row{first}. Check that it is a set of {name}.")
-    if rows.malformed:
-        shown = "; ".join(rows.malformed[:3]) + ("; …" if len(rows.malformed) > 3 else "")
-        warnings.warn(f"benchmark {name}: {len(rows.malformed)} malformed rows left out: {shown}", stacklevel=4)
+    rows.complaint = _complaint(refused)
     return rows
+
+
+def _complaint(refused: Mapping[str, Sequence[str]]) -> str:
+    """Each reason once, with the first row that it holds for."""
+    shown = [
+        f"{places[0]}{f' and {len(places) - 1} more' if len(places) > 1 else ''}: {reason}"
+        for reason, places in list(refused.items())[:3]
+    ]
+    return "; ".join([*shown, "…"] if len(refused) > 3 else shown)
 
 
 def _read(path: Path) -> Iterator[tuple[str, Any]]:

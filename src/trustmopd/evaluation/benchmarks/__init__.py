@@ -6,18 +6,20 @@ from importlib import import_module
 from pathlib import Path
 
 from trustmopd.evaluation.benchmark import Benchmark
+from trustmopd.evaluation.rows import SUFFIXES
 
 
 def get_benchmark(name: str) -> Benchmark:
     """A benchmark by its name, or your own set by the path of its file."""
     if name in _registry():
         return _registry()[name]
-    if Path(name).suffix in (".jsonl", ".json", ".parquet") or name.endswith(".jsonl.gz"):
+    if name.endswith(SUFFIXES):
         from trustmopd.evaluation.own import own_benchmark
 
         return own_benchmark(Path(name))
     raise ValueError(
-        f"there is no benchmark {name!r}. Choose from {', '.join(benchmark_names())}, or give a JSON Lines file."
+        f"there is no benchmark {name!r}. Choose from {', '.join(benchmark_names())}, or give a file of your own: its "
+        f"name must end in {', '.join(SUFFIXES)}."
     )
 
 
