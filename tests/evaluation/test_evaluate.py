@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from trustmopd.cli import app
 from trustmopd.evaluation.answers import collect
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
-from trustmopd.evaluation.journal import Journal, read_entries
+from trustmopd.evaluation.journal import GRADED, Journal, read_entries
 from trustmopd.evaluation.methods import Method
 from trustmopd.evaluation.run_record import load_benchmarks
 from trustmopd.evaluation.sampling import Reply, Request, Sampling, TransformersEngine, render, seed_of
@@ -102,7 +102,7 @@ def test_an_interrupted_evaluation_goes_on_and_samples_and_grades_nothing_twice(
     evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: second)
     everything = [(f"math{i}", sample) for i in range(4) for sample in range(3)]
     assert first.asked + second.asked == everything
-    entries, _ = read_entries(graded)
+    entries, _ = read_entries(graded, GRADED)
     assert sorted((entry["id"], entry["sample"]) for entry in entries) == everything
     assert [json.dumps(entry, ensure_ascii=False) for entry in entries[:3]] == [
         line.decode().strip() for line in lines[:3]
@@ -113,7 +113,7 @@ def test_an_interrupted_evaluation_goes_on_and_samples_and_grades_nothing_twice(
     evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: pytest.fail("nothing is left to sample"))
     graded.unlink()  # graded anew, without a model
     evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: pytest.fail("nothing is left to sample"))
-    assert len(read_entries(graded)[0]) == 12
+    assert len(read_entries(graded, GRADED)[0]) == 12
 
 
 def test_a_folder_holds_one_checkpoint_and_one_way_of_sampling(world: Path, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_removed_line_makes_no_second_entry(world: Path, tmp_path: Path) -> No
         journal = tmp_path / name
         journal.write_text("".join(journal.read_text().splitlines(keepends=True)[1:]))
         evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), lambda: pytest.fail("it was sampled"))
-    assert sorted(entry["id"] for entry in read_entries(tmp_path / "math_sums.jsonl")[0]) == [
+    assert sorted(entry["id"] for entry in read_entries(tmp_path / "math_sums.jsonl", GRADED)[0]) == [
         f"math{i}" for i in range(4)
     ]
 
@@ -147,7 +147,7 @@ def test_two_evaluations_do_not_write_to_one_folder(world: Path, tmp_path: Path)
             yield from super().sample(requests, sampling)
 
     evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Meanwhile)
-    assert len(read_entries(tmp_path / "math_sums.jsonl")[0]) == 4
+    assert len(read_entries(tmp_path / "math_sums.jsonl", GRADED)[0]) == 4
 
 
 def test_asking_for_less_is_said_and_scores_just_that(world: Path, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_full_disk_stops_with_whole_lines(tmp_path: Path) -> None:
     """By the file-size limit, which also fails in the middle of a line."""
     path = tmp_path / "journal.jsonl"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Journal(path) as journal:
+    with Journal(path, {"n": int}) as journal:
         journal.append({"n": 0})
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
@@ -196,18 +196,70 @@ def test_a_full_disk_stops_with_whole_lines(tmp_path: Path) -> None:
                     journal.append({"n": n})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    entries, whole = read_entries(path)
+    entries, whole = read_entries(path, {"n": int})
     assert whole == path.stat().st_size > 150
     assert [entry["n"] for entry in entries] == list(range(len(entries)))
-    with Journal(path) as journal:
+    with Journal(path, {"n": int}) as journal:
         journal.append({"n": len(entries)})
-    assert len(read_entries(path)[0]) == len(entries) + 1
+    assert len(read_entries(path, {"n": int})[0]) == len(entries) + 1
 
 
 def test_an_edited_journal_is_named_by_line(tmp_path: Path) -> None:
     (tmp_path / "j.jsonl").write_text('{"a": 1}\nnot json\n')
-    with pytest.raises(ValueError, match=r"j.jsonl, line 2 is not JSON"):
-        Journal(tmp_path / "j.jsonl")
+    with pytest.raises(ValueError, match=r"j.jsonl, line 2 is not as it was written \(Expecting value.* Remove that"):
+        Journal(tmp_path / "j.jsonl", {"a": int})
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "scores"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"id": None}, "no whole id"),
+        ({"id": 3}, "no whole id"),
+        ({"sample": None}, "no whole sample"),
+        ({"score": "1"}, "no whole score"),
+        ([1], "no fields"),
+    ],
+)
+def test_a_line_without_its_fields_is_named(world: Path, tmp_path: Path, verb: str, change: Any, words: str) -> None:
+    method = Method("student", TeacherSource(model=str(world / "student")), "student")
+    evaluate_checkpoint(method, tmp_path, sums(world), Sampling(), Echo)
+    journal = tmp_path / "math_sums.jsonl"
+    lines = journal.read_text().splitlines()
+    kept = {**json.loads(lines[2]), **change} if isinstance(change, dict) else change
+    lines[2] = json.dumps({k: v for k, v in kept.items() if v is not None} if isinstance(kept, dict) else kept)
+    journal.write_text("\n".join(lines) + "\n")
+    arguments = ["--out", tmp_path, "--benchmarks", world / "math_sums.jsonl"]
+    said = run(*(["evaluate", world / "student", *arguments] if verb == "evaluate" else ["scores", tmp_path]), code=1)
+    assert f"math_sums.jsonl, line 3 is not as it was written ({words})" in said
+
+
+def test_a_warning_is_one_clean_line_and_told_once(world: Path, tmp_path: Path) -> None:
+    rows = ["{", *(json.dumps({"id": f"{i}", "prompt": "?", **({} if i else {"answer": 1})}) for i in range(6))]
+    (tmp_path / "set.jsonl").write_text("\n".join(rows))
+    # An engine that there is not: the rows are read, and no model is.
+    command = [sys.executable, "-m", "trustmopd", "evaluate", str(world / "student"), "--engine", "none"]
+    command += ["--benchmarks", str(tmp_path / "set.jsonl"), "--out", str(tmp_path / "out")]
+    found = subprocess.run(command, capture_output=True, text=True)
+    path = tmp_path / "set.jsonl"
+    assert found.stdout == ""
+    (warning,) = [line for line in found.stderr.splitlines() if "malformed" in line]
+    assert warning.startswith(f"warning: benchmark set: 6 malformed rows are left out: {path}, line 1: not JSON")
+    assert warning.endswith(f"; {path}, line 3 and 4 more: it has no answer")
+    assert "warnings.warn" not in found.stderr and ".py" not in found.stderr
+
+
+def test_a_table_of_several_folders_needs_a_place_of_its_own(world: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        method = Method(name, TeacherSource(model=name), name)
+        evaluate_checkpoint(method, tmp_path / name, sums(world), Sampling(), Echo)
+        run("scores", tmp_path / name)
+    before = (tmp_path / "a" / "scores.json").read_bytes()
+    said = run("scores", tmp_path / "a", tmp_path / "b", code=1)
+    assert "2 folders make a table of their own" in said and "--out runs/both" in said
+    said = run("scores", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "both")
+    assert (tmp_path / "a" / "scores.json").read_bytes() == before
+    assert {"a", "b"} < json.loads((tmp_path / "both" / "scores.json").read_text()).keys()
 
 
 def test_transformers_samples_in_batches_as_one_by_one_when_greedy(world: Path) -> None:
@@ -238,6 +290,20 @@ def test_a_prompt_longer_than_the_context_is_counted_and_not_cut(world: Path) ->
     replies = {reply.request.id: reply for reply in engine.sample(requests, Sampling(max_new_tokens=1000))}
     assert replies["300"].overlong and replies["300"].tokens == 0
     assert not replies["10"].overlong and replies["230"].tokens <= 256 - 230
+
+
+def test_overlong_prompts_have_a_count_of_their_own(world: Path, tmp_path: Path) -> None:
+    rows = [{"id": str(n), "prompt": "x" * n, "answer": 1} for n in (3, 300, 400)]  # a context of 256 tokens
+    (tmp_path / "long.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / "out"
+    said = run(
+        *("evaluate", world / "student", "--benchmarks", tmp_path / "long.jsonl", "--max-new-tokens", 4, "--out", out)
+    )
+    found = json.loads((out / "scores.json").read_text())["student"]["benchmarks"]["long"]
+    assert (found["responses"], found["overlong"], found["grader_errors"]) == (3, 2, 0)
+    assert "of 3 responses" in said and "2 not sampled (prompt longer than the model's context)." in said
+    graded = {entry["id"]: entry for entry in read_entries(out / "long.jsonl", GRADED)[0]}
+    assert graded["300"]["overlong"] and (graded["300"]["score"], graded["300"]["details"]) == (0, {})
 
 
 def test_a_template_that_opens_the_reasoning_is_seen() -> None:

@@ -80,9 +80,6 @@ def evaluate(
         loaded = load_benchmarks(
             [each.strip() for each in benchmarks.split(",")] if benchmarks else names, files, limit
         )
-        for each in loaded:
-            if each.rows.malformed:
-                console.print(f"{each.benchmark.name}: {len(each.rows.malformed)} malformed rows are left out.")
         options = {"tensor_parallel_size": tensor_parallel_size}
         for method in methods:
             if recipe is not None and method.name == AVERAGE:
@@ -109,12 +106,17 @@ def scores(
     against: Annotated[
         str | None, typer.Option(help="The row that differences are taken from.", show_default="initial, if there")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the tables.", show_default="the first folder")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the tables.", show_default="the one folder")] = None,
 ) -> None:
     """One table of several evaluations: spread over seeds, differences, recovery, intervals."""
     with errors():
         if missing := [folder for folder in folders if not folder.is_dir()]:
             raise ValueError(f"{missing[0]} is not a folder. Give folders that `trustmopd evaluate` wrote.")
+        if len(folders) > 1 and out is None:
+            raise ValueError(
+                f"{len(folders)} folders make a table of their own, and each keeps its own. Say where it should be, as "
+                "with --out runs/both."
+            )
         _report(folders, out or folders[0], against)
 
 
@@ -180,10 +182,12 @@ def _report(
     console.print(shown)
     for name, row in summary.items():
         for benchmark, facts in row["benchmarks"].items():
-            if facts["truncated"] or facts["grader_errors"]:
-                console.print(
-                    f"{name}, {benchmark}: {facts['truncated']:g} of {facts['responses']:g} responses cut short, "
-                    f"{facts['grader_errors']:g} grader errors."
-                )
+            counts = {
+                "cut short": facts["truncated"],
+                "not sampled (prompt longer than the model's context)": facts["overlong"],
+                "with an error of the grader": facts["grader_errors"],
+            }
+            if said := ", ".join(f"{count:g} {what}" for what, count in counts.items() if count):
+                console.print(f"{name}, {benchmark}: of {facts['responses']:g} responses {said}.")
     where = f"Scores: {write_scores(out, summary)}\nTables: {out / 'tables' / 'scores'}.md, .csv, .tex"
     console.print(where, soft_wrap=True)  # a path that is broken cannot be copied

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from trustmopd.evaluation.journal import by_key, read_entries
+from trustmopd.evaluation.journal import GRADED, by_key, read_entries
 from trustmopd.evaluation.methods import INITIAL, TEACHER
 from trustmopd.evaluation.run_record import RECORD, Asked, read_record
 
@@ -74,7 +74,7 @@ def collect(
 
 def read_answers(path: Path, asked: Asked) -> Answers | None:
     """None until everything asked is graded. What else the file holds is of an earlier, larger question."""
-    graded = by_key(read_entries(path)[0])
+    graded = by_key(read_entries(path, GRADED)[0])
     wanted = [(prompt, sample) for prompt in asked["ids"] for sample in range(asked["samples"])]
     if not all(key in graded for key in wanted):
         return None
@@ -86,6 +86,7 @@ def read_answers(path: Path, asked: Asked) -> Answers | None:
         "prompts": len(by_prompt),
         "responses": len(entries),
         "truncated": sum(entry["truncated"] for entry in entries),
+        "overlong": sum(entry.get("overlong", False) for entry in entries),
         "grader_errors": sum("error" in entry["details"] for entry in entries),
         "mean_tokens": mean(entry["tokens"] for entry in entries),
     }

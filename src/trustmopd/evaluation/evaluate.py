@@ -11,7 +11,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from trustmopd.evaluation.benchmark import Benchmark, Grade
-from trustmopd.evaluation.journal import Journal, Key, by_key
+from trustmopd.evaluation.journal import GRADED, SAMPLED, Journal, Key, by_key
 from trustmopd.evaluation.methods import Method
 from trustmopd.evaluation.rows import Row
 from trustmopd.evaluation.run_record import Loaded, run_folder
@@ -47,8 +47,8 @@ def _evaluate(
     benchmark, rows = loaded.benchmark, {row["id"]: row for row in loaded.rows}
     wanted = [(key, sample) for key in rows for sample in range(loaded.samples(sampling))]
     with (
-        Journal(folder / f"{benchmark.name}.responses.jsonl") as responses,
-        Journal(folder / f"{benchmark.name}.jsonl") as graded,
+        Journal(folder / f"{benchmark.name}.responses.jsonl", SAMPLED) as responses,
+        Journal(folder / f"{benchmark.name}.jsonl", GRADED) as graded,
         _Graders(benchmark, rows, graded, jobs) as graders,
     ):
         sampled = _by_key(responses, rows, benchmark)
@@ -113,10 +113,8 @@ class _Graders:
 
     def _grade(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         began = monotonic()
-        if entry.get("overlong"):
-            grade = Grade(0.0, {"extracted": None, "error": "the prompt is longer than the model's context"})
-        else:
-            grade = self.benchmark.grade(self.rows[entry["id"]], entry["response"])
+        unasked = entry.get("overlong", False)
+        grade = Grade(0.0) if unasked else self.benchmark.grade(self.rows[entry["id"]], entry["response"])
         details = dict(grade.details)
         return {
             **entry,

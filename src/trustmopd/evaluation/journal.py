@@ -2,26 +2,36 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 Key = tuple[str, int]
+Fields = Mapping[str, type | tuple[type, ...]]
+
+#: What every line of a journal of responses has, and one of graded responses.
+SAMPLED: Fields = {"id": str, "sample": int, "prompt_hash": str, "response": str, "tokens": int, "truncated": bool}
+GRADED: Fields = {**SAMPLED, "score": (int, float), "details": dict}
 
 
-def read_entries(path: Path) -> tuple[list[dict[str, Any]], int]:
+def read_entries(path: Path, fields: Fields) -> tuple[list[dict[str, Any]], int]:
     """The whole lines of a journal, and how many bytes they are: behind them may stand half a line of a killed run."""
     data = path.read_bytes() if path.exists() else b""
     whole = data.rfind(b"\n") + 1
     entries = []
     for number, line in enumerate(data[:whole].splitlines(), start=1):
         try:
-            entries.append(json.loads(line))
+            entry = json.loads(line)
+            if not isinstance(entry, dict):
+                raise ValueError("no fields")
+            if wrong := [name for name, kind in fields.items() if not isinstance(entry.get(name), kind)]:
+                raise ValueError(f"no whole {wrong[0]}")
         except ValueError as error:
             raise ValueError(
-                f"{path}, line {number} is not JSON ({error}): the file was edited or damaged. Remove that line; "
-                "`trustmopd evaluate` makes it again."
+                f"{path}, line {number} is not as it was written ({error}): the file was edited or damaged. Remove "
+                "that line; `trustmopd evaluate` makes it again."
             ) from None
+        entries.append(entry)
     return entries, whole
 
 
@@ -33,10 +43,10 @@ def by_key(entries: Iterable[dict[str, Any]]) -> dict[Key, dict[str, Any]]:
 class Journal:
     """`entries` holds what the file held when it was opened."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fields: Fields) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.entries, whole = read_entries(path)
+        self.entries, whole = read_entries(path, fields)
         self._file = path.open("ab", buffering=0)
         if os.fstat(self._file.fileno()).st_size > whole:
             self._file.truncate(whole)

@@ -91,13 +91,14 @@ def score_table(summary: Mapping[str, Any]) -> TextTable:
     and the difference."""
     first = next(iter(summary.values()))
     columns = [column for column, value in first.items() if isinstance(value, float) and column != "recovery"]
+    recovered = ["recovery"] if any(row["recovery"] is not None for row in summary.values()) else []
 
     def cells(name: str, row: Mapping[str, Any]) -> Iterator[str]:
         yield name
         for benchmark in first["benchmarks"]:
             found = row["benchmarks"][benchmark]
             yield Spread(found["score"], found["sd"], len(row["seeds"])).percent()
-        for column in (*columns, "recovery"):
+        for column in (*columns, *recovered):
             if row[column] is None:
                 yield "–"
                 continue
@@ -112,7 +113,8 @@ def score_table(summary: Mapping[str, Any]) -> TextTable:
                 yield _bracketed(text if text.startswith("-") else f"+{text}", found["interval"])
 
     others = sorted({row["difference"]["against"] for row in summary.values() if "difference" in row})
-    header = ("", *first["benchmarks"], *columns, "recovery", *(f"less {other}" for other in others))
+    means = (column if column == "overall" else f"{column}, mean" for column in columns)
+    header = ("", *first["benchmarks"], *means, *recovered, *(f"less {other}" for other in others))
     return text_table(header, (cells(name, row) for name, row in summary.items()))
 
 
