@@ -214,11 +214,11 @@ def test_an_edited_journal_is_named_by_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"id": None}, "no whole id"),
-        ({"id": 3}, "no whole id"),
-        ({"sample": None}, "no whole sample"),
-        ({"score": "1"}, "no whole score"),
-        ([1], "no fields"),
+        ({"id": None}, "its id is missing or wrong"),
+        ({"id": 3}, "its id is missing or wrong"),
+        ({"sample": None}, "its sample is missing or wrong"),
+        ({"score": "1"}, "its score is missing or wrong"),
+        ([1], "it has no fields"),
     ],
 )
 def test_a_line_without_its_fields_is_named(world: Path, tmp_path: Path, verb: str, change: Any, words: str) -> None:

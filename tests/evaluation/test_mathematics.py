@@ -225,7 +225,7 @@ def test_five_hundred_adversarial_answers_cost_no_more_than_their_time_each() ->
         grade = grade_answer({"answer": "70"}, f"\\boxed{{{text}}}")
         slowest = max(slowest, time.monotonic() - began)
         assert grade.score in (0.0, 1.0)
-    assert slowest < TIME_LIMIT + 10  # 3.5 s where it was measured; a new process starts slowly on a busy machine
+    assert slowest < TIME_LIMIT + 10  # 3.8 s where it was measured; a new process starts slowly on a busy machine
     assert equal("70", r"\frac{140}{2}") is True
 
 

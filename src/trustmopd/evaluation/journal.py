@@ -23,9 +23,9 @@ def read_entries(path: Path, fields: Fields) -> tuple[list[dict[str, Any]], int]
         try:
             entry = json.loads(line)
             if not isinstance(entry, dict):
-                raise ValueError("no fields")
+                raise ValueError("it has no fields")
             if wrong := [name for name, kind in fields.items() if not isinstance(entry.get(name), kind)]:
-                raise ValueError(f"no whole {wrong[0]}")
+                raise ValueError(f"its {wrong[0]} is missing or wrong")
         except ValueError as error:
             raise ValueError(
                 f"{path}, line {number} is not as it was written ({error}): the file was edited or damaged. Remove "

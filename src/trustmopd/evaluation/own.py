@@ -19,7 +19,7 @@ _GRADERS = {
     "input_output": ("code", programs.grade_programs, check_sandbox),
 }
 
-_APART = "One set has one grader and one domain: give such rows a file of their own"
+_APART = "Give such rows a file of their own"
 
 
 def _messages(prompt: list[Any]) -> list[Any]:
@@ -96,11 +96,11 @@ def own_benchmark(path: Path) -> Benchmark:
 
     def row(source: Mapping[str, Any], number: int) -> Row:
         if needs not in source:
-            if other := next((field for field in _FIELDS if field in source), None):
-                raise ValueError(f"it is graded by `{other}`, and the set, as its first row, by `{needs}`. {_APART}")
+            if any(field in source for field in _FIELDS):
+                raise ValueError(f"it has another grader than the first row's `{needs}`. {_APART}")
             raise ValueError(f"it has no {needs}")
         if (source.get("domain") or domain) != domain:
-            raise ValueError(f"it is of {source['domain']!r}, and the set, as its first row, of {domain!r}. {_APART}")
+            raise ValueError(f"it has another domain than the first row's {domain!r}. {_APART}")
         prompt = source.get("prompt")
         checked = _messages(prompt) if isinstance(prompt, list) else text_of(source, "prompt")
         return {**source, "id": text_of(source, "id"), "prompt": checked, **_FIELDS[needs](source)}
