@@ -31,9 +31,13 @@ def _distinct(values: list[Any]) -> list[Any]:
 
 def _benchmark(name: str) -> str:
     from trustmopd.evaluation import benchmark_names  # light, and the only list of them
+    from trustmopd.evaluation.rows import SUFFIXES
 
-    if name not in benchmark_names() and not name.endswith((".jsonl", ".jsonl.gz", ".json", ".parquet")):
-        raise ValueError(f"there is no such benchmark. Choose from {', '.join(benchmark_names())}, or give a file.")
+    if name not in benchmark_names() and not name.endswith(SUFFIXES):
+        raise ValueError(
+            f"there is no such benchmark. Choose from {', '.join(benchmark_names())}, or give a file, whose name must "
+            f"end in {', '.join(SUFFIXES)}."
+        )
     return name
 
 
