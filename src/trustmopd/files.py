@@ -34,7 +34,7 @@ def read_json(path: str | Path, *, what: str, remedy: str, schema_version: int =
     path = Path(path)
     try:
         payload = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{what} {path} does not exist. {remedy}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{what} {path} is not whole JSON ({error}): it was cut short or edited. {remedy}") from None

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -11,16 +12,23 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pytest
+import torch
+import transformers
+import trl
+from small_world import SMALL
+from typer.testing import CliRunner
 
+from trustmopd import TrustMOPDConfig
+from trustmopd.cli import app
+from trustmopd.testbed import reproduce as reproducing
 from trustmopd.testbed.checkpoints import SHIPPED
-from trustmopd.testbed.experiment import METHODS, Scale, World
-from trustmopd.testbed.quickstart import quickstart
-from trustmopd.testbed.reproduce import all_cells, load_cells, parse_seeds, reproduce
+from trustmopd.testbed.experiment import METHODS, Scale, World, run_cell
+from trustmopd.testbed.machine import made_by
+from trustmopd.testbed.reproduce import Cell, all_cells, load_cells, parse_seeds, prepare, reproduce
 from trustmopd.testbed.results import summarise, write_results
-
-SMALL = Scale(steps=3, batch_size=16, calibration_batches=2, evaluation_prompts=40, diagnosis_rollouts=8)
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +135,92 @@ if __name__ == "__main__":
     assert 0 < len(kept) < 30 and all("scores" in cell for cell in kept)
 
 
-def test_results_of_another_scale_or_world_are_not_mixed_in(finished: Path) -> None:
+def test_a_worker_killed_from_outside_is_one_message_and_finished_cells_stay(tmp_path: Path) -> None:
+    def kill_a_worker() -> None:
+        while not list((tmp_path / "cells").rglob("seed-*.json")):
+            time.sleep(0.05)
+        multiprocessing.active_children()[0].kill()
+
+    killer = Thread(target=kill_a_worker, daemon=True)
+    killer.start()
+    with pytest.raises(OSError, match="a worker was ended from outside.*Finished cells are kept.*fewer --jobs"):
+        reproduce(tmp_path, range(20), only=["multicap", "uniform"], scale=SMALL)
+    killer.join()
+    kept = load_cells(tmp_path)
+    assert 0 < len(kept) < 20 and all("scores" in cell for cell in kept)
+
+
+def test_results_of_another_scale_are_not_mixed_in(finished: Path) -> None:
     with pytest.raises(ValueError, match="results made with scale .*--out"):
         reproduce(finished, [0], scale=Scale(steps=4))
+
+
+def test_cells_of_another_world_are_not_mixed_in(finished: Path, tmp_path: Path) -> None:
+    """A whole world, with a card that fits it: only its specialist for code is another."""
+    other = shutil.copytree(SHIPPED, tmp_path / "world")
+    shutil.rmtree(other / "code")
+    shutil.copytree(other / "math", other / "code")
+    card = json.loads((other / "card.json").read_text())
+    card["stages"]["code"]["sha256"] = card["stages"]["math"]["sha256"]
+    (other / "card.json").write_text(json.dumps(card))
+    cells = {path: path.read_bytes() for path in (finished / "cells").rglob("*.json")}
+    with pytest.raises(ValueError, match="results made with world .*--out"):
+        reproduce(finished, [0, 1, 2], only=["multicap", "trust"], world=World(other), scale=SMALL)
+    assert {path: path.read_bytes() for path in (finished / "cells").rglob("*.json")} == cells
+
+
+def test_every_cell_says_what_it_was_made_with_and_so_do_the_results(finished: Path) -> None:
+    for cell in load_cells(finished):
+        assert cell["versions"]["torch"] == torch.__version__ and cell["versions"]["trl"] == trl.__version__
+        assert cell["device"] == made_by()["device"]
+    text = write_results(finished).read_text()
+    assert f"torch {torch.__version__}, transformers {transformers.__version__}" in text
+    assert made_by()["device"] in text and "Averaged here" not in text
+
+
+def test_cells_of_several_machines_or_versions_are_named(finished: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(finished, tmp_path / "out")
+    moved = out / "cells" / "multicap" / "trust" / "seed-0.json"
+    cell = json.loads(moved.read_text())
+    cell["versions"]["torch"], cell["device"] = "2.11.0", "NVIDIA H200"
+    moved.write_text(json.dumps(cell))
+    undated = out / "cells" / "multicap" / "uniform" / "seed-1.json"  # of a release that did not record it
+    cell = json.loads(undated.read_text())
+    del cell["versions"], cell["device"]
+    undated.write_text(json.dumps(cell))
+    with pytest.warns(UserWarning, match="different machines or library versions") as told:
+        text = write_results(out).read_text()
+    for said in (str(told[0].message), text):
+        assert "multicap/trust/seed-0: device NVIDIA H200, torch 2.11.0;" in said
+        assert "multicap/uniform/seed-1: not recorded" in said
+        same = "the rows without distillation, multicap/trust/seed-1, multicap/uniform/seed-0"
+        assert f"{same}: device {made_by()['device']}, torch {torch.__version__};" in said
+    (out / "cells" / "multicap" / "trust" / "seed-1.json").unlink()
+    with pytest.warns(UserWarning, match="made elsewhere, and new cells would be averaged with them.*NVIDIA H200"):
+        reproduce(out, [0, 1], only=["multicap", "trust"], scale=SMALL)
+
+
+def test_cells_run_with_deterministic_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the workers' own function; where there is no GPU the numbers are the same either way."""
+    seen = []
+    monkeypatch.setattr(
+        reproducing,
+        "run_cell",
+        lambda *args, **how: (
+            seen.append((torch.are_deterministic_algorithms_enabled(), os.environ["CUBLAS_WORKSPACE_CONFIG"]))
+            or run_cell(*args, **how)
+        ),
+    )
+    prepare(tmp_path, World(), SMALL)
+    reproducing._run(Cell("multicap", "uniform", 0), tmp_path, World(), SMALL)
+    assert seen == [(True, ":4096:8")]
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_gamma_7_is_another_name_of_trust() -> None:
+    assert TrustMOPDConfig.gamma == 7
+    assert all_cells([0], ["gamma-7"]) == all_cells([0], ["trust"])
+    assert all_cells([0], ["trust", "gamma-7", "gamma-9"]) == all_cells([0], ["trust", "gamma-9"])
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("5", [0, 1, 2, 3, 4]), ("0,3,4", [0, 3, 4]), ("1", [0]), ("7,", [7])])
@@ -160,20 +251,17 @@ def test_an_altered_checkpoint_is_named_with_its_digest(tmp_path: Path) -> None:
         reproduce(tmp_path / "out", [0], world=World(world), scale=SMALL)
 
 
-def test_the_quickstart_leaves_scores_figures_and_a_report_that_opens_from_disk(tmp_path: Path) -> None:
-    rows = quickstart(tmp_path, scale=SMALL)
-    saved = json.loads((tmp_path / "scores.json").read_text())
-    assert saved["schema_version"] == 1
-    for name in ("initial", "uniform", "trust", "routed-teachers"):
-        assert saved[name] == rows[name]
-        assert set(saved[name]) == {"math", "code", "if", "overall", "recovery"}
-    assert saved["initial"]["recovery"] == 0 and saved["routed-teachers"]["recovery"] == 1
-    for figure in ("scores", "allocation"):
-        assert (tmp_path / "figures" / f"{figure}.png").stat().st_size > 5000
-    report = (tmp_path / "report.html").read_text()
-    assert "http://" not in report.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
-        "http://creativecommons.org", ""
-    )
-    assert (
-        f"{rows['trust']['recovery']:.0%}" in report and "data:image/svg+xml" in report and 'class="tokens"' in report
-    )
+@pytest.mark.parametrize(
+    "card",
+    ['{"schema_version": 1}', '{"schema_version": 1, "stages": {"reference": 3}}', "[]", '{"schema_ver', None],
+    ids=["no stages", "no digests", "no object", "half", "no card"],
+)
+def test_a_world_with_a_wrong_card_is_told_at_once(tmp_path: Path, card: str | None) -> None:
+    (tmp_path / "world").mkdir()
+    if card is not None:
+        (tmp_path / "world" / "card.json").write_text(card)
+    command = ["reproduce", "testbed", "--world", str(tmp_path / "world"), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    assert "card.json" in result.output and "trustmopd testbed build --out DIR" in result.output
+    assert not (tmp_path / "out").exists()

@@ -1,11 +1,9 @@
 """Make the small world: the reference, three specialists, their scores and their card. Resumable, stage by stage."""
 
-import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +19,7 @@ from trustmopd import __version__
 from trustmopd.files import read_json, write_json, write_text
 from trustmopd.testbed.card import describe
 from trustmopd.testbed.checkpoints import CARD, checkpoint, digests
+from trustmopd.testbed.machine import reproducibly
 from trustmopd.testbed.prompts import evaluation_set
 from trustmopd.testbed.reinforcement import REGIMES, Reinforcement, build_specialist
 from trustmopd.testbed.sampling import sample_scores
@@ -62,7 +61,7 @@ def build_world(
     card = _open_card(out, settings, device)
     if reference_of is not None and "reference" not in card["stages"]:
         _adopt_reference(card, out, Path(reference_of))
-    with _reproducibly():
+    with reproducibly():
         how: dict[str, Any] = {"device": device, "quiet": quiet}
         reference = out / "reference"
         _stage(card, out, "reference", partial(build_reference, reference, seed, supervision, **how))
@@ -167,18 +166,3 @@ def _open_card(out: Path, settings: dict[str, Any], device: str) -> dict[str, An
                 "would not go together with new ones: remove the folder, or build into another."
             )
     return card
-
-
-@contextmanager
-def _reproducibly() -> Iterator[None]:
-    """The same bits from the same seeds on the same machine: deterministic kernels wherever there are any."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    memory_efficient = torch.backends.cuda.mem_efficient_sdp_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cuda.enable_mem_efficient_sdp(False)  # its backward adds up in any order
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(deterministic)
-        torch.backends.cuda.enable_mem_efficient_sdp(memory_efficient)

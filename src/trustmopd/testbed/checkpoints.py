@@ -16,17 +16,28 @@ def checkpoint(name: str, root: str | Path = SHIPPED) -> Path:
     if name not in MODELS:
         raise ValueError(f"the small world has no checkpoint {name!r}: choose one of {', '.join(MODELS)}.")
     root = Path(root)
-    card = read_json(root / CARD, what="the small world's card", remedy=_REMEDY)
-    stage = card.get("stages", {}).get(name)
-    if stage is None:
-        raise ValueError(f"{root / CARD} says nothing of {name!r}: the build was cut short. {_REMEDY}")
-    for file, expected in stage["sha256"].items():
+    for file, expected in expected_digests(name, root).items():
         path = root / name / file
         found = digest(path)
         if found != expected:
             state = "is missing" if found is None else f"was altered: its sha256 is {found}"
-            raise ValueError(f"the shipped checkpoint file {path} {state}; the card expects {expected}. {_REMEDY}")
+            raise ValueError(f"the checkpoint file {path} {state}; the card expects {expected}. {_REMEDY}")
     return root / name
+
+
+def expected_digests(name: str, root: Path) -> dict[str, str]:
+    """File → sha256 of a checkpoint, as the world's card has them."""
+    card = read_json(root / CARD, what="the small world's card", remedy=_REMEDY)
+    try:
+        files = dict(card["stages"][name]["sha256"])
+    except (KeyError, TypeError, ValueError):
+        files = {}
+    if "model.safetensors" not in files:
+        raise ValueError(
+            f"{root / CARD} says nothing of the weights of {name!r}: the build was cut short, or the card edited. "
+            f"{_REMEDY}"
+        )
+    return files
 
 
 def digest(path: Path) -> str | None:

@@ -11,10 +11,10 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
-from trustmopd.files import read_json, write_json, write_text
+from trustmopd.files import write_json, write_text
 from trustmopd.recipe import Recipe
 from trustmopd.statistics import recovery
-from trustmopd.testbed.checkpoints import CARD, MODELS, SHIPPED, checkpoint
+from trustmopd.testbed.checkpoints import MODELS, SHIPPED, checkpoint, expected_digests
 from trustmopd.testbed.prompts import evaluation_set, prompt_set
 from trustmopd.testbed.sampling import sample_scores
 from trustmopd.testbed.tasks import DOMAINS
@@ -38,6 +38,8 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "response-level": {"granularity": "response"},
     **{f"gamma-{gamma}": {"gamma": float(gamma)} for gamma in (3, 5, 9)},
 }
+#: Rows under their other name: 7 is the default gamma.
+ALIASES = {"gamma-7": "trust"}
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,7 @@ class World:
     root: Path = SHIPPED
 
     def fingerprint(self) -> dict[str, str]:
-        card = read_json(self.root / CARD, what="the small world's card", remedy="Build it: trustmopd testbed build.")
-        return {name: stage["sha256"]["model.safetensors"][:16] for name, stage in card["stages"].items()}
+        return {name: expected_digests(name, self.root)["model.safetensors"][:16] for name in MODELS}
 
     @property
     def reference(self) -> str:
@@ -120,11 +121,12 @@ def make_trainer(
     return trainer
 
 
-def evaluate(model: Any, tokenizer: Any, scale: Scale, seed: int = 0) -> dict[str, float]:
-    """Share of right answers by domain, one sample at temperature 0.6 a prompt, and their unweighted mean."""
+def evaluate(model: Any, tokenizer: Any, scale: Scale, seed: int = 0, bar: str | None = None) -> dict[str, float]:
+    """Share of right answers by domain, one sample at temperature 0.6 a prompt, and their unweighted mean. Progress is
+    shown under the name `bar`."""
     scores = {
         domain: sample_scores(model, tokenizer, evaluation_set(domain, scale.evaluation_prompts), seed=seed).mean
-        for domain in DOMAINS
+        for domain in tqdm(DOMAINS, desc=bar, unit="domain", disable=bar is None)
     }
     return {**scores, "overall": sum(scores.values()) / len(scores)}
 

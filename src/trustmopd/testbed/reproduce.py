@@ -3,12 +3,13 @@
 import json
 import multiprocessing
 import os
-import platform
 import shutil
 import signal
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from multiprocessing.connection import wait
@@ -21,11 +22,21 @@ from tqdm.auto import tqdm
 
 from trustmopd.analysis.allocation import summarise_records
 from trustmopd.files import read_json, write_json
-from trustmopd.testbed.experiment import METHODS, PROMPT_SETS, Scale, World, make_trainer, reference_scores, run_cell
+from trustmopd.testbed.experiment import (
+    ALIASES,
+    METHODS,
+    PROMPT_SETS,
+    Scale,
+    World,
+    make_trainer,
+    reference_scores,
+    run_cell,
+)
+from trustmopd.testbed.machine import made_by, mixture, reproducibly
 from trustmopd.training.diagnosis import diagnose
 
 MOST_SEEDS = 100
-_REMEDY = "Remove the file: the cell is then run again."
+REFERENCES = "references.json"
 
 
 @dataclass(frozen=True, order=True)
@@ -42,10 +53,11 @@ class Cell:
 def all_cells(seeds: Iterable[int], only: Sequence[str] = ()) -> list[Cell]:
     """Every cell of the comparison. `only` keeps prompt sets and methods by name. Mixed prompts have no one label, so
     there is nothing to route them by."""
-    known = (*PROMPT_SETS, *METHODS)
+    known = (*PROMPT_SETS, *METHODS, *ALIASES)
     for name in only:
         if name not in known:
             raise ValueError(f"--only {name}: no such prompt set or method. Choose from {', '.join(known)}.")
+    only = [ALIASES.get(name, name) for name in only]
     sets = [name for name in PROMPT_SETS if name in only] or PROMPT_SETS
     methods = [name for name in METHODS if name in only] or METHODS
     cells = [
@@ -93,12 +105,20 @@ def reproduce(
     cells = all_cells(seeds, only)
     # Sums in two threads differ in the last bit from sums in one: the same seeds give the same numbers at any `jobs`.
     torch.set_num_threads(1)
-    prepare(out, world, scale)
-    for prompts in sorted({cell.prompts for cell in cells}):
-        for method in sorted({cell.method for cell in cells if cell.prompts == prompts}):
-            _calibration(out, world, prompts, method, scale)
-        _diagnosis(out, world, prompts, scale)
+    quiet()
+    with reproducibly():
+        prepare(out, world, scale)
+        for prompts in sorted({cell.prompts for cell in cells}):
+            for method in sorted({cell.method for cell in cells if cell.prompts == prompts}):
+                _calibration(out, world, prompts, method, scale)
+            _diagnosis(out, world, prompts, scale)
     todo = [cell for cell in cells if not (out / "cells" / f"{cell.name}.json").is_file()]
+    if todo and (others := mixture({**records(out), "cells to come": made_by()})):
+        warnings.warn(
+            f"{out} holds results made elsewhere, and new cells would be averaged with them: {others}. To keep them "
+            "apart, choose another folder with --out.",
+            stacklevel=2,
+        )
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     with (
         tqdm(total=len(cells), initial=len(cells) - len(todo), desc="cells", unit="cell") as bar,
@@ -110,6 +130,11 @@ def reproduce(
                 future.result()
                 bar.set_postfix_str(futures[future].name)
                 bar.update()
+        except BrokenProcessPool:
+            raise ChildProcessError(
+                f"a worker was ended from outside, perhaps for want of memory ({jobs} at a time). Finished cells are "
+                "kept: run the same command again, with fewer --jobs if it recurs."
+            ) from None
         except BaseException:
             workers.shutdown(wait=False, cancel_futures=True)
             for worker in multiprocessing.active_children():  # a cell in progress has nothing to keep
@@ -128,15 +153,15 @@ def check_writable(out: Path) -> None:
 
 def prepare(out: Path, world: World, scale: Scale) -> None:
     """What all cells share: the scale, the machine, and the rows that need no distillation."""
-    check_writable(out)
     settings = {"scale": asdict(scale), "world": world.fingerprint()}
-    path = out / "references.json"
+    check_writable(out)
+    path = out / REFERENCES
     if path.is_file():
-        stored = read_json(path, what="references", remedy="Choose another folder with --out.")
+        stored = read_references(out)
         for name, value in settings.items():
-            if stored[name] != value:
+            if stored.get(name) != value:
                 raise ValueError(
-                    f"{out} holds results made with {name} = {stored[name]}, not {value}: they would not be "
+                    f"{out} holds results made with {name} = {stored.get(name)}, not {value}: they would not be "
                     "comparable. Choose another folder with --out."
                 )
         return
@@ -146,13 +171,12 @@ def prepare(out: Path, world: World, scale: Scale) -> None:
     average = out / "parameter-average"
     shutil.rmtree(average, ignore_errors=True)  # of an interrupted run, perhaps in another world
     merge_checkpoints(list(world.teachers.values()), average)
-    machine = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {platform.machine()}"
     write_json(
         path,
         {
             **settings,
             "scores": reference_scores(world, scale, device, average),
-            "machine": f"{machine}, {os.cpu_count()} cores, torch {torch.__version__}",
+            **made_by(),
             "date": datetime.now(UTC).date().isoformat(),
         },
     )
@@ -166,7 +190,6 @@ def _calibration(out: Path, world: World, prompts: str, method: str, scale: Scal
     folder = out / "calibration" / f"{prompts}-{settings.get('score', 'displacement')}"
     path = folder / "calibration.json"
     if not path.is_file():
-        quiet()
         make_trainer(world, prompts, method, 0, folder, scale, out / "prompts").calibrate()
     return str(path)
 
@@ -175,7 +198,6 @@ def _diagnosis(out: Path, world: World, prompts: str, scale: Scale) -> None:
     """The calibrated score matrix before any training, and what it says of the pool."""
     path = out / "diagnosis" / f"{prompts}.json"
     if not path.is_file():
-        quiet()
         calibration = _calibration(out, world, prompts, "trust", scale)
         folder = out / "diagnosis"
         trainer = make_trainer(world, prompts, "trust", 0, folder, scale, out / "prompts", calibration_path=calibration)
@@ -186,17 +208,18 @@ def _run(cell: Cell, out: Path, world: World, scale: Scale) -> None:
     quiet()
     folder = out / "runs" / cell.name
     began = time.perf_counter()
-    scores = run_cell(
-        world,
-        cell.prompts,
-        cell.method,
-        cell.seed,
-        folder,
-        scale,
-        out / "prompts",
-        references=read_json(out / "references.json", what="references", remedy=_REMEDY)["scores"],
-        calibration_path=_calibration(out, world, cell.prompts, cell.method, scale),
-    )
+    with reproducibly():
+        scores = run_cell(
+            world,
+            cell.prompts,
+            cell.method,
+            cell.seed,
+            folder,
+            scale,
+            out / "prompts",
+            references=read_references(out)["scores"],
+            calibration_path=_calibration(out, world, cell.prompts, cell.method, scale),
+        )
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "loss" in line]
     write_json(
@@ -208,12 +231,24 @@ def _run(cell: Cell, out: Path, world: World, scale: Scale) -> None:
             "max_weight": sum(line["agreement/max_weight"] for line in steps) / len(steps),
             "loss": [line["loss"] for line in steps],
             "seconds": time.perf_counter() - began,
+            **made_by(),
         },
     )
 
 
 def load_cells(out: Path) -> list[dict[str, Any]]:
-    return [read_json(path, what="cell", remedy=_REMEDY) for path in sorted((out / "cells").glob("*/*/seed-*.json"))]
+    remedy = "Remove the file: the cell is then run again."
+    return [read_json(path, what="cell", remedy=remedy) for path in sorted((out / "cells").glob("*/*/seed-*.json"))]
+
+
+def read_references(out: Path) -> dict[str, Any]:
+    return read_json(out / REFERENCES, what="references", remedy="Choose another folder with --out.")
+
+
+def records(out: Path) -> dict[str, dict[str, Any]]:
+    """Everything that the tables of a comparison are made from, by name."""
+    cells = {Cell(cell["prompts"], cell["method"], cell["seed"]).name: cell for cell in load_cells(out)}
+    return {"the rows without distillation": read_references(out), **cells}
 
 
 def _start_worker() -> None:
@@ -231,9 +266,11 @@ def _end_with_parent() -> None:
 
 
 def quiet() -> None:
+    """Bars and our own words only: no line of a library for every model loaded."""
     import datasets
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
+    warnings.filterwarnings("ignore", message="'pin_memory' argument")  # of no consequence without a GPU

@@ -1,5 +1,6 @@
 """From finished cells to the paper's tables: mean ± standard deviation over seeds (n − 1), paired by seed."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -10,17 +11,20 @@ from trustmopd.statistics import paired_difference, spread
 from trustmopd.tables import text_table
 from trustmopd.testbed.experiment import METHODS, PROMPT_SETS, with_recovery
 from trustmopd.testbed.figures import draw_recovery
-from trustmopd.testbed.reproduce import load_cells
+from trustmopd.testbed.machine import describe, mixture
+from trustmopd.testbed.reproduce import load_cells, read_references, records
 from trustmopd.testbed.tasks import DOMAINS
 
 COLUMNS = (*DOMAINS, "overall", "recovery")
 TITLES = {"singlecap": "SingleCap", "multicap": "MultiCap"}
+_MIXED = "cells of different machines or library versions"
+_APART = "Remove those of one kind and run them again, or keep comparisons apart with --out."
 REFERENCES = ("initial", *(f"teacher-{domain}" for domain in DOMAINS), "routed-teachers", "parameter-average")
 
 
 def summarise(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The reference rows, and one row per prompt set and method with all of its seeds."""
-    references = read_json(out / "references.json", what="references", remedy="Run `trustmopd reproduce testbed`.")
+    references = read_references(out)
     cells = load_cells(out)
     by_row: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
     for cell in cells:
@@ -64,22 +68,29 @@ def write_results(out: Path) -> Path:
         seeds = " ".join(str(seed) for seed in row["seeds"])
         lines.append([row["prompts"], row["method"], seeds, *cells, *ahead, f"{row['max_weight'].mean:.6f}"])
     write_text(out / "results.csv", text_table(header, lines).to_csv())
-    path = write_text(out / "results.md", markdown(out, references, rows))
+    others = mixture(records(out))
+    if others:
+        warnings.warn(f"{out} averages {_MIXED}: {others}. {_APART}", stacklevel=2)
+    path = write_text(out / "results.md", markdown(out, references, rows, others))
     if rows:
         draw_recovery(rows, TITLES, out / "figures" / "recovery")
     return path
 
 
-def markdown(out: Path, references: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+def markdown(
+    out: Path, references: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], others: str | None = None
+) -> str:
     scale = references["scale"]
     seeds = sorted({seed for row in rows for seed in row["seeds"]})
     lines = [
-        f"{references['date']}, {references['machine']}. Seeds {', '.join(map(str, seeds))}; {scale['steps']} steps of "
+        f"{references['date']}, {describe(references)}. Seeds {', '.join(map(str, seeds))}; {scale['steps']} steps of "
         f"{scale['batch_size']} prompts, C = {scale['num_candidates']}, learning rate {scale['learning_rate']:g}; "
         f"scores in percent on {scale['evaluation_prompts']} evaluation prompts a domain, one sample at temperature "
         "0.6; ± is the standard deviation over seeds (n − 1). *Recovery* is the share of the gap between the initial "
-        "student and the routed teachers; *trust ahead* is trust's recovery minus the row's, paired by seed.",
+        "student and the routed teachers; *trust ahead* is trust's recovery minus the row's, paired by seed. Trust's "
+        "gamma is 7.",
         "",
+        *([f"**Averaged here are {_MIXED}**: {others}. {_APART}", ""] if others else []),
         "## Without distillation",
         "",
         text_table(
