@@ -33,16 +33,20 @@ def quickstart(
         console.print(table)
         ahead = 100 * (rows["trust"]["recovery"] - rows["uniform"]["recovery"])
         console.print(
-            f"[bold]Trust recovered {ahead:.0f} points more of the gap than uniform weights, without labels.[/]"
+            f"[bold]Trust recovered {abs(ahead):.0f} points {'more' if ahead >= 0 else 'less'} of the gap than uniform "
+            "weights, without labels.[/]"
         )
-        console.print(f"Open:   {out / 'report.html'}\nScores: {out / 'scores.json'}")
+        for title, name in {"Open": "report.html", "Scores": "scores.json", "Figures": "figures"}.items():
+            console.print(f"{title + ':':<8} {out / name}", soft_wrap=True)
 
 
 @app.command(epilog="Example: trustmopd reproduce testbed --seeds 5 --jobs 2")
 def reproduce(
     what: Annotated[str, typer.Argument(help="What to reproduce: testbed.")],
     seeds: Annotated[str, typer.Option(help="How many seeds, or a list: 0,3,4 or 7, for one.")] = "5",
-    only: Annotated[list[str] | None, typer.Option(help="A prompt set or method; may be given several times.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A prompt set or method (gamma-7 is trust); may be given several times.")
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Cells to run side by side, each in one thread.")] = 1,
     world: Annotated[
         Path | None, typer.Option(help="Another world, from `testbed build`.", show_default="shipped")
@@ -68,7 +72,7 @@ def reproduce(
 @testbed.command("build", epilog="Example: trustmopd testbed build --out runs/world --seed 1")
 def testbed_build(
     out: Annotated[Path, typer.Option(help="Folder of the checkpoints and their card.")],
-    seed: Annotated[int, typer.Option(help="Everything follows from it.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Everything follows from it.")] = 0,
     regime: Annotated[
         str, typer.Option(help="How specialists are trained: moderate, overtrained or drifting.")
     ] = "moderate",

@@ -18,6 +18,7 @@ from trustmopd.testbed.experiment import (
     with_recovery,
     write_scores,
 )
+from trustmopd.testbed.machine import reproducibly
 from trustmopd.testbed.reproduce import check_writable, quiet
 from trustmopd.training.progress import show_progress
 
@@ -34,18 +35,20 @@ def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = N
     # Models this small gain little from a second thread, and wait long for it where the other cores are busy.
     torch.set_num_threads(1)
     began = time.perf_counter()
-    references = reference_scores(world, scale, device)
-    rows = dict(references)
-    trainers = {
-        method: make_trainer(world, PROMPTS, method, seed, out / method, scale, out / "prompts") for method in METHODS
-    }
-    trainers["trust"].calibrate()
-    for method, trainer in trainers.items():
-        show_progress(trainer, f"Distilling, {method}")
-        trainer.train()
-        scores = evaluate(trainer.model, trainer.processing_class, scale)
-        write_scores(out / method, method, scores, references)
-        rows |= with_recovery({method: scores}, references)
+    with reproducibly():
+        references = reference_scores(world, scale, device)
+        rows = dict(references)
+        trainers = {
+            method: make_trainer(world, PROMPTS, method, seed, out / method, scale, out / "prompts")
+            for method in METHODS
+        }
+        trainers["trust"].calibrate()
+        for method, trainer in trainers.items():
+            show_progress(trainer, f"Distilling, {method}")
+            trainer.train()
+            scores = evaluate(trainer.model, trainer.processing_class, scale, bar=f"Evaluating, {method}")
+            write_scores(out / method, method, scores, references)
+            rows |= with_recovery({method: scores}, references)
     write_json(out / "scores.json", dict(rows))
     note = (
         f"{scale.steps} steps of {scale.batch_size} prompts on the small world that ships with the package (models of "
