@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm.auto import tqdm
 
 from trustmopd.analysis.report import write_report
 from trustmopd.analysis.run import open_run
@@ -50,6 +51,7 @@ def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = N
             write_scores(out / method, method, scores, references)
             rows |= with_recovery({method: scores}, references)
     write_json(out / "scores.json", dict(rows))
+    tqdm.write("Drawing figures and writing the report.")
     note = (
         f"{scale.steps} steps of {scale.batch_size} prompts on the small world that ships with the package (models of "
         "0.87M parameters, specialists made by reinforcement learning with verified rewards); scores on "

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from multiprocessing.connection import wait
 from pathlib import Path
-from threading import Thread
+from threading import RLock, Thread
 from typing import Any
 
 import torch
@@ -254,6 +254,7 @@ def records(out: Path) -> dict[str, dict[str, Any]]:
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides, and says one thing
     torch.set_num_threads(1)
+    tqdm.set_lock(RLock())  # its own is a semaphore of the system, of which Python says that an ended worker leaked it
     Thread(target=_end_with_parent, daemon=True).start()
 
 
