@@ -85,13 +85,13 @@ def test_capabilities_that_are_no_teacher_and_names_with_a_plus_count_as_what_th
     run = recorded.make_run(tmp_path / "run", teachers=["c++", "if", "math"], groups=groups)
     found = summarise_run(open_run(run))
     assert {group: entry["needs"] for group, entry in found.allocation.items()} == {
-        "c++": ["c++"],
-        "c+++if": ["c++", "if"],
+        "'c++'": ["c++"],
+        "'c++'+if": ["c++", "if"],
         "if+reasoning": ["if"],
         "reasoning+safety": [],
     }
     assert "relevant_mass" not in found.allocation["reasoning+safety"] and set(found.margins) == {"c++"}
-    mass = found.allocation["c+++if"]["relevant_mass"]
+    mass = found.allocation["'c++'+if"]["relevant_mass"]
     said = " ".join(story([found], compare([found])))
     assert f"those got {mass:.0%} of the weight (uniform: 67%)" in said  # two of three teachers
 

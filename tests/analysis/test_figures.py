@@ -58,6 +58,10 @@ def test_thirty_names_are_told_apart_by_colour_and_by_either_of_the_rest() -> No
         assert len({(style["colour"], style[other]) for style in look.values()}) == 30
 
 
+def trusting(summaries: list[Summary]) -> list[Summary]:
+    return [run for run in summaries if run.method == "trust" and run.seed == 0]
+
+
 def heights(axes: Any) -> list[float]:
     return [patch.get_height() for patch in axes.patches]
 
@@ -68,17 +72,16 @@ def test_a_study_draws_every_figure(drawn: tuple[dict[str, Any], list[Summary]])
 
 def test_displacement_bars(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
     figures, summaries = drawn
-    first = next(run for run in summaries if run.method == "trust")
-    expected = [first.displacement[group][t] for t in recorded.TEACHERS for group in first.displacement]
-    assert heights(figures["displacement"][0]) == pytest.approx(expected)
+    for axes, run in zip(figures["displacement"], trusting(summaries), strict=True):  # a row a setting
+        expected = [run.displacement[group][t] for t in recorded.TEACHERS for group in run.displacement]
+        assert heights(axes) == pytest.approx(expected) and axes.get_title("left") == run.prompts
 
 
 def test_weight_bars_are_outlined_where_relevant(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
     figures, summaries = drawn
-    trusting = [run for run in summaries if run.method == "trust" and run.seed == 0]
     expected = [
         (run.allocation[group]["weights"][t], t in group.split("+"))
-        for run in trusting
+        for run in trusting(summaries)
         for group in run.allocation
         for t in recorded.TEACHERS
     ]
@@ -89,11 +92,12 @@ def test_weight_bars_are_outlined_where_relevant(drawn: tuple[dict[str, Any], li
 
 def test_margins_are_counted_once_each(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
     figures, summaries = drawn
-    run = next(run for run in summaries if run.method == "trust" and run.margins)
-    for axes, (domain, values) in zip(figures["margins"], run.margins.items(), strict=True):
+    every = [(run.prompts, *each) for run in trusting(summaries) for each in run.margins.items()]
+    for axes, (prompts, domain, values) in zip(figures["margins"], every, strict=True):
         expected, _ = np.histogram(values, np.linspace(-1, 1, 21))
         assert sum(heights(axes)) == len(values) and heights(axes) == pytest.approx(expected.tolist())
-        assert f"{domain}: {mean(v > 0 for v in values):.0%}" in axes.get_title()
+        positive = f"{mean(v > 0 for v in values):.0%} of {len(values)}"
+        assert axes.get_title() == f"{prompts}\n{domain}: {positive} above 0"
 
 
 def test_ablation_points_and_intervals_are_paired(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
@@ -122,7 +126,15 @@ def test_gamma_shows_gain_and_concentration(drawn: tuple[dict[str, Any], list[Su
         for file in sorted((study / "multicap" / "trust").glob("*/evaluation/scores.json"))
     ]
     assert line.get_ydata()[1] == pytest.approx(100 * (mean(own) - 0.2))
-    assert all(0.5 < value < 0.7 for value in sharpness.lines[0].get_ydata())
+    uniform = next(each for each in gains.lines if each.get_linestyle() == "--")
+    level = mean(stored(study, "multicap", "uniform")) - 20
+    assert list(uniform.get_xdata()) == [3.0, 7.0] and list(uniform.get_ydata()) == pytest.approx([level, level])
+    for place, method in enumerate(("gamma-3", "trust")):
+        logged = [
+            mean(json.loads(line)["agreement/max_weight"] for line in file.read_text().splitlines())
+            for file in sorted((study / "multicap" / method).glob("*/metrics.jsonl"))
+        ]
+        assert sharpness.lines[0].get_ydata()[place] == pytest.approx(mean(logged))
 
 
 def test_transfer_and_cost_bars(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
@@ -135,6 +147,9 @@ def test_transfer_and_cost_bars(drawn: tuple[dict[str, Any], list[Summary]]) -> 
     assert heights(figures["transfer"][0]) == pytest.approx(expected)
     seconds = [patch.get_width() for patch in figures["cost"][0].patches]
     assert seconds == pytest.approx([mean([360 / 2, 720 / 2])] * len(seconds))
+    _, _, (bars,) = next(c for c in figures["cost"][0].containers if hasattr(c, "has_xerr"))
+    for segment in bars.get_segments():
+        assert np.ptp(segment[:, 0]) / 2 == pytest.approx(stdev([360 / 2, 720 / 2]))
 
 
 def stored(study: Path, prompts: str, method: str, column: str = "overall") -> list[float]:
@@ -155,37 +170,71 @@ def test_error_bars_are_deviations_over_seeds(drawn: tuple[dict[str, Any], list[
 def test_score_bars_are_means_over_seeds(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
     axes = drawn[0]["scores"][0]
     names = [label.get_text() for label in axes.get_xticklabels()]
-    for container, domain in zip(axes.containers, ("math", "code", "if"), strict=True):
+    of_bars = [container for container in axes.containers if hasattr(container, "patches")]
+    for container, domain in zip(of_bars, ("math", "code", "if"), strict=True):
         found = dict(zip(names, (patch.get_height() for patch in container.patches), strict=True))
-        assert found["multicap\ntrust"] == pytest.approx(mean(stored(study, "multicap", "trust", domain)))
-        assert found["initial student"] == pytest.approx(100 * recorded.REFERENCES["initial"][domain])
+        _, _, (lines,) = container.errorbar
+        errors = dict(zip(names, (np.ptp(line[:, 1]) / 2 for line in lines.get_segments()), strict=True))
+        for prompts in ("multicap", "singlecap"):
+            for method in ("trust", "uniform"):
+                scores = stored(study, prompts, method, domain)
+                assert found[f"{prompts}\n{method}"] == pytest.approx(mean(scores))
+                assert errors[f"{prompts}\n{method}"] == pytest.approx(stdev(scores))
+        for title, reference in (("initial student", "initial"), ("routed teachers", "routed-teachers")):
+            assert found[title] == pytest.approx(100 * recorded.REFERENCES[reference][domain]) and errors[title] == 0
 
 
 def test_change_bars_are_the_weight_that_changes_hands_by_place(
     drawn: tuple[dict[str, Any], list[Summary]], study: Path
 ) -> None:
-    moved: list[list[float]] = [[] for _ in range(10)]
-    for file in sorted((study / "multicap" / "trust" / "seed-0" / "allocation").iterdir()):
-        rows = pq.read_table(file).to_pylist()
-        for rollout in {each["rollout"] for each in rows}:
-            mine = [each for each in rows if each["rollout"] == rollout]
-            for at in range(1, len(mine)):
-                weights = ((mine[at][f"weight_{t}"], mine[at - 1][f"weight_{t}"]) for t in recorded.TEACHERS)
-                moved[10 * at // len(mine)].append(sum(abs(b - a) for a, b in weights) / 2)
-    assert heights(drawn[0]["changes"][0]) == pytest.approx([mean(part) if part else 0 for part in moved], abs=1e-6)
+    for axes, prompts in zip(drawn[0]["changes"], ("multicap", "singlecap"), strict=True):
+        moved: list[list[float]] = [[] for _ in range(10)]
+        for file in sorted((study / prompts / "trust" / "seed-0" / "allocation").iterdir()):
+            rows = pq.read_table(file).to_pylist()
+            for rollout in {each["rollout"] for each in rows}:
+                mine = [each for each in rows if each["rollout"] == rollout]
+                for at in range(1, len(mine)):
+                    weights = ((mine[at][f"weight_{t}"], mine[at - 1][f"weight_{t}"]) for t in recorded.TEACHERS)
+                    moved[10 * at // len(mine)].append(sum(abs(b - a) for a, b in weights) / 2)
+        assert heights(axes) == pytest.approx([mean(part) if part else 0 for part in moved], abs=1e-6)
+        assert [patch.get_x() + patch.get_width() / 2 for patch in axes.patches] == pytest.approx(np.arange(0.5, 10))
 
 
 def test_lines_over_training_are_the_logged_series(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
     figures, summaries = drawn
-    run = next(run for run in summaries if run.method == "trust")
-    weights, concentration, scores = figures["weights"]
-    for line, teacher in zip(weights.lines, recorded.TEACHERS, strict=True):
-        assert list(line.get_ydata()) == run.series[f"weight_{teacher}"]
-    assert list(concentration.lines[0].get_ydata()) == run.series["max_weight"]
-    assert list(scores.lines[0].get_ydata()) == run.series["score_math"]
-    loss, length, mass = figures["training"]
-    for axes, key in ((loss, "loss"), (length, "length"), (mass, "student_mass")):
-        assert list(axes.lines[0].get_ydata()) == summaries[0].series[key]
+    for row, run in enumerate(trusting(summaries)):
+        weights, concentration, scores = figures["weights"][3 * row : 3 * row + 3]
+        for place, teacher in enumerate(recorded.TEACHERS):
+            assert list(weights.lines[place].get_ydata()) == logged(run, f"weight/{teacher}")
+            assert list(scores.lines[place].get_ydata()) == logged(run, f"score/{teacher}")
+        assert [line.get_ydata()[0] for line in scores.lines[3:]] == pytest.approx([2 / 3, 1.5])  # the band
+        assert list(concentration.lines[0].get_ydata()) == logged(run, "agreement/max_weight")
+        effective = [value / 3 for value in logged(run, "agreement/effective_teachers")]
+        assert list(concentration.lines[1].get_ydata()) == effective
+    first = {(run.prompts, run.method): run for run in summaries if run.seed == 0}
+    keys = ("loss", "completions/mean_length", "candidates/student_mass")
+    for row, prompts in enumerate(("multicap", "singlecap")):
+        for axes, key in zip(figures["training"][3 * row : 3 * row + 3], keys, strict=True):
+            lines = {line.get_label(): line for line in axes.lines}
+            assert set(lines) == {method for where, method in first if where == prompts}
+            for method, line in lines.items():
+                assert list(line.get_ydata()) == logged(first[prompts, method], key)
+                assert list(line.get_xdata()) == [1, 2]
+
+
+def logged(run: Summary, key: str) -> list[float]:
+    return [json.loads(line)[key] for line in (Path(run.path) / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_no_text_is_a_formula_left_raw(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
+    """Names are not parsed as formulas, so matplotlib's own labels may be none: those of logarithmic axes are."""
+    for name, panels in drawn[0].items():
+        for axes in panels:
+            for low, high in ((0.002, 0.06), (1e-7, 3.0), (0.4, 0.5)):
+                if axes.get_yscale() == "log":
+                    axes.set_ylim(low, high)
+                texts = [*axes.get_yticklabels(which="both"), *axes.get_xticklabels(which="both")]
+                assert not [text for text in texts if "$" in text.get_text()], name
 
 
 def test_names_with_dollars_and_markup_are_drawn_as_they_are(tmp_path: Path) -> None:

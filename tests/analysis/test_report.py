@@ -71,10 +71,39 @@ def test_one_run_becomes_one_file_with_summary_figures_tables_recipe_and_manifes
 
 def test_several_runs_are_compared_and_a_folder_stands_for_its_runs(study: Path, tmp_path: Path) -> None:
     page = page_of(study, out=tmp_path)
-    assert "On multicap: With trust the student recovered" in page and "with uniform weights" in page
+    assert "multicap: With trust the student recovered" in page and "with uniform weights" in page
     for title in ("Main comparison", "Component ablations", "Sensitivity to gamma", "every setting"):
         assert title in page
     assert "One seed:" not in page
+
+
+def test_a_comparison_names_the_prompts_of_each_sentence_and_the_run_of_each_document(
+    study: Path, tmp_path: Path
+) -> None:
+    page = page_of(study, out=tmp_path)
+    assert "<h1>14 runs on multicap, singlecap</h1>" in page
+    for prompts in ("multicap", "singlecap"):
+        assert f"{prompts}: On prompts of its own domain" in page
+        for name in ("recipe.yaml", "manifest.json"):
+            assert f"<summary>{study / prompts / 'uniform' / 'seed-0' / name}</summary>" in page
+            assert str(study / prompts / "uniform" / "seed-1" / name) not in page  # as its first seed, but for the seed
+    (said,) = re.findall("<li>([^<]*): The allocation rule scores no teacher", page)
+    assert [Path(each).parent.name for each in said.split(", ")] == ["uniform"] * 4
+
+
+def test_what_many_runs_lack_is_said_once_and_briefly(tmp_path: Path) -> None:
+    for seed in range(6):
+        recorded.make_run(tmp_path / "runs" / str(seed), steps=1, seed=seed, record=seed == 5)
+    page = page_of(tmp_path / "runs", out=tmp_path)
+    (said,) = re.findall("<li>([^<]*): There are no readable token records", page)
+    assert said == f"{', '.join(str(tmp_path / 'runs' / str(seed)) for seed in range(3))} and 2 more"
+
+
+def test_a_seed_without_records_leaves_the_figures_to_another(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        recorded.make_run(tmp_path / str(seed), steps=1, seed=seed, record=bool(seed))
+    page = page_of(tmp_path, out=tmp_path)
+    assert "trust on prompts abcdef, seed 1." in page and 'id="viewer-data"' in page
 
 
 def test_a_report_lies_where_the_runs_do(study: Path, tmp_path: Path) -> None:

@@ -111,6 +111,17 @@ def test_evaluation_counts_where_it_was_measured(tmp_path: Path) -> None:
     assert row(tables_of(run)["cost"], "trust")["device-hours"] == "0.3"
 
 
+def test_evaluation_counts_for_all_or_for_none(tmp_path: Path) -> None:
+    for rule in ("trust", "uniform"):
+        recorded.make_run(tmp_path / rule, rule=rule)
+    cost = json.loads((tmp_path / "trust" / "cost.json").read_text())
+    write_json(tmp_path / "trust" / "cost.json", {**cost, "evaluation": {"seconds": 720.0, "device_hours": 0.2}})
+    summaries = [summarise_run(run) for run in find_runs([tmp_path])]
+    (found,) = [each for each in all_tables(summaries, compare(summaries)) if each.name == "cost"]
+    assert "without evaluation" in found.note
+    assert row(tables_of(tmp_path)["cost"], "trust")["against uniform"] == "+0.0%"
+
+
 def test_a_calibration_that_another_folder_paid_for_is_found(tmp_path: Path) -> None:
     paid = tmp_path / "calibration"
     write_json(paid / "cost.json", {"calibration": {"seconds": 180.0, "device_hours": 0.05}})
@@ -181,10 +192,16 @@ def test_decontamination_comes_from_the_card_beside_the_prompts(tmp_path: Path) 
 
 
 def test_scores_before_training_come_from_the_diagnosis(tmp_path: Path) -> None:
-    run = recorded.make_run(tmp_path / "run")
     domain = {"domain": "math", "rollouts": 9, "score": {"math": 1.25, "if": 0.5}, "spread": {"math": 0.1, "if": 0.2}}
-    write_json(run / "diagnosis.json", {"domains": [domain], "verdict": "It separates."})
-    assert row(tables_of(run)["scores_before"], "if")["math (9)"] == "0.500 ± 0.200"
+    for prompts, seed, field in (("one", 0, "math"), ("one", 1, "math"), ("two", 0, "code")):
+        run = recorded.make_run(tmp_path / f"{prompts}-{seed}", steps=1, rollouts=1, seed=seed)
+        (run / "recipe.yaml").write_text(f"name: x\nprompts: {{path: {prompts}.jsonl}}\n")
+        write_json(run / "diagnosis.json", {"domains": [{**domain, "domain": field}], "verdict": "It separates."})
+    assert row(tables_of(tmp_path / "one-0")["scores_before"], "if")["math"] == "0.500 ± 0.200"
+    both = tables_of(tmp_path)["scores_before"]  # the seeds share theirs
+    assert [each["teacher"] for each in both] == ["one, math", "one, if", "two, math", "two, if"]
+    assert row(both, "one, math") == {"teacher": "one, math", "math": "1.250 ± 0.100", "code": "–"}
+    assert row(both, "two, if")["code"] == "0.500 ± 0.200"
 
 
 def test_the_same_run_twice_is_warned_of_and_counts_once(study: Path) -> None:

@@ -132,6 +132,27 @@ def test_the_slider_and_the_switch_recompute_as_the_method_does(
     assert shown == [f"{value:.3f}" for value in expected[:, 0].tolist()]
 
 
+@pytest.mark.parametrize(
+    ("config", "rule"),
+    [({}, "trust"), ({"calibrated": False}, "uncalibrated"), ({"granularity": "response"}, "response")],
+)
+def test_moving_the_slider_asks_what_if_of_the_rule_that_the_run_trained_with(
+    visit: Callable, tmp_path: Path, config: dict[str, Any], rule: str
+) -> None:
+    run = open_run(recorded.make_run(tmp_path, steps=1, rollouts=1, **config))
+    page = visit(write_viewer(run))
+    assert page.input_value("#viewer-rule") == "recorded" and page.locator("#viewer-gamma").is_enabled()
+    page.focus("#viewer-gamma")
+    page.keyboard.press("Home")  # to its least, by the keyboard
+    assert page.input_value("#viewer-rule") == rule
+    scores = torch.tensor(run.records().rollouts[0].scores)
+    mu = None if rule == "uncalibrated" else torch.tensor([recorded.MU[name] for name in recorded.TEACHERS])
+    expected = trust_weights(scores, mu, float(page.input_value("#viewer-gamma")))
+    if rule == "response":
+        expected = expected.mean(dim=1, keepdim=True).expand_as(expected)
+    np.testing.assert_allclose(weights(page), expected.numpy(), atol=1e-6)
+
+
 @pytest.mark.parametrize("gamma", [0.037, 3.14159, 64.0])
 def test_the_slider_starts_at_the_runs_own_gamma(visit: Callable, tmp_path: Path, gamma: float) -> None:
     file = write_viewer(open_run(recorded.make_run(tmp_path, steps=1, rollouts=2, gamma=gamma)))

@@ -44,13 +44,14 @@ def rollout_means(rollout: Rollout) -> np.ndarray:
 
 
 def margins(records: TokenRecords) -> dict[str, list[float]]:
-    """m_i of every rollout whose prompt needs one teacher: that teacher's mean weight minus the largest other."""
+    """By teacher, m_i of every rollout whose prompt needs it alone: its mean weight minus the largest other."""
     found: dict[str, list[float]] = {}
-    for group, rollouts in records.by_group().items():
-        if len(records.teachers) > 1 and group in records.teachers:
-            own = records.teachers.index(group)
+    for rollouts in records.by_group().values():
+        teacher, *more = rollouts[0].needs or [None]
+        if len(records.teachers) > 1 and teacher in records.teachers and not more:
+            own = records.teachers.index(teacher)
             means = [rollout_means(rollout) for rollout in rollouts]
-            found[group] = [float(mean[own] - np.delete(mean, own).max()) for mean in means]
+            found[teacher] = [float(mean[own] - np.delete(mean, own).max()) for mean in means]
     return found
 
 
@@ -58,7 +59,7 @@ def summarise(records: TokenRecords) -> dict[str, dict[str, Any]]:
     """By composition of the prompts: rollout-mean weights, the mass on the teachers that the prompts need and, where
     that is one, its margin over the next and how often that is positive. `needs` are the teachers among what the
     prompts need; a capability that is no teacher has no weight."""
-    by_domain = margins(records)
+    by_teacher = margins(records)
     summary: dict[str, dict[str, Any]] = {}
     for group, rollouts in records.by_group().items():
         mean = np.mean([rollout_means(rollout) for rollout in rollouts], axis=0).tolist()
@@ -67,7 +68,7 @@ def summarise(records: TokenRecords) -> dict[str, dict[str, Any]]:
         summary[group] = {"rollouts": len(rollouts), "weights": weights, "needs": needs}
         if needs:
             summary[group]["relevant_mass"] = sum(weights[name] for name in needs)
-        if m := by_domain.get(group):
+        if len(rollouts[0].needs) == 1 and (m := by_teacher.get(rollouts[0].needs[0])):
             summary[group] |= {"margin": float(np.mean(m)), "positive_margin": float(np.mean(np.array(m) > 0))}
     return summary
 

@@ -14,6 +14,7 @@ except ImportError as error:  # pragma: no cover
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 # Okabe–Ito, without yellow and black; the token viewer uses the same.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
@@ -51,10 +52,13 @@ def styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def figure(path: Path, width: float, height: float, panels: int = 1, **options: Any) -> Iterator[Any]:
-    """Axes to draw into; saved as `path`.png and .svg on leaving."""
+def figure(path: Path, width: float, height: float, panels: int = 1, rows: int = 0, **options: Any) -> Iterator[Any]:
+    """Axes to draw into, a matrix of them where `rows` are given; saved as `path`.png and .svg on leaving."""
     with plt.rc_context(_SETTINGS):
-        drawn, axes = plt.subplots(1, panels, figsize=(width, height), layout="constrained", **options)
+        size = (width, height * max(1, rows))
+        drawn, axes = plt.subplots(
+            max(1, rows), panels, figsize=size, layout="constrained", squeeze=not rows, **options
+        )
         try:
             yield axes
             drawn.draw_without_rendering()
@@ -68,14 +72,20 @@ def figure(path: Path, width: float, height: float, panels: int = 1, **options: 
             plt.close(drawn)
 
 
+def whole_numbers(axis: Any) -> None:
+    """Ticks of steps and counts."""
+    axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
 def grouped_bars(
     axes: Any,
     groups: Sequence[str],
     series: Mapping[str, Sequence[float | None]],
     look: Mapping[str, Mapping[str, Any]],
     fmt: str,
+    errors: Mapping[str, Sequence[float]] | None = None,
 ) -> None:
-    """One cluster of bars a group, one bar a series; None leaves its place empty."""
+    """One cluster of bars a group, one bar a series; None leaves its place empty. `errors` are by series and group."""
     width = 0.8 / max(1, len(series))
     for index, (name, values) in enumerate(series.items()):
         places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(groups))]
@@ -88,6 +98,7 @@ def grouped_bars(
             color=look[name]["colour"],
             hatch=look[name]["hatch"],
             edgecolor="white",
+            yerr=[e for e, value in zip(errors[name], values, strict=True) if value is not None] if errors else None,
         )
         if len(groups) * len(series) <= 24:
             axes.bar_label(bars, fmt=fmt, fontsize=7, padding=1)

@@ -2,60 +2,64 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from trustmopd.analysis.cells import label_in, one_seed
 from trustmopd.analysis.compare import ABLATIONS, FULL, UNIFORM, Comparison, differences
-from trustmopd.analysis.drawing import Picture, figure, grouped_bars, styles
+from trustmopd.analysis.drawing import Picture, figure, grouped_bars, styles, whole_numbers
 from trustmopd.analysis.summary import Summary
-from trustmopd.statistics import spread
+from trustmopd.statistics import Spread, spread
 
 
 def draw_scores(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
     """Scores by domain, for students and what they started from and aim at."""
-    columns: dict[str, dict[str, float]] = {}
-    for setting in comparison.settings:
-        several = len(comparison.references) > 1
-        for student, team in dict.fromkeys(
-            (run.student, run.team) for seeds in setting.methods.values() for run in seeds.values()
-        ):
-            known = comparison.references.get((student, team), {})
-            for name, title in (("initial", "initial student"), ("routed-teachers", "routed teachers")):
-                if name in known:
-                    columns[f"{student}\n{team}\n{title}" if several else title] = known[name]
-        for method in (UNIFORM, "random", "routed", FULL, *(m for m in setting.methods if m.startswith("single"))):
-            if setting.overall(method):
-                means = {
-                    column: spread(list(values.values())).mean
-                    for column in comparison.columns
-                    if (values := setting.score(method, column))
-                }
-                columns[label_in(comparison)(setting, method).replace(", ", "\n")] = means
+    ends: dict[str, list[tuple[str, dict[str, Spread]]]] = {"initial": [], "routed-teachers": []}
+    for (student, team), known in comparison.references.items():
+        whose = f"{student}\n{team}\n" if len(comparison.references) > 1 else ""
+        for name, title in (("initial", "initial student"), ("routed-teachers", "routed teachers")):
+            if name in known:
+                ends[name].append((whose + title, {key: Spread(value, 0.0) for key, value in known[name].items()}))
+    students = [
+        (
+            label_in(comparison)(setting, method).replace(", ", "\n"),
+            {
+                column: spread(list(values.values()))
+                for column in comparison.columns
+                if (values := setting.score(method, column))
+            },
+        )
+        for setting in comparison.settings
+        for method in (UNIFORM, "random", "routed", FULL, *(m for m in setting.methods if m.startswith("single")))
+        if setting.overall(method)
+    ]
     domains = comparison.columns
-    if not domains or not any(setting.overall(m) for setting in comparison.settings for m in setting.methods):
+    if not domains or not students:
         return None
-    ordered = sorted(columns, key=lambda name: ("routed teachers" in name) - ("initial student" in name))
-    with figure(folder / "scores", max(6.0, 1.1 * len(ordered) + 1), 3.2) as axes:
-        series = {d: [100 * columns[name][d] if d in columns[name] else None for name in ordered] for d in domains}
-        grouped_bars(axes, ordered, series, styles(domains), "%.0f")
+    shown = [*ends["initial"], *students, *ends["routed-teachers"]]
+    with figure(folder / "scores", max(6.0, 1.1 * len(shown) + 1), 3.2) as axes:
+        series = {d: [100 * row[d].mean if d in row else None for _, row in shown] for d in domains}
+        errors = {d: [100 * row[d].sd if d in row else 0.0 for _, row in shown] for d in domains}
+        grouped_bars(axes, [name for name, _ in shown], series, styles(domains), "%.0f", errors)
         axes.set_ylabel("score, %")
         axes.legend(ncols=len(domains), loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    return Picture(folder / "scores", "Scores by domain", "Mean over seeds.")
+    caption = _one(comparison) or "Mean over seeds; lines are the standard deviation."
+    return Picture(folder / "scores", "Scores by domain", caption)
 
 
 def draw_ablations(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
-    found = {
-        setting.prompts
-        if len({s.student for s in comparison.settings}) == 1
-        else f"{setting.student}, {setting.prompts}": d
+    found = [
+        (label_in(comparison)(setting), d)
         for setting in comparison.settings
         if (d := differences(setting, (UNIFORM, *ABLATIONS), FULL)) and set(d) & set(ABLATIONS)
-    }
+    ]
     if not found:
         return None
-    methods = [m for m in (UNIFORM, *ABLATIONS) if any(m in d for d in found.values())]
-    look = styles(list(found))
+    methods = [m for m in (UNIFORM, *ABLATIONS) if any(m in d for _, d in found)]
+    look = styles([name for name, _ in found])
     with figure(folder / "ablations", 6.2, 1.2 + 0.36 * len(methods)) as axes:
-        for index, (name, by_method) in enumerate(found.items()):
+        for index, (name, by_method) in enumerate(found):
             shown = [method for method in methods if method in by_method]
             rows = [methods.index(method) + 0.22 * (index - (len(found) - 1) / 2) for method in shown]
             axes.errorbar(
@@ -69,7 +73,8 @@ def draw_ablations(summaries: Sequence[Summary], comparison: Comparison, folder:
             )
         axes.axvline(0, color="black", linewidth=0.8)
         axes.set_yticks(range(len(methods)), methods)
-        axes.invert_yaxis()
+        axes.set_ylim(len(methods) - 0.4, -0.6)
+        axes.margins(x=0.06)
         axes.set_xlabel("overall score minus that of full trust, points; further right is better")
         axes.legend(ncols=len(found), loc="lower center", bbox_to_anchor=(0.5, 1.0))
     caption = f"Differences are paired by seed; bars are their standard deviation. {_one(comparison)}"
@@ -84,8 +89,9 @@ def draw_gamma(summaries: Sequence[Summary], comparison: Comparison, folder: Pat
     ]
     if not settings:
         return None
-    names = [label_in(comparison)(setting, "").rstrip(", ") or setting.prompts for setting in settings]
+    names = [label_in(comparison)(setting) for setting in settings]
     look = styles(names)
+    tried = sorted({gamma for setting in settings for gamma in setting.gammas()})
     with figure(folder / "gamma", 7.2, 2.9, 2) as (scores, sharpness):
         for name, setting in zip(names, settings, strict=True):
             gammas, style = setting.gammas(), look[name]
@@ -106,7 +112,8 @@ def draw_gamma(summaries: Sequence[Summary], comparison: Comparison, folder: Pat
             )
             if uniform := comparison.gains(setting, UNIFORM):
                 level = 100 * spread(list(uniform.values())).mean
-                scores.axhline(level, color=style["colour"], linestyle="--", linewidth=1)
+                ends = {"marker": style["marker"], "fillstyle": "none"}  # whose it is, in black and white
+                scores.plot([tried[0], tried[-1]], [level] * 2, color=style["colour"], linestyle="--", **ends)
             weights = {
                 gamma: mean.mean
                 for gamma, method in gammas.items()
@@ -115,34 +122,35 @@ def draw_gamma(summaries: Sequence[Summary], comparison: Comparison, folder: Pat
             sharpness.plot(
                 list(weights), list(weights.values()), color=style["colour"], marker=style["marker"], label=name
             )
-        scores.set_ylabel("overall gain over the initial student, points")
+        scores.set_ylabel("gain over the initial\nstudent, points")
         sharpness.set_ylabel("mean max weight")
         for panel in (scores, sharpness):
             panel.set_xlabel("gamma")
+            panel.set_xticks(tried, [f"{gamma:g}" for gamma in tried])
         sharpness.legend()
-    caption = f"Left: mean ± standard deviation over seeds; dashed: uniform. {_one(comparison)}"
+    caption = f"Left: overall score, mean ± standard deviation over seeds; dashed: uniform. {_one(comparison)}"
     return Picture(folder / "gamma", "Sensitivity to gamma, and concentration", caption)
 
 
 def draw_transfer(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
-    gains = {
-        f"{setting.student}\n{setting.prompts}": ahead
+    gains = [
+        (label_in(comparison)(setting).replace(", ", "\n"), ahead)
         for setting in comparison.settings
         if (ahead := setting.ahead(FULL, UNIFORM)) is not None
-    }
+    ]
     if len(gains) < 2:
         return None
     with figure(folder / "transfer", max(4.0, 1.5 * len(gains) + 0.8), 2.8) as axes:
-        heights = [100 * gain.mean for gain in gains.values()]
         axes.bar(
-            list(gains),
-            heights,
+            range(len(gains)),
+            [100 * gain.mean for _, gain in gains],
             0.55,
-            yerr=[100 * gain.sd for gain in gains.values()],
+            yerr=[100 * gain.sd for _, gain in gains],
             capsize=4,
             color="#0072B2",
             alpha=0.85,
         )
+        axes.set_xticks(range(len(gains)), [name for name, _ in gains])
         axes.axhline(0, color="black", linewidth=0.8)
         axes.set_ylabel("overall gain over uniform, points")
     caption = f"Paired by seed; bars are the standard deviation of the gains. {_one(comparison)}"
@@ -150,34 +158,32 @@ def draw_transfer(summaries: Sequence[Summary], comparison: Comparison, folder: 
 
 
 def draw_training(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
-    runs = [run for run in one_seed(summaries) if run.series]
+    """A row a setting, a line a method."""
+    runs = one_seed(comparison, lambda run: run.series)
+    settings = dict.fromkeys((run.student, run.prompts) for run in runs)
     if not runs:
         return None
-    several = len({run.prompts for run in runs}) > 1
-    names = [f"{run.prompts}, {run.method}" if several else run.method for run in runs]
-    look = styles(names)
-    with figure(folder / "training", 9.0, 2.7, 3) as panels:
-        for name, run in zip(names, runs, strict=True):
-            for panel, key in zip(panels, ("loss", "length", "student_mass"), strict=True):
-                if key in run.series:
-                    style = look[name]
-                    panel.plot(
-                        run.series["step"],
-                        run.series[key],
-                        color=style["colour"],
-                        linestyle=style["line"],
-                        linewidth=1.2,
-                        label=name,
-                    )
-        for panel, label in zip(
-            panels, ("loss", "mean response length, tokens", "probability held by the candidates"), strict=True
-        ):
-            panel.set_ylabel(label)
-            panel.set_xlabel("step")
-        panels[0].set_yscale("log")
-        panels[0].yaxis.set_major_formatter("{x:g}")
-        panels[0].legend(fontsize=7, ncols=1 if len(names) <= 6 else 2)
-    return Picture(folder / "training", "Loss, lengths and candidate mass", "One seed of each method.")
+    look = styles(list(dict.fromkeys(run.method for run in runs)))
+    shown = {"loss": "loss", "length": "mean response length, tokens", "student_mass": "held by the candidates"}
+    height = max(2.7, 0.6 + 0.17 * len(look))  # room for the legend
+    with figure(folder / "training", 10.5, height, 3, len(settings)) as rows:
+        for key, panels in zip(settings, rows, strict=True):
+            mine = [run for run in runs if (run.student, run.prompts) == key]
+            for run in mine:
+                style = {"color": look[run.method]["colour"], "linestyle": look[run.method]["line"]}
+                for panel, name in zip(panels, shown, strict=True):
+                    if name in run.series:
+                        panel.plot(run.series["step"], run.series[name], linewidth=1.2, label=run.method, **style)
+            for panel, title in zip(panels, shown.values(), strict=True):
+                panel.set_ylabel(title)
+                panel.set_xlabel("step")
+                whole_numbers(panel.xaxis)
+            _log_scale(panels[0])
+            panels[0].set_title(label_in(comparison)(mine[0]) if len(settings) > 1 else "", fontsize=9)
+            panels[2].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    seeds = ", ".join(str(seed) for seed in sorted({run.seed for run in runs}))
+    caption = f"One seed of each method ({seeds}). Right: the student's probability of its candidates together."
+    return Picture(folder / "training", "Loss, lengths and candidate mass", caption)
 
 
 def draw_cost(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
@@ -198,20 +204,32 @@ def draw_cost(summaries: Sequence[Summary], comparison: Comparison, folder: Path
     ]
     if not rows:
         return None
+    spreads = comparison.seeds > 1
     with figure(folder / "cost", 6.2, 0.9 + 0.3 * len(rows)) as axes:
         bars = axes.barh(
-            [name for name, _ in rows],
+            range(len(rows)),
             [seconds.mean for _, seconds in rows],
             0.6,
-            xerr=[seconds.sd for _, seconds in rows] if comparison.seeds > 1 else None,
+            xerr=[seconds.sd for _, seconds in rows] if spreads else None,
             color="#0072B2",
             alpha=0.85,
         )
-        axes.bar_label(bars, fmt="%.2f", fontsize=8, padding=3)
+        axes.bar_label(bars, fmt="%.3g", fontsize=8, padding=3)
+        axes.set_yticks(range(len(rows)), [name for name, _ in rows])
         axes.invert_yaxis()
         axes.set_xlabel("seconds a step")
     device = next((run.cost["device"] for run in summaries if run.cost.get("device")), "")
-    return Picture(folder / "cost", "Time of a training step", f"{device}; mean over steps and seeds.")
+    caption = f"{device}; mean over steps and seeds{'; lines are the standard deviation over seeds' * spreads}."
+    return Picture(folder / "cost", "Time of a training step", caption)
+
+
+def _log_scale(panel: Any) -> None:
+    """Labelled in plain numbers: matplotlib's own are formulas, which names from data must not become."""
+    panel.set_yscale("log")
+    low, high = panel.get_ylim()
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    panel.yaxis.set_minor_formatter("{x:g}" if high < 100 * low else NullFormatter())
 
 
 def _one(comparison: Comparison) -> str:

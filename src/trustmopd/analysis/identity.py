@@ -1,38 +1,40 @@
 """Which runs are one experiment: names that mean two things are told apart before anything is averaged or compared."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from trustmopd.analysis.summary import Summary
 
+Key = TypeVar("Key", bound=Hashable)
+
 
 def told_apart(summaries: Sequence[Summary]) -> list[Summary]:
-    """Students or prompt sets of one name that are not the same get a piece of their fingerprint: two files called
-    train.jsonl must not become one setting. Within a setting, what a run has other than most, teachers or fields of
-    the configuration, is added to the name of its method: it is no further seed of theirs."""
+    """Runs share their student's name, their prompts' or their method's only where they share the thing. Students or
+    prompt sets of one name that are not the same get a piece of their fingerprint: two files called train.jsonl must
+    not become one setting. Within a setting, what a run has other than most, teachers or anything in its `setup`, is
+    added to the name of its method: it is no further seed of theirs."""
     named = list(summaries)
     for what in ("student", "prompts"):
-        meant: dict[str, set[str]] = {}
-        for run in named:
-            meant.setdefault(getattr(run, what), set()).add(run.fingerprints[what])
-        for place, run in enumerate(named):
-            if len(meant[name := getattr(run, what)]) > 1:
-                change: dict[str, Any] = {what: f"{name} {run.fingerprints[what][:4]}"}
-                named[place] = replace(run, **change)
+        meant = [(getattr(run, what), run.fingerprints[what]) for run in named]
+        names: dict[Any, Any] = _marked(meant)
+        named = [replace(run, **{what: names[key]}) for run, key in zip(named, meant, strict=True)]
     named = _with_teams(named)
-    usual = _by_setting(named, lambda run: _usual([each.team for each in run]))
+    usual = _by_setting(named, lambda runs: _usual([run.team for run in runs]))
     settings = _by_setting(named, _usual_settings)
-    told = []
+    keys: list[tuple[tuple[str, str], ...]] = []  # what is shown, and what tells 1 from "1"
     for run in named:
-        key = (run.student, run.prompts)
-        odd = [f"teachers {run.team}"] if run.team != usual[key] else []
+        where = (run.student, run.prompts)
+        odd = [(f"teachers {run.team}", "")] if run.team != usual[where] else []
         odd += [
-            f"{name} {run.setup[name]}" for name, value in settings[key].items() if run.setup.get(name, value) != value
+            (f"{name} {run.setup[name]}", repr(run.setup[name]))
+            for name, value in settings[where].items()
+            if run.setup.get(name, value) != value
         ]
-        told.append(replace(run, method=", ".join([run.method, *odd])))
-    return told
+        keys.append(((run.method, ""), *odd))
+    methods = _distinct({key: ", ".join(text for text, _ in key) for key in keys})
+    return [replace(run, method=methods[key]) for run, key in zip(named, keys, strict=True)]
 
 
 def _with_teams(summaries: Sequence[Summary]) -> list[Summary]:
@@ -49,19 +51,37 @@ def _with_teams(summaries: Sequence[Summary]) -> list[Summary]:
         # A rule may leave teachers unloaded: another run knows what they are.
         teams[place][1].update({n: mark for n, mark in run.teacher_marks.items() if mark or n not in teams[place][1]})
         places.append(place)
-    marks: dict[str, set[str | None]] = {}
-    for _, team in teams:
-        for name, mark in team.items():
-            marks.setdefault(name, set()).add(mark)
-    titles = [
-        " + ".join(f"{name} {str(mark)[:4]}" if len(marks[name]) > 1 else name for name, mark in team.items())
-        for _, team in teams
-    ]
-    return [replace(run, team=titles[place]) for run, place in zip(summaries, places, strict=True)]
+    names = _marked((name, str(mark)) for _, team in teams for name, mark in team.items())
+    marked = [tuple((name, str(mark)) for name, mark in team.items()) for _, team in teams]
+    titles = _distinct({team: " + ".join(names[member] for member in team) for team in marked})
+    return [replace(run, team=titles[marked[place]]) for run, place in zip(summaries, places, strict=True)]
 
 
 def _same(one: Mapping[str, str | None], other: Mapping[str, str | None]) -> bool:
     return set(one) == set(other) and all(None in (one[name], other[name]) or one[name] == other[name] for name in one)
+
+
+def _marked(meant: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """A text for each (name, fingerprint): the name, with as much of the fingerprint as tells it from its namesakes."""
+    marks: dict[str, set[str]] = {}
+    for name, mark in meant:
+        marks.setdefault(name, set()).add(mark)
+    texts = {}
+    for name, all_marks in marks.items():
+        long = max(map(len, all_marks))
+        digits = next((n for n in range(4, long) if len({mark[:n] for mark in all_marks}) == len(all_marks)), long)
+        for mark in sorted(all_marks):
+            texts[name, mark] = f"{name} {mark[:digits]}" if len(all_marks) > 1 else name
+    return _distinct(texts)
+
+
+def _distinct(texts: Mapping[Key, str]) -> dict[Key, str]:
+    """The texts, numbered where two keys have the same."""
+    given: dict[Key, str] = {}
+    for key, text in texts.items():
+        tries = (text, *(f"{text} ({number})" for number in range(2, len(texts) + 2)))
+        given[key] = next(each for each in tries if each not in given.values())
+    return given
 
 
 def _by_setting(summaries: Sequence[Summary], of: Callable[[list[Summary]], Any]) -> dict[tuple[str, str], Any]:

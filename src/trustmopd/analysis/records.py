@@ -1,6 +1,7 @@
 """`allocation/step-*.parquet`, read back as arrays: one `Rollout` for each recorded response."""
 
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -46,8 +47,15 @@ class Rollout:
 
     @property
     def group(self) -> str:
-        """What the prompt needs, as `math` or `math+if`."""
-        return "+".join(self.needs) or UNLABELLED
+        return group_name(self.needs)
+
+
+def group_name(needs: Sequence[str]) -> str:
+    """What a prompt needs, as `math` or `math+if`. Two sets never share a name: what could be read as several labels,
+    or as none, is quoted."""
+    plain = re.compile(r"(?!['\"])[^+]+")
+    quoted = (name if plain.fullmatch(name) and name != UNLABELLED else repr(name) for name in needs)
+    return "+".join(quoted) or UNLABELLED
 
 
 @dataclass

@@ -9,11 +9,10 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from trustmopd.analysis.cases import read_cases
-from trustmopd.analysis.cells import Titled
+from trustmopd.analysis.cells import Titled, label_in, one_seed, the_trusting
 from trustmopd.analysis.compare import Comparison, compare
 from trustmopd.analysis.drawing import Picture
 from trustmopd.analysis.figures import draw_all
-from trustmopd.analysis.figures_trust import the_trusting
 from trustmopd.analysis.identity import told_apart
 from trustmopd.analysis.run import Run
 from trustmopd.analysis.story import next_steps, story
@@ -46,11 +45,13 @@ def write_report(
     tables, pictures = _tables_and_figures(summaries, comparison, out)
     if len(runs) == 1:
         write_json(out / "analysis.json", summaries[0].to_dict())
-    shown = next((run for run in the_trusting(summaries)), next((run for run in summaries if run.rollouts), None))
-    chosen = runs[summaries.index(shown)] if shown else None
+    by_path = {str(run.path): run for run in runs}
+    shown = next(iter((*the_trusting(comparison), *(run for run in summaries if run.rollouts))), None)
+    chosen = by_path[shown.path] if shown else None
     named = len(runs) > 1
+    where = ", ".join(map(label_in(comparison), comparison.settings))
     page = render(
-        title=title or (f"{len(runs)} runs" if named else runs[0].title),
+        title=title or (f"{len(runs)} runs on {where}" if named else runs[0].title),
         summary=[*story(summaries, comparison), *notes],
         next_steps=next_steps(summaries, comparison),
         warnings=[
@@ -62,7 +63,7 @@ def write_report(
         viewer=make_viewer(chosen, chosen.records(candidates=True), responses) if chosen else None,
         cases=read_cases(runs),
         missing=[*_missing(summaries), *map(str, comparison.missing)],
-        documents=[document for run in runs[:1] for document in _documents(run)],
+        documents=[document for run in one_seed(comparison) for document in _documents(by_path[run.path], named)],
     )
     return write_text(out / "report.html", page)
 
@@ -138,12 +139,18 @@ def _missing(summaries: Sequence[Summary]) -> list[str]:
     if len(summaries) == 1:
         return list(lacking)
     return [
-        f"{'All runs' if len(paths) == len(summaries) else ', '.join(paths)}: {said}" for said, paths in lacking.items()
+        f"{'All runs' if len(paths) == len(summaries) else _shortened(paths)}: {said}"
+        for said, paths in lacking.items()
     ]
 
 
-def _documents(run: Run) -> list[tuple[str, str]]:
+def _shortened(paths: Sequence[str], shown: int = 3) -> str:
+    more = len(paths) - shown
+    return ", ".join(paths) if more <= 1 else f"{', '.join(paths[:shown])} and {more} more"
+
+
+def _documents(run: Run, named: bool) -> list[tuple[str, str]]:
     found = [("recipe.yaml", run.recipe_text)] if run.recipe_text else []
     if run.manifest:
         found.append(("manifest.json", json.dumps(run.manifest, indent=2, ensure_ascii=False)))
-    return found
+    return [(str(run.path / name) if named else name, text) for name, text in found]

@@ -216,6 +216,19 @@ class Run:
         return {name: (named.get(name) or {}).get("fingerprint") for name in self.teachers}
 
     @property
+    def ingredients(self) -> dict[str, Any]:
+        """What else makes a run another experiment: its reference, where one was asked, and what of the student was
+        trained (all of it, or adapters of some size)."""
+        models = self.manifest.get("models", {})
+        reference = models.get("reference") or {}
+        found = {
+            "reference": str(reference["fingerprint"])[:8] if reference.get("fingerprint") else None,
+            "trainable_parameters": models.get("student", {}).get("trainable_parameters"),
+            "peft": self.recipe.get("peft"),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
     def finished(self) -> bool:
         return bool(self.steps) and (self.max_steps <= 0 or self.steps[-1]["step"] >= self.max_steps)
 

@@ -36,6 +36,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "manifest.json": {
         "models": _OBJECT,
         "models.student": _OBJECT,
+        "models.reference": _OBJECT | None,
         "models.teachers": dict[str, _OBJECT | None],
         "prompts": _OBJECT,
         "config": _OBJECT,

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from trustmopd.analysis.cells import label_in, the_trusting
 from trustmopd.analysis.compare import FULL, UNIFORM, Comparison, Setting
-from trustmopd.analysis.figures_trust import the_trusting
 from trustmopd.analysis.summary import Summary
 from trustmopd.statistics import spread
 
@@ -13,14 +13,14 @@ NEAR_UNIFORM = 0.05
 
 
 def story(summaries: Sequence[Summary], comparison: Comparison) -> list[str]:
-    return [sentence for sentence in (*_did_it_work(comparison), *_who_helped(summaries)) if sentence]
+    return [sentence for sentence in (*_did_it_work(comparison), *_who_helped(comparison)) if sentence]
 
 
 def _did_it_work(comparison: Comparison) -> list[str]:
     said = []
     for setting in comparison.settings:
         recovered = _recovered(setting, comparison)
-        where = f"On {setting.prompts}: " if len(comparison.settings) > 1 else ""
+        where = f"{label_in(comparison)(setting)}: " if len(comparison.settings) > 1 else ""
         if FULL in recovered:
             text = (
                 f"{where}With trust the student recovered {recovered[FULL]:.0%} of the gap between where it started "
@@ -58,28 +58,33 @@ def _change_of_loss(setting: Setting, where: str) -> str:
     return f"{where}There are neither scores nor metrics, so whether it worked is not known."
 
 
-def _who_helped(summaries: Sequence[Summary]) -> list[str]:
+def _who_helped(comparison: Comparison) -> list[str]:
     said = []
-    for run in the_trusting(summaries)[:2]:
+    label, several = label_in(comparison), len(comparison.settings) > 1
+    for run in the_trusting(comparison)[:4]:
+        where = f"{label(run)}: " * several
         matched = {g: entry for g, entry in run.allocation.items() if "positive_margin" in entry}
         mixed = {g: entry for g, entry in run.allocation.items() if len(entry["needs"]) > 1}
         if matched:
             parts = [
-                f"'{group}' {entry['weights'][group]:.0%} (ahead on {entry['positive_margin']:.0%} of rollouts)"
-                for group, entry in matched.items()
+                f"'{own}' {entry['weights'][own]:.0%} (ahead on {entry['positive_margin']:.0%} of rollouts)"
+                for entry in matched.values()
+                for own in entry["needs"]
             ]
-            said.append(f"On prompts of its own domain, each teacher's share of the weight was: {', '.join(parts)}.")
+            said.append(
+                f"{where}On prompts of its own domain, each teacher's share of the weight was: {', '.join(parts)}."
+            )
         if mixed:
             mass = sum(entry["relevant_mass"] for entry in mixed.values()) / len(mixed)
             fair = sum(len(entry["needs"]) for entry in mixed.values()) / len(mixed) / len(run.teachers)
             said.append(
-                f"On prompts that need several specialists, those got {mass:.0%} of the weight (uniform: {fair:.0%}), "
-                "though no label said which."
+                f"{where}On prompts that need several specialists, those got {mass:.0%} of the weight (uniform: "
+                f"{fair:.0%}), though no label said which."
             )
         if not matched and not mixed and len(run.teachers) > 1:
             for entry in list(run.allocation.values())[:1]:
                 parts = [f"'{teacher}' {weight:.0%}" for teacher, weight in entry["weights"].items()]
-                said.append(f"Mean weights over recorded rollouts: {', '.join(parts)}.")
+                said.append(f"{where}Mean weights over recorded rollouts: {', '.join(parts)}.")
     return said
 
 
@@ -106,7 +111,7 @@ def next_steps(summaries: Sequence[Summary], comparison: Comparison) -> list[str
             )
     if 0 < comparison.seeds < 2 and any(run.own_scores for run in summaries):
         said.append("Train more seeds (seeds=[0, 1, 2]): one seed does not say how much of a difference is chance.")
-    for run in the_trusting(summaries)[:1]:
+    for run in the_trusting(comparison)[:1]:
         for group, entry in run.allocation.items():
             if entry.get("positive_margin", 1.0) < 0.5:
                 said.append(

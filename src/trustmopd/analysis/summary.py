@@ -82,7 +82,7 @@ def summarise_run(run: Run, records: TokenRecords | None = None) -> Summary:
         student=run.student,
         prompts=run.prompts,
         fingerprints=run.fingerprints,
-        setup=setup_of(run.config),
+        setup={**setup_of(run.config), **run.ingredients},
         teachers=teachers,
         teacher_marks=run.teacher_marks,
         gamma=run.gamma,
@@ -142,8 +142,8 @@ def _what_is_missing(run: Run, records: TokenRecords, found: Summary) -> list[Mi
     if records.rollouts and not records.scored:
         said.append(
             Missing(
-                f"Allocation '{found.method}' scores no teacher, so there are no displacements and the viewer cannot "
-                "recompute weights.",
+                "The allocation rule scores no teacher, so there are no displacements and the viewer cannot recompute "
+                "weights.",
                 "`trustmopd diagnose RECIPE` measures scores before any training.",
             )
         )

@@ -28,16 +28,17 @@ def decontamination_table(summaries: Sequence[Summary], comparison: Comparison) 
 
 def cost_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
     rows: list[list[str]] = []
-    evaluated = True
+    # With evaluation only where every run has it: hours that hold different things are not to be compared.
+    measured = [run for run in summaries if run.cost.get("training")]
+    evaluated = all(run.cost.get("evaluation") for run in measured)
     for setting in comparison.settings:
-        hours = {method: _hours(seeds.values()) for method, seeds in setting.methods.items()}
+        hours = {method: _hours(seeds.values(), evaluated) for method, seeds in setting.methods.items()}
         uniform = hours.get(UNIFORM)
         for method, seeds in setting.methods.items():
             runs = [run for run in seeds.values() if run.cost.get("training")]
             each = hours[method]
             if not runs or each is None:
                 continue
-            evaluated &= all("evaluation" in run.cost for run in runs)
             relative = f"{100 * (each / uniform - 1):+.1f}%" if uniform else NONE
             peak = max(run.cost["training"]["peak_memory_gib"] for run in runs)
             rows.append(
@@ -75,10 +76,10 @@ def _scored(run: Summary) -> list[str]:
     return [str(run.cost.get("scored", {}).get(who, NONE)) for who in ("teachers", "reference")]
 
 
-def _hours(runs: Iterable[Summary]) -> float | None:
-    """Device-hours of a seed: training, and evaluation where it was measured."""
+def _hours(runs: Iterable[Summary], evaluated: bool) -> float | None:
+    """Device-hours of a seed."""
     found = [
-        run.cost["training"]["device_hours"] + (run.cost.get("evaluation") or {}).get("device_hours", 0.0)
+        run.cost["training"]["device_hours"] + (run.cost["evaluation"]["device_hours"] if evaluated else 0.0)
         for run in runs
         if run.cost.get("training")
     ]

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from trustmopd.analysis.cells import NONE, Titled, groups_of, label_in, one_seed, teacher_of, teachers_of
+from trustmopd.analysis.cells import NONE, Titled, groups_of, label_in, one_seed, one_seed_note, teacher_in, teachers_of
 from trustmopd.analysis.compare import Comparison
+from trustmopd.analysis.dynamics import BAND, WINDOW
 from trustmopd.analysis.summary import Summary
 from trustmopd.statistics import Spread, spread
 from trustmopd.tables import text_table
@@ -32,50 +33,60 @@ def calibration_table(summaries: Sequence[Summary], comparison: Comparison) -> T
 
 
 def scores_before_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
-    found = next((run.diagnosis for run in summaries if run.diagnosis.get("domains")), None)
-    if found is None:
-        return None
-    domains = found["domains"]
-    rows = [
-        [teacher, *(f"{d['score'][teacher]:.3f} ± {d['spread'][teacher]:.3f}" for d in domains)]
-        for teacher in domains[0]["score"]
-    ]
-    header = ("teacher", *(f"{d['domain']} ({d['rollouts']})" for d in domains))
-    note = f"Mean over response tokens ± standard deviation across prompts. {found.get('verdict', '')}"
-    return Titled("scores_before", "Calibrated scores before training", note, text_table(header, rows))
+    """One diagnosis for each pool of teachers on a prompt set: seeds and methods share it."""
+    pools: dict[tuple[str, str, str], Summary] = {}
+    for run in summaries:
+        if run.diagnosis.get("domains"):
+            pools.setdefault((run.student, run.prompts, run.team), run)
+    label, several, teams = label_in(comparison), len(pools) > 1, len({team for *_, team in pools}) > 1
+    columns = dict.fromkeys(d["domain"] for run in pools.values() for d in run.diagnosis["domains"])
+    rows, verdicts = [], []
+    for run in pools.values():
+        where = ", ".join([label(run), *([f"teachers {run.team}"] if teams else [])])
+        verdicts.append(f"{where}: " * several + str(run.diagnosis.get("verdict", "")))
+        cells = {
+            (d["domain"], teacher): f"{score:.3f} ± {d['spread'][teacher]:.3f}"
+            for d in run.diagnosis["domains"]
+            for teacher, score in d["score"].items()
+            if teacher in d["spread"]
+        }
+        for teacher in dict.fromkeys(teacher for _, teacher in cells):
+            name = f"{where}, {teacher}" if several else teacher
+            rows.append([name, *(cells.get((column, teacher), NONE) for column in columns)])
+    note = f"Mean over response tokens ± standard deviation across prompts. {' '.join(verdicts)}"
+    table = text_table(("teacher", *columns), rows)
+    return Titled("scores_before", "Calibrated scores before training", note, table) if rows else None
 
 
 def score_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
-    groups = groups_of(summaries, lambda run: run.scores)
+    runs, name = one_seed(comparison, lambda run: run.scores), teacher_in(comparison)
+    groups = groups_of(runs, lambda run: run.scores)
     rows = [
-        [
-            teacher_of(summaries, run, teacher),
-            *(run.scores[g][teacher].text(3) if g in run.scores else NONE for g in groups),
-        ]
-        for run in one_seed(summaries)
-        if run.scores
+        [name(run, teacher), *(run.scores[g][teacher].text(3) if g in run.scores else NONE for g in groups)]
+        for run in runs
         for teacher in run.teachers
     ]
     header = ("teacher", *groups)
     note = (
         "Recorded rollouts of training, by what their prompts need: mean over response tokens ± standard deviation "
         "across responses; raw where a run is not calibrated."
-    )
+    ) + one_seed_note(comparison, runs)
     return Titled("scores", "Calibrated scores in training", note, text_table(header, rows)) if rows else None
 
 
 def displacement_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
-    groups = groups_of(summaries, lambda run: run.displacement)
+    runs, name = one_seed(comparison, lambda run: run.displacement), teacher_in(comparison)
+    groups = groups_of(runs, lambda run: run.displacement)
     rows = [
         [
-            teacher_of(summaries, run, teacher),
+            name(run, teacher),
             *(f"{run.displacement[g][teacher]:.3f}" if g in run.displacement else NONE for g in groups),
         ]
-        for run in one_seed(summaries)
-        if run.displacement
+        for run in runs
         for teacher in run.teachers
     ]
     note = "Mean raw score over the response tokens of recorded rollouts, by what their prompts need."
+    note += one_seed_note(comparison, runs)
     table = text_table(("teacher", *groups), rows)
     return Titled("displacement", "Raw scores by teacher and prompts", note, table) if rows else None
 
@@ -83,7 +94,7 @@ def displacement_table(summaries: Sequence[Summary], comparison: Comparison) -> 
 def allocation_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
     """Means over seeds, each seed's a mean over its rollouts."""
     teachers = teachers_of(summaries)
-    several = len(one_seed(summaries)) > 1
+    several = len(one_seed(comparison)) > 1
     rows = []
     for setting in comparison.settings:
         for method, seeds in setting.methods.items():
@@ -114,25 +125,27 @@ def allocation_table(summaries: Sequence[Summary], comparison: Comparison) -> Ti
     note = (
         "Means over recorded rollouts of each rollout's mean weight. Relevant mass: of the teachers that the prompts "
         "need. Margin: the matched teacher's mean weight minus the largest other. Labels only sort the rows."
-    )
+    ) + (" Mean ± standard deviation over seeds; rollouts are of all of them." if comparison.seeds > 1 else "")
     return Titled("allocation", "Where the weight went", note, text_table(header, rows)) if rows else None
 
 
 def drift_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
+    runs, name = one_seed(comparison, lambda run: run.drift), teacher_in(comparison)
     rows = [
         [
-            teacher_of(summaries, run, teacher),
+            name(run, teacher),
             f"{found.first:.2f}",
             f"{found.last:.2f}",
             f"{found.farthest:.2f}",
             "leaves the band" if found.outside else "inside",
         ]
-        for run in one_seed(summaries)
+        for run in runs
         for teacher, found in run.drift.items()
     ]
     note = (
-        "A teacher's mean calibrated score over all tokens of 10 steps; 1 is its calibration, the band is 0.67 to 1.5."
-    )
+        f"A teacher's mean calibrated score over all tokens of {WINDOW} steps; 1 is its calibration, the band is "
+        f"{BAND[0]:.2f} to {BAND[1]:g}."
+    ) + one_seed_note(comparison, runs)
     header = ("teacher", "first", "last", "farthest from 1", "")
     return Titled("drift", "Drift from the calibration", note, text_table(header, rows)) if rows else None
 

@@ -53,6 +53,7 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
         "gamma": run.gamma,
         "scored": scored,
         "rules": _rules(scored, bool(run.mu)),
+        "own": _own_rule(run),
         "texts": list(texts.places),
         "prompts": {rollout.prompt_id: records.prompts.get(rollout.prompt_id) for rollout in shown},
         "responses": [
@@ -95,6 +96,13 @@ def _rules(scored: bool, calibrated: bool) -> list[tuple[str, str]]:
     if scored:
         rules.append(("uncalibrated", "trust, without μ"))
     return [*rules, ("response", "response-level"), ("uniform", "uniform")]
+
+
+def _own_rule(run: Run) -> str:
+    """The rule in the page that is nearest to the one that the run trained with."""
+    if run.config.get("granularity") == "response":
+        return "response"
+    return "trust" if run.mu else "uncalibrated"
 
 
 def _pack(

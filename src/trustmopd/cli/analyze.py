@@ -106,7 +106,9 @@ def _case(run: "Run", place: str, tokens: list[str]) -> None:
 
 
 def _print(titled: "Titled") -> None:
-    shown = Table(*map(escape, titled.table.header), title=titled.title, caption=escape(titled.note))
+    shown = Table(title=titled.title, caption=escape(titled.note))
+    for place, name in enumerate(titled.table.header):
+        shown.add_column(escape(name), justify="right" if place else "left")
     for row in titled.table.rows:
         shown.add_row(*map(escape, row))
     console.print(shown)

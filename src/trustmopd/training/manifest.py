@@ -87,7 +87,11 @@ def run_manifest(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
         "run": trainer.run_id,
         **trainer.machine,
         "models": {
-            "student": {"source": trainer.student_source, "fingerprint": trainer.student_fingerprint},
+            "student": {
+                "source": trainer.student_source,
+                "fingerprint": trainer.student_fingerprint,
+                "trainable_parameters": trainer.get_num_trainable_parameters(),
+            },
             "reference": reference,
             "teachers": {**unused, **members},
         },

@@ -144,7 +144,7 @@
 
   function drawWeights() {
     const rule = $("rule").value, gamma = Number($("gamma").value);
-    $("gamma").disabled = !run.scored || rule === "recorded" || rule === "uniform";
+    $("gamma").disabled = !run.scored || rule === "uniform";
     $("gamma-value").textContent = String(Number(gamma.toPrecision(3)));
     state.weights = weightsOf(state.response, rule, gamma);
     state.changes = state.weights.slice(1).map((weights, t) => ({ t: t + 1, moved: movedWeight(state.weights[t], weights) }))
@@ -282,7 +282,11 @@
     area.addEventListener("mouseleave", () => state.response && drawDetail(state.position));
   }
   $("rule").addEventListener("change", drawWeights);
-  $("gamma").addEventListener("input", drawWeights);
+  $("gamma").addEventListener("input", () => {
+    // What was recorded has the gamma that it has: another one is a what-if, of the rule that the run trained with.
+    if ($("rule").value === "recorded") $("rule").value = run.own;
+    drawWeights();
+  });
   $("group").addEventListener("change", filter);
   $("search").addEventListener("input", filter);
   $("response").addEventListener("change", () => show(Number($("response").value)));

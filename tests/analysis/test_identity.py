@@ -1,0 +1,145 @@
+"""Runs are averaged only where they are seeds of one experiment, and told apart by whatever makes them two."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recorded
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trustmopd import TrustMOPDConfig
+from trustmopd.analysis.compare import Comparison, compare
+from trustmopd.analysis.experiment import NO_DIFFERENCE, setup_of
+from trustmopd.analysis.identity import told_apart
+from trustmopd.analysis.records import group_name
+from trustmopd.analysis.run import find_runs
+from trustmopd.analysis.summary import summarise_run
+from trustmopd.files import write_json
+
+FIELDS = {field.name for field in dataclasses.fields(TrustMOPDConfig)}
+
+
+def compared(folder: Path) -> Comparison:
+    return compare(told_apart([summarise_run(run) for run in find_runs([folder])]))
+
+
+def methods(folder: Path) -> list[list[str]]:
+    return [list(setting.methods) for setting in compared(folder).settings]
+
+
+def two_runs(folder: Path, one: dict[str, Any], other: dict[str, Any], **both: Any) -> None:
+    for place, config in enumerate((one, other)):
+        recorded.make_run(folder / str(place), steps=1, rollouts=1, seed=place, **{**both, **config})
+
+
+def changed(run: Path, path: str, value: object) -> None:
+    """The manifest with its field at `path` set."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    holder = manifest
+    *parents, last = path.split(".")
+    for parent in parents:
+        holder = holder.setdefault(parent, {})
+    holder[last] = value
+    write_json(run / "manifest.json", manifest)
+
+
+def test_every_field_that_is_set_aside_is_a_field() -> None:
+    assert NO_DIFFERENCE <= FIELDS, "a field is gone from TrustMOPDConfig: take it out of NO_DIFFERENCE"
+
+
+@pytest.mark.parametrize("rule", ["trust", "uniform", "mine.rule"])
+@pytest.mark.parametrize("name", ["added_later", "vllm_added", "torch_added", "log_added", "added_path", "save_added"])
+def test_a_field_that_a_later_release_adds_counts(rule: str, name: str) -> None:
+    assert setup_of({"allocation": rule, name: 1}) == {name: 1}
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS - NO_DIFFERENCE))
+def test_two_values_of_any_field_that_counts_are_two_experiments(name: str) -> None:
+    base = {"allocation": "mine.rule", "calibrated": True}  # a rule of one's own may use any of them
+    if name != "domain_column":
+        assert setup_of({**base, name: "one"}) != setup_of({**base, name: "two"})
+    assert setup_of({"allocation": "routed", "domain_column": "a"}) != setup_of({"allocation": "routed"})
+
+
+def test_what_a_rule_does_not_use_makes_no_difference(tmp_path: Path) -> None:
+    two_runs(tmp_path, {"calibration_batches": 8}, {"calibration_batches": 2}, rule="uniform")
+    assert methods(tmp_path) == [["uniform"]]
+
+
+def test_calibrating_otherwise_is_another_experiment(tmp_path: Path) -> None:
+    two_runs(tmp_path, {"calibration_batches": 8}, {"calibration_batches": 2})
+    assert methods(tmp_path) == [["trust", "trust, calibration_batches 2"]]
+
+
+def test_gammas_that_print_alike_are_two(tmp_path: Path) -> None:
+    two_runs(tmp_path, {"gamma": 3.0}, {"gamma": 3.0000001})
+    assert methods(tmp_path) == [["γ = 3", "γ = 3.0000001"]]
+
+
+def test_values_that_print_alike_are_two(tmp_path: Path) -> None:
+    for place, top_k in enumerate((0, 0, 1, "1")):
+        recorded.make_run(tmp_path / str(place), steps=1, rollouts=1, seed=place, top_k=top_k)
+    assert methods(tmp_path) == [["trust", "trust, top_k 1", "trust, top_k 1 (2)"]]
+
+
+def test_scores_of_a_rule_of_ones_own_tell_runs_apart(tmp_path: Path) -> None:
+    two_runs(tmp_path, {"score": "displacement"}, {"score": "likelihood"}, allocation="mine.rule")
+    assert methods(tmp_path) == [["mine.rule", "mine.rule, score likelihood"]]
+
+
+def test_another_reference_and_another_part_of_the_student_are_other_experiments(tmp_path: Path) -> None:
+    for place in range(6):
+        recorded.make_run(tmp_path / str(place), steps=1, rollouts=1, seed=place)
+        changed(tmp_path / str(place), "models.reference", {"fingerprint": "aaaa1111ffff"})
+        changed(tmp_path / str(place), "models.student.trainable_parameters", 1000)
+    changed(tmp_path / "3", "models.reference", {"fingerprint": "bbbb2222ffff"})
+    changed(tmp_path / "4", "models.student.trainable_parameters", 64)
+    changed(tmp_path / "5", "models.reference", None)  # of a rule that asks none: any
+    assert methods(tmp_path) == [["trust", "trust, reference bbbb2222", "trust, trainable_parameters 64"]]
+    assert len(compared(tmp_path).settings[0].methods["trust"]) == 4
+    (tmp_path / "4" / "recipe.yaml").write_text("name: x\npeft: {r: 8}\n")
+    (tmp_path / "0" / "recipe.yaml").write_text("name: x\npeft: {r: 16}\n")
+    assert len(methods(tmp_path)[0]) == 3  # the adapters' settings say it too
+
+
+@pytest.mark.parametrize("what", ["student", "prompts"])
+def test_fingerprints_that_begin_alike_are_told_apart(tmp_path: Path, what: str) -> None:
+    for place, mark in enumerate(("aaaa1xyz", "aaaa2xyz")):
+        run = recorded.make_run(tmp_path / str(place), steps=1, rollouts=1)
+        (run / "recipe.yaml").write_text("name: trust\nprompts: {path: train.jsonl}\n")
+        changed(run, f"{'models.student' if what == 'student' else 'prompts'}.fingerprint", mark)
+    found = compared(tmp_path)
+    name = "base" if what == "student" else "train"
+    assert [getattr(setting, what) for setting in found.settings] == [f"{name} aaaa1", f"{name} aaaa2"]
+    assert not found.warnings
+
+
+def test_teachers_whose_fingerprints_begin_alike_are_other_teachers(tmp_path: Path) -> None:
+    for place, mark in enumerate(("aaaa1xyz", "aaaa2xyz")):
+        run = recorded.make_run(tmp_path / str(place), steps=1, rollouts=1, seed=place)
+        changed(run, "models.teachers.if", {"fingerprint": mark})
+    assert methods(tmp_path) == [["trust", "trust, teachers math + code + if aaaa2"]]
+
+
+def test_a_student_that_is_called_as_another_would_be_stays_itself(tmp_path: Path) -> None:
+    marks = {"models/base": ("aaaa1", "bbbb2"), "models/base aaaa": ("cccc3",)}
+    for source, prints in marks.items():
+        for mark in prints:
+            run = recorded.make_run(tmp_path / mark, steps=1, rollouts=1)
+            changed(run, "models.student", {"source": source, "fingerprint": mark})
+    assert len({setting.student for setting in compared(tmp_path).settings}) == 3
+
+
+@given(*[st.lists(st.sampled_from(["a", "b", "a+b", "'a'", '"a"', "+", "", "unlabelled", "a'+'b"]), unique=True)] * 2)
+def test_two_sets_of_needs_never_share_a_name(one: list[str], other: list[str]) -> None:
+    assert (group_name(one) == group_name(other)) == (one == other)
+
+
+def test_a_label_that_holds_a_plus_is_no_mixture(tmp_path: Path) -> None:
+    run = recorded.make_run(tmp_path, steps=2, groups=[["math"], ["if"], ["math", "if"], ["math+if"], None])
+    (found,) = [summarise_run(each) for each in find_runs([run])]
+    needs = {group: entry["needs"] for group, entry in found.allocation.items()}
+    assert needs == {"math": ["math"], "if": ["if"], "'math+if'": [], "math+if": ["math", "if"], "unlabelled": []}
