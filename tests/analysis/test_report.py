@@ -120,8 +120,11 @@ def test_runs_far_apart_need_a_folder_for_their_report(tmp_path: Path, monkeypat
     runs = [recorded.make_run(tmp_path / place / "run", steps=1, seed=seed) for seed, place in enumerate("ab")]
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    said = run("report", *runs, code=1)
-    assert "not one to write a report into. Say where with --out FOLDER" in said
+    for folder in (tmp_path / "here", tmp_path):  # above where one works, and right there
+        monkeypatch.chdir(folder)
+        said = run("report", *runs, code=1)
+        assert "not one to write a report into. Say where with --out FOLDER" in said
+    monkeypatch.chdir(tmp_path / "here")
     assert not (tmp_path / "report.html").exists() and not (tmp_path / "tables").exists()
     run("report", *runs, "--out", "both")
     assert (tmp_path / "here" / "both" / "report.html").is_file()
@@ -142,6 +145,8 @@ def test_without_token_records_the_rest_is_made_and_the_way_to_get_them_is_said(
     folder = recorded.make_run(tmp_path / "run", record=False)
     said = run("analyze", folder)
     assert "There are no readable token records" in said and "record_allocation_every" in said
+    no_case = run("analyze", folder, "--case", "1:1", "--tokens", "a=b", code=1)
+    assert "no readable token records" in no_case and "record_allocation_every" in no_case
     assert "viewer.html" not in said and (folder / "figures" / "training.png").is_file()
     page = page_of(folder, out=tmp_path)
     assert "There are no readable token records" in page and 'id="viewer-data"' not in page
@@ -158,6 +163,7 @@ def test_with_one_teacher_allocation_is_left_out(tmp_path: Path) -> None:
     folder = recorded.make_run(tmp_path / "run", teachers=["math"], groups=[["math"]])
     page = page_of(folder, out=tmp_path)
     assert "There is one teacher" in page and not (tmp_path / "figures" / "allocation.png").exists()
+    assert not (tmp_path / "tables" / "allocation.md").exists()
     assert 'id="viewer-data"' in page
 
 
@@ -189,7 +195,8 @@ def test_a_damaged_record_file_is_named_and_skipped(tmp_path: Path, damage: byte
     file = folder / "allocation" / "step-000002.parquet"
     file.write_bytes(file.read_bytes()[:-200] if damage is None else damage)
     said = run("analyze", folder)
-    assert "step-000002.parquet is damaged and was skipped" in said
+    assert "step-000002.parquet is damaged and was skipped" in said and "Restore it from a copy" in said
+    assert said.count("step-000002.parquet") == 1  # the reason says it no second time
     assert json.loads((folder / "analysis.json").read_text())["rollouts"] == 16
 
 

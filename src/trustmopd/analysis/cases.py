@@ -47,13 +47,18 @@ def parse_place(text: str) -> Place:
 
 def find_rollout(records: TokenRecords, place: Place) -> tuple[Rollout, int]:
     """The recorded response, and where in it the position is."""
+    if not records.rollouts:
+        raise ValueError(
+            "the run has no readable token records, so there is no rollout to look at. Set "
+            "training.record_allocation_every, 10 by default, to a number above 0 and train again."
+        )
     known = [each for each in records.rollouts if each.row == place.rollout and place.step in (None, each.step)]
     if not known:
         first = [f"{each.step}/{each.row}" for each in records.rollouts[:5]]
         step = "" if place.step is None else f" at step {place.step}"
         raise ValueError(
             f"rollout {place.rollout} was not recorded{step}. Take one of {len(records.rollouts)} that were, such as "
-            f"{', '.join(first) or 'none'} (step/rollout)."
+            f"{', '.join(first)} (step/rollout)."
         )
     rollout = known[0]
     at = np.flatnonzero(rollout.positions == place.position)

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -108,8 +109,11 @@ def read_records(folder: Path, teachers: Sequence[str] = (), *, candidates: bool
             asked = _teachers(table, teachers)
             rollouts = list(_rollouts(table, asked, candidates))
         except (OSError, pa.ArrowException, KeyError, ValueError, zlib.error) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            found.damaged.append(f"{file} is damaged and was skipped ({reason:.120}).")
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            reason = said[0].rsplit(f"'{file}': ")[-1].rstrip(".")  # the path is named once
+            found.damaged.append(
+                f"{file} is damaged and was skipped ({shorten(reason, 120)}). Restore it from a copy, or delete it."
+            )
             continue
         found.teachers = found.teachers if teachers else asked
         found.rollouts += rollouts

@@ -82,7 +82,7 @@ class Run:
     @cached_property
     def evaluation(self) -> dict[str, dict[str, float]]:
         """Rows of `evaluation/scores.json`: method → domain scores, overall, recovery. Only numbers are kept."""
-        how = "Score the student with `trustmopd evaluate`; tables of scores need it."
+        how = "Score the student with `trustmopd evaluate RECIPE`; tables of scores need it."
         rows = self._json("evaluation/scores.json", "scores on the benchmarks", how)
         numbers = (int, float)
         return {

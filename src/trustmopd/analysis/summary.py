@@ -123,7 +123,10 @@ def _what_is_missing(run: Run, records: TokenRecords, found: Summary) -> list[Mi
     said = []
     if found.steps and not found.finished:
         said.append(
-            Missing(f"The run stopped at step {found.steps} of {found.max_steps}.", "Continue it with --resume.")
+            Missing(
+                f"The run stopped at step {found.steps} of {found.max_steps}.",
+                "Continue it with `trustmopd train RECIPE --resume`.",
+            )
         )
     if not records.rollouts:
         said.append(

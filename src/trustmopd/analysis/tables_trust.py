@@ -98,7 +98,7 @@ def allocation_table(summaries: Sequence[Summary], comparison: Comparison) -> Ti
     rows = []
     for setting in comparison.settings:
         for method, seeds in setting.methods.items():
-            runs = list(seeds.values())
+            runs = [run for run in seeds.values() if len(run.teachers) > 1]  # one teacher has all the weight
             for group in groups_of(runs, lambda run: run.allocation):
                 entries = [run.allocation[group] for run in runs if group in run.allocation]
 

@@ -102,7 +102,7 @@ def _case(run: "Run", place: str, tokens: list[str]) -> None:
     console.print(f"[bold]{escape(view.title)}[/]\n{escape(view.prefix[-400:])}\n")
     for table in view.tables:
         _print(table)
-    console.print(escape(f"Saved: {path}.json, .png, .svg, .md"), soft_wrap=True)
+    console.print(escape(f"Saved: {path}.json, figure and tables beside it.\nRead: {path}-text.md"), soft_wrap=True)
 
 
 def _print(titled: "Titled") -> None:
@@ -121,8 +121,8 @@ def _common(paths: list[Path]) -> Path:
     shared = paths[0].resolve()
     while not all(path.resolve().is_relative_to(shared) for path in paths):
         shared = shared.parent
-    here = Path.cwd()
-    if shared == shared.parent or shared in here.parents:
+    here = Path.cwd().resolve()
+    if shared == here or shared in here.parents:
         raise ValueError(
             f"{shared} is the deepest folder that holds all of these runs, and not one to write a report into. Say "
             "where with --out FOLDER."
