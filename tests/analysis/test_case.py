@@ -1,8 +1,10 @@
 """A case study, against plain transformers: full logits of each model, the definition of every number written out."""
 
+import csv
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +14,8 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
+from trustmopd.analysis import drawing
+from trustmopd.analysis.cases import draw_case
 from trustmopd.cli import app
 
 NAMES = ("math", "code", "if")
@@ -93,6 +97,7 @@ def by_hand(trained: SimpleNamespace, response: list[dict], student: str, at: in
     return {
         "r": {name: float(r[name][at]) for name in NAMES},
         "w": {name: float(w[name][at]) for name in NAMES},
+        "mean w": {name: float(w[name].mean()) for name in NAMES},
         "top": {name: texts[int(teachers[name][at].argmax())] for name in NAMES},
         "mass": {name: float(teachers[name][at].exp()[inside].sum()) for name in NAMES},
         "student": (texts[int(own.argmax())], float(own[inside].sum())),
@@ -126,8 +131,39 @@ def test_a_case_is_what_the_definitions_give(trained: SimpleNamespace, step: int
         assert case["target"][kind]["right"] == pytest.approx(expected[kind], abs=1e-3)
         assert f"{case['target'][kind]['right']:.3f}" in said
     assert case["difference"] < 1e-3 and case["sampled"] == response[at]["token_text"]
+    with (trained.run / "cases" / f"{place}.csv").open() as file:
+        cells = {row[""]: row for row in csv.DictReader(file)}
+    for name in NAMES:
+        found = cells[name]
+        assert float(found["r"]) == pytest.approx(expected["r"][name], abs=0.006, rel=1e-3)
+        assert float(found["P(right)"]) == pytest.approx(expected["mass"][name], abs=0.0006)
+        assert float(found["mean w"]) == pytest.approx(expected["mean w"][name], abs=0.0015)
     for suffix in (".png", ".svg", ".tex", "-text.md", "-target.csv"):
         assert (trained.run / "cases" / f"{place}{suffix}").is_file()
+
+
+def test_the_bars_of_a_case_are_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def says(right: float, wrong: float) -> dict[str, dict[str, float]]:
+        return {"mass": {"right": right, "wrong": wrong}}
+
+    case = {
+        "sets": {"right": ["1"], "wrong": ["2", "3"]},
+        "policies": {"math": says(0.6, 0.3), "student": says(0.2, 0.7)},
+        "target": {"token": {"right": 0.5, "wrong": 0.4}, "response": {"right": 0.3, "wrong": 0.55}},
+    }
+    kept: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(drawing.plt, "close", kept.append)
+        draw_case(case, tmp_path / "case")
+    (axes,) = kept[0].axes
+    bars = {each.get_label(): [bar.get_height() for bar in each.patches] for each in axes.containers}
+    assert bars == {
+        "math": [0.6, 0.3],
+        "student": [0.2, 0.7],
+        "target, token-level": [0.5, 0.4],
+        "target, response-level": [0.3, 0.55],
+    }
+    drawing.plt.close(kept[0])
 
 
 def test_a_regular_expression_names_candidates_and_the_report_shows_the_case(trained: SimpleNamespace) -> None:

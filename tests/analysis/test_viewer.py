@@ -194,6 +194,10 @@ def test_a_position_shows_scores_and_what_everyone_thought_of_the_candidates(
     )
     np.testing.assert_allclose(found[:, -1], 100 * target.exp().numpy(), atol=0.51)
     assert rows[0][0].strip() == f"t{rollout.candidates.ids[at, 0]}"
+    assert page.inner_text("#viewer-where").endswith(f"student's entropy {rollout.entropy[at]:.3f}")
+    moved = 0.5 * np.abs(np.diff(rollout.weights.astype(float), axis=1)).sum(axis=0)
+    about = page.locator("#viewer-response option").nth(5).inner_text()
+    assert about.startswith(f"step {rollout.step}, {rollout.row}, {rollout.group}, moves {moved.max():.2f}:")
 
 
 def test_the_keyboard_goes_everywhere(visit: Callable, page_file: Path, rollouts: list[Rollout]) -> None:

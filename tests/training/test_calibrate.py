@@ -15,6 +15,7 @@ from peft import LoraConfig
 
 import trustmopd.training.run as trainer_module
 from trustmopd import Calibration
+from trustmopd.training.manifest import run_manifest
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
 
@@ -152,6 +153,14 @@ def test_an_adapter_student_has_the_mu_of_the_full_student_it_begins_as(make, tm
     full, adapter = make(tmp_path / "full"), make(tmp_path / "adapter", peft_config=LORA)
     assert full.student_fingerprint == adapter.student_fingerprint
     assert adapter.calibrate().mu == pytest.approx(full.calibrate().mu, rel=1e-6)
+
+
+def test_the_manifest_tells_an_adapter_student_from_the_full_one(make, tmp_path):
+    """Their weights are the same when they begin: only what is trained differs."""
+    full, adapter = make(tmp_path / "full"), make(tmp_path / "adapter", peft_config=LORA)
+    trained = [run_manifest(each)["models"]["student"]["trainable_parameters"] for each in (full, adapter)]
+    assert trained[0] == sum(p.numel() for p in full.model.parameters())
+    assert trained[1] == sum(p.numel() for name, p in adapter.model.named_parameters() if ".lora_" in name) > 0
 
 
 def test_calibrating_after_a_step_is_an_error(build):

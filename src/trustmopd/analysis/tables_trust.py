@@ -12,24 +12,21 @@ from trustmopd.tables import text_table
 
 def calibration_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
     teachers = teachers_of(summaries)
-    several = len({run.team for run in summaries}) > 1
-    rows: dict[tuple[str, ...], list[str]] = {}
+    label, several = label_in(comparison), len({run.team for run in summaries}) > 1
+    rows: dict[str, list[str]] = {}
     for run in summaries:
         if not (mu := run.calibration.get("mu")):
             continue
         rule = str(run.calibration.get("depends_on", {}).get("score", ""))
+        name = ", ".join([label(run), rule, *([f"teachers {run.team}"] if several else [])])
         cells = [f"{mu[t]:.4g}" if t in mu else NONE for t in teachers]
-        rows.setdefault(
-            (run.student, run.prompts, rule, run.team),
-            [
-                ", ".join([run.prompts, rule, *([f"teachers {run.team}"] if several else [])]),
-                *cells,
-                str(run.calibration.get("tokens", NONE)),
-            ],
-        )
-    header = ("prompts, score", *(f"μ {t}" for t in teachers), "tokens")
+        cells.append(str(run.calibration.get("tokens", NONE)))
+        if rows.setdefault(name, cells) != cells:  # calibrated once more, and otherwise
+            rows[f"{name}, {run.method}, seed {run.seed}"] = cells
+    header = ("setting, score", *(f"μ {t}" for t in teachers), "tokens")
     note = "μ is the mean raw score over the initial student's tokens; one calibration serves all seeds."
-    return Titled("calibration", "Calibration constants", note, text_table(header, rows.values())) if rows else None
+    table = text_table(header, ([name, *cells] for name, cells in rows.items()))
+    return Titled("calibration", "Calibration constants", note, table) if rows else None
 
 
 def scores_before_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
