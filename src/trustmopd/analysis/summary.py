@@ -139,7 +139,7 @@ def _what_is_missing(run: Run, records: TokenRecords, found: Summary) -> list[Mi
         said.append(
             Missing(
                 "The prompts have no labels, so nothing says which teacher should lead where.",
-                "Add a `domain` or `capabilities` column with teachers' names to the prompt set; trust does not look at it.",
+                "Add a `domain` or `capabilities` column with teachers' names to the prompt set; trust ignores it.",
             )
         )
     if records.rollouts and not records.scored:
