@@ -16,10 +16,11 @@ TITLES = {"tokens": "tokens, T", "vocab": "vocabulary, V", "candidates": "candid
 
 
 def points(axis: str) -> list[tuple[int, float, float]]:
-    """One axis moves, the others stay; of rows measured twice, the later counts."""
+    """One axis moves, the others stay. Rows of one version of everything: that of the last."""
     fixed = {**BASE, **{name: value for name, value in AXES.items() if name != axis}}
     with RESULTS.open() as file:
         rows = [row for row in csv.DictReader(file) if all(row[name] == value for name, value in fixed.items())]
+    rows = [row for row in rows if row["versions"] == rows[-1]["versions"]]
     found = {int(row[axis]): (float(row["milliseconds"]), float(row["extra_gib"])) for row in rows}
     return [(value, *measured) for value, measured in sorted(found.items())]
 

@@ -3,6 +3,7 @@
 import csv
 import math
 import platform
+import subprocess
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,9 +21,17 @@ def versions(device: str) -> dict[str, str]:
             continue
     machine = torch.cuda.get_device_name() if device.startswith("cuda") else f"threads {torch.get_num_threads()}"
     return {
-        "versions": " ".join([*(f"{name} {number}" for name, number in names.items()), machine]),
+        "versions": " ".join([*(f"{name} {number}" for name, number in names.items()), machine, *_commit()]),
         "date": date.today().isoformat(),
     }
+
+
+def _commit() -> list[str]:
+    """The code itself, where it is a checkout: two rows of one day may be of two kernels."""
+    told = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True
+    )
+    return [f"trustmopd {told.stdout.strip()}"] if told.returncode == 0 else []
 
 
 def number(value: float, digits: int) -> str:

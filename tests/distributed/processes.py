@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 
-def launch(script: Path, *arguments: str, processes: int, logs: Path, timeout: float = 200) -> None:
+def launch(script: Path, *arguments: str, processes: int, logs: Path, timeout: float = 400) -> None:
     """Run `script` in processes told of each other as by `torchrun`. When one fails or time is up, all end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,6 +13,7 @@ import torch
 from peft import LoraConfig
 
 from trustmopd import Teacher
+from trustmopd.heads import use_implementation
 from trustmopd.method import ScoreTotals
 from trustmopd.training import records
 from trustmopd.training.rollouts import judge_rollouts
@@ -24,7 +26,8 @@ SPLITS = {
     1: {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1},
     2: {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
 }
-RUNS = [*replay.RULES, "adapters"]
+#: "kernels" is "trust" through the fused head and objective, in Triton's interpreter.
+RUNS = [*replay.RULES, "adapters", *(["kernels"] if find_spec("triton") else [])]
 #: Fewer than a step has, so that the processes must agree on a choice.
 RECORDED = 5
 
@@ -42,8 +45,10 @@ def take_steps(folder: Path, calibration: str, adapters: Path, num_processes: in
         "peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
         "gradient_checkpointing": True,
     }
+    runs["kernels"] = runs["trust"]
     for name in RUNS:
-        with mock.patch.object(records, "ROLLOUTS", RECORDED):
+        head = use_implementation("fused" if name == "kernels" else "auto")
+        with head, mock.patch.object(records, "ROLLOUTS", RECORDED):
             run = replay.run(folder / name, **options_of(num_processes), **runs[name])
         assert run.trainer.accelerator.num_processes == num_processes
         if run.trainer.accelerator.is_main_process:

@@ -48,6 +48,15 @@ def test_two_processes_have_the_gradient_and_the_metrics_of_one(run, sides):
         assert logged(two["logs"][step]) == pytest.approx(logged(one["logs"][step]), rel=1e-5)
 
 
+@pytest.mark.skipif("kernels" not in steps.RUNS, reason="Triton is not installed")
+def test_the_kernels_take_the_step_that_plain_torch_takes(sides):
+    for side in sides:
+        plain, fused = (torch.load(side / f"{run}.pt") for run in ("trust", "kernels"))
+        for step, tolerance in ((0, 1e-5), (1, 1e-4)):
+            assert replay.difference(plain["gradients"][step], fused["gradients"][step]) < tolerance
+            assert logged(fused["logs"][step]) == pytest.approx(logged(plain["logs"][step]), rel=1e-4)
+
+
 @pytest.mark.parametrize("run", steps.RUNS)
 def test_two_processes_record_the_tokens_that_one_records(run, sides):
     for step in (1, 2):

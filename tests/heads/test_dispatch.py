@@ -4,7 +4,7 @@ import pytest
 import torch
 from problems import problem
 
-from trustmopd.heads import candidate_logits, dispatch, top_candidates_of
+from trustmopd.heads import candidate_logits, dispatch, top_candidates_of, use_implementation
 
 
 def test_hidden_states_of_another_width_are_refused():
@@ -19,6 +19,22 @@ def test_candidates_of_another_number_of_tokens_are_refused():
     case = problem((5, 6, 17, 4))
     with pytest.raises(ValueError, match="candidates of 4 tokens do not fit the hidden states of 5"):
         candidate_logits(case.hidden, case.weight, case.ids[:4])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden": torch.zeros(1, 3, 4)}, r"hidden has shape \(1, 3, 4\)"),
+        ({"ids": torch.zeros(3, dtype=torch.long)}, r"ids has shape \(3,\)"),
+        ({"bias": torch.zeros(5)}, r"a bias of shape \(5,\) does not fit an output head of 6 rows"),
+    ],
+    ids=["hidden", "ids", "bias"],
+)
+@pytest.mark.parametrize("name", ["auto", "fused", "reference"])
+def test_shapes_that_a_kernel_would_misread_are_refused(change, said, name):
+    given = {"hidden": torch.zeros(3, 4), "weight": torch.zeros(6, 4), "ids": torch.zeros(3, 2, dtype=torch.long)}
+    with use_implementation(name), pytest.raises(ValueError, match=said):
+        candidate_logits(**{**given, **change})
 
 
 def test_tensors_on_two_devices_are_refused():

@@ -1,6 +1,7 @@
 """The objective as one kernel against the method's functions in float64, which the tests of `method/` hold against the
 paper's equations."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -107,6 +108,12 @@ def test_other_layouts_and_no_tokens_at_all():
     at = narrow(state((3, 2, 4, 9)))
     turned = dataclasses.replace(at, teacher_logp=at.teacher_logp.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0))
     assert torch.equal(by_kernel(turned, None).token_loss, by_kernel(at, None).token_loss)
+    mu = torch.tensor([1.0, 9.0, 2.0, 9.0, 0.5, 9.0], device=DEVICE)
+    assert torch.equal(by_kernel(at, mu[::2]).weights, by_kernel(at, mu[::2].clone()).weights)
+    leaves = [at.student_logp.clone(), at.student_logp.transpose(0, 1).contiguous().transpose(0, 1)]
+    for leaf in leaves:
+        by_kernel(dataclasses.replace(at, student_logp=leaf.requires_grad_()), None).token_loss.sum().backward()
+    assert torch.equal(leaves[0].grad, leaves[1].grad)
     none = narrow(state((3, 1, 1, 4)))
     empty = CandidateState(
         *(x[..., :0, :] for x in (none.student_logp, none.teacher_logp, none.reference_logp, none.candidate_ids)),
@@ -123,8 +130,15 @@ def test_a_model_that_gives_nan_gives_a_loss_that_is_nan():
     assert by_kernel(at, None).token_loss.isnan().tolist() == [[False, True]]
 
 
-def test_mu_and_gamma_are_checked_here_too():
+def test_mu_gamma_and_shapes_are_checked_before_the_kernel_reads():
     at = narrow(state((2, 1, 2, 8)))
+    for name, short in (("teacher_logp", at.teacher_logp[..., :7]), ("reference_logp", at.reference_logp[:, :1])):
+        wrong = copy.copy(at)
+        object.__setattr__(wrong, name, short)  # the constructor, checked in tests alone, would refuse it
+        with pytest.raises(ValueError, match=f"{name} has shape .* does not fit"):
+            dispatch._check_state(wrong, None)
+    with pytest.raises(ValueError, match=r"mu has shape \(3,\) for 2 teachers"):
+        by_kernel(at, torch.ones(3, device=DEVICE))
     with pytest.raises(ValueError, match="must be positive and finite"):
         by_kernel(at, torch.tensor([1.0, 0.0], device=DEVICE))
     with pytest.raises(ValueError, match="gamma = 0"):

@@ -80,4 +80,6 @@ def check_ids(ids: Int[Tensor, "N C"], num_rows: int) -> None:
 
 
 def _bias_gradient(grad: Float[Tensor, "N C"], ids: Int[Tensor, "N C"], bias: Float[Tensor, " V"]) -> Tensor:
-    return grad.new_zeros(bias.shape[0]).index_add_(0, ids.reshape(-1), grad.reshape(-1)).to(bias.dtype)
+    total = grad.new_zeros(bias.shape[0])
+    # Unlike `index_add_`, this sorts on a GPU instead of adding in whatever order threads arrive.
+    return total.index_put_((ids.reshape(-1),), grad.reshape(-1), accumulate=True).to(bias.dtype)

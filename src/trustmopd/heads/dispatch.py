@@ -94,8 +94,7 @@ def trust_objective(at: CandidateState, mu: Float[Tensor, " K"] | None, gamma: f
     if fused is None:
         return objective(at, trust(gamma), SCORES["displacement"], mu)
     check_gamma(gamma)
-    if mu is not None:
-        check_mu(mu)
+    _check_state(at, mu)
     return fused.trust_objective(at, mu, gamma)
 
 
@@ -129,7 +128,34 @@ def _say_once(message: str) -> None:
     warnings.warn(message, stacklevel=5)
 
 
+def _check_state(at: CandidateState, mu: Tensor | None) -> None:
+    """The kernel goes by the student's shape, and would read beyond a smaller tensor."""
+    num_teachers, shape = len(at.teacher_logp), at.student_logp.shape
+    shapes = {"teacher_logp": at.teacher_logp.shape[1:], "reference_logp": getattr(at.reference_logp, "shape", shape)}
+    for name, found in shapes.items():
+        if found != shape:
+            raise ValueError(
+                f"{name} has shape {tuple(getattr(at, name).shape)}, which does not fit student_logp's {tuple(shape)}: "
+                "every model is asked about the same candidates. Score them on one batch."
+            )
+    if mu is not None:
+        if mu.shape != (num_teachers,):
+            raise ValueError(f"mu has shape {tuple(mu.shape)} for {num_teachers} teachers. Give one number each.")
+        check_mu(mu)
+
+
 def _check_fit(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor | None = None) -> None:
+    for name, tensor in (("hidden", hidden), ("weight", weight), ("ids", ids)):
+        if tensor is not None and tensor.ndim != 2:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}: tokens come in one row, [N, H], [V, H] and [N, C]. Flatten "
+                "the batch first."
+            )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"a bias of shape {tuple(bias.shape)} does not fit an output head of {weight.shape[0]} rows: it has one "
+            "number for each. Pass the bias of the same layer as the weight."
+        )
     if hidden.shape[-1] != weight.shape[-1]:
         raise ValueError(
             f"hidden states of width {hidden.shape[-1]} do not fit an output head of width {weight.shape[-1]}: they "

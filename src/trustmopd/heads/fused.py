@@ -157,6 +157,7 @@ def top_candidates_of(
     num_tokens, device = hidden.shape[0], hidden.device
     vocab_size = weight.shape[0] if vocab_size is None else vocab_size
     weight = weight[:vocab_size].to(hidden.dtype) if hidden.is_cuda else weight[:vocab_size]
+    bias = None if bias is None else bias.contiguous()
     group = _group_size(vocab_size, num_candidates)
     num_groups = triton.cdiv(vocab_size, group)
     groups_in_part = COLUMNS // group

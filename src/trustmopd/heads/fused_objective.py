@@ -26,7 +26,7 @@ class _TrustLoss(torch.autograd.Function):
         num_teachers, *shape, num_candidates = teachers.shape
         losses, target = student.new_empty(shape), student.new_empty(student.shape)
         weights, scores = student.new_empty((2, num_teachers, *shape))
-        slope = torch.empty_like(student) if ctx.needs_input_grad[0] else None
+        slope = torch.empty_like(target) if ctx.needs_input_grad[0] else None
         if losses.numel():
             with torch.cuda.device_of(student):
                 trust_at_token[losses.numel(),](
@@ -75,7 +75,7 @@ def unsupported(at: CandidateState) -> str | None:
 def trust_objective(at: CandidateState, mu: Float[Tensor, " K"] | None, gamma: float) -> Objective:
     """`objective(at, trust(gamma), SCORES["displacement"], mu)` of float32 log-probabilities."""
     assert at.reference_logp is not None
-    mu = None if mu is None else mu.to(at.teacher_logp)
+    mu = None if mu is None else mu.to(at.teacher_logp).contiguous()
     token_loss, weights, scores, target = _TrustLoss.apply(
         at.student_logp, at.teacher_logp.detach(), at.reference_logp.detach(), mu, gamma
     )

@@ -38,7 +38,8 @@ class Head:
         return cls(_whole(layer.weight), bias, _logit_scale(config), _softcap(config))
 
     def logits_of(self, hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
-        """`ids` are candidates that some head's `top` found in the vocabulary which all of them share."""
+        """`ids` are candidates that some head's `top` found in the vocabulary which all of them share. They are not
+        checked: on a GPU an id beyond the head's rows reads whatever lies there."""
         return unchecked_candidate_logits(
             hidden, self.weight, ids, self.bias, logit_scale=self.logit_scale, softcap=self.softcap
         )
