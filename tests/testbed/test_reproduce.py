@@ -82,6 +82,9 @@ def test_tables_are_means_and_deviations_over_seeds_paired_by_seed(finished: Pat
     assert float(row["trust_ahead_mean"]) == pytest.approx(sum(ahead) / 2, abs=1e-5)
     assert float(row["trust_ahead_sd"]) == pytest.approx(abs(ahead[0] - ahead[1]) / 2**0.5, abs=1e-5)
     assert float(rows["", "routed-teachers"]["recovery_mean"]) == 1
+    with (finished / "cells.csv").open() as file:
+        listed = {(row["method"], int(row["seed"])): float(row["recovery"]) for row in csv.DictReader(file)}
+    assert listed == pytest.approx(recovery, abs=1e-5)
     text = (finished / "results.md").read_text()
     assert "## MultiCap" in text and "`diagnose` says" in text and "relevant mass" in text
     assert (finished / "figures" / "recovery.png").stat().st_size > 5000
@@ -148,6 +151,14 @@ def test_a_worker_killed_from_outside_is_one_message_and_finished_cells_stay(tmp
     killer.join()
     kept = load_cells(tmp_path)
     assert 0 < len(kept) < 20 and all("scores" in cell for cell in kept)
+
+
+def test_a_cell_that_lacks_a_field_is_named_with_the_way_out(tmp_path: Path) -> None:
+    damaged = tmp_path / "cells" / "multicap" / "trust" / "seed-0.json"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text('{"schema_version": 1, "seed": 0}')
+    with pytest.raises(ValueError, match=r"seed-0.json lacks prompts, method, scores, max_weight. Remove the file"):
+        load_cells(tmp_path)
 
 
 def test_results_of_another_scale_are_not_mixed_in(finished: Path) -> None:

@@ -39,12 +39,8 @@ def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = N
     with reproducibly():
         references = reference_scores(world, scale, device)
         rows = dict(references)
-        trainers = {
-            method: make_trainer(world, PROMPTS, method, seed, out / method, scale, out / "prompts")
-            for method in METHODS
-        }
-        trainers["trust"].calibrate()
-        for method, trainer in trainers.items():
+        for method in METHODS:
+            trainer = make_trainer(world, PROMPTS, method, seed, out / method, scale, out / "prompts")
             show_progress(trainer, f"Distilling, {method}")
             trainer.train()
             scores = evaluate(trainer.model, trainer.processing_class, scale, bar=f"Evaluating, {method}")

@@ -238,11 +238,19 @@ def _run(cell: Cell, out: Path, world: World, scale: Scale) -> None:
 
 def load_cells(out: Path) -> list[dict[str, Any]]:
     remedy = "Remove the file: the cell is then run again."
-    return [read_json(path, what="cell", remedy=remedy) for path in sorted((out / "cells").glob("*/*/seed-*.json"))]
+    paths = sorted((out / "cells").glob("*/*/seed-*.json"))
+    return [_read(path, "cell", remedy, "prompts", "method", "seed", "scores", "max_weight") for path in paths]
 
 
 def read_references(out: Path) -> dict[str, Any]:
-    return read_json(out / REFERENCES, what="references", remedy="Choose another folder with --out.")
+    return _read(out / REFERENCES, "references", "Choose another folder with --out.", "scores", "scale", "date")
+
+
+def _read(path: Path, what: str, remedy: str, *fields: str) -> dict[str, Any]:
+    found = read_json(path, what=what, remedy=remedy)
+    if missing := [field for field in fields if field not in found]:
+        raise ValueError(f"{what} {path} lacks {', '.join(missing)}. {remedy}")
+    return found
 
 
 def records(out: Path) -> dict[str, dict[str, Any]]:

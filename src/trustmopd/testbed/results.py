@@ -8,7 +8,7 @@ from typing import Any
 
 from trustmopd.files import read_json, write_text
 from trustmopd.statistics import paired_difference, spread
-from trustmopd.tables import text_table
+from trustmopd.tables import TextTable, text_table
 from trustmopd.testbed.experiment import METHODS, PROMPT_SETS, with_recovery
 from trustmopd.testbed.figures import draw_recovery
 from trustmopd.testbed.machine import describe, mixture
@@ -45,6 +45,7 @@ def summarise(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
                     "seeds": sorted(seeds),
                     **{name: spread([cell["scores"][name] for cell in seeds.values()]) for name in COLUMNS},
                     "trust_ahead": paired_difference(trust, recovered),
+                    "cells": seeds,
                     "max_weight": spread([cell["max_weight"] for cell in seeds.values()]),
                     "seconds": spread([cell["seconds"] for cell in seeds.values()]),
                     "allocation": _mean_allocation([cell["allocation"] for cell in seeds.values()]),
@@ -54,7 +55,8 @@ def summarise(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def write_results(out: Path) -> Path:
-    """`results.csv`, `results.md` and a figure, from what is there: incomplete comparisons as far as they go."""
+    """`results.md`, `results.csv`, `cells.csv` with every seed's scores, and a figure, from what is there: incomplete
+    comparisons as far as they go."""
     references, rows = summarise(out)
     names = [f"{column}_{part}" for column in COLUMNS for part in ("mean", "sd")]
     header = ["prompts", "method", "seeds", *names, "trust_ahead_mean", "trust_ahead_sd", "max_weight_mean"]
@@ -68,6 +70,7 @@ def write_results(out: Path) -> Path:
         seeds = " ".join(str(seed) for seed in row["seeds"])
         lines.append([row["prompts"], row["method"], seeds, *cells, *ahead, f"{row['max_weight'].mean:.6f}"])
     write_text(out / "results.csv", text_table(header, lines).to_csv())
+    write_text(out / "cells.csv", _cell_table(rows).to_csv())
     others = mixture(records(out))
     if others:
         warnings.warn(f"{out} averages {_MIXED}: {others}. {_APART}", stacklevel=2)
@@ -75,6 +78,18 @@ def write_results(out: Path) -> Path:
     if rows:
         draw_recovery(rows, TITLES, out / "figures" / "recovery")
     return path
+
+
+def _cell_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:
+    return text_table(
+        ("prompts", "method", "seed", *COLUMNS, "max_weight"),
+        [
+            (row["prompts"], row["method"], str(seed), *(f"{x:.6f}" for x in numbers))
+            for row in rows
+            for seed, cell in sorted(row["cells"].items())
+            for numbers in [[*(cell["scores"][name] for name in COLUMNS), cell["max_weight"]]]
+        ],
+    )
 
 
 def markdown(
