@@ -293,6 +293,16 @@ def test_an_empty_mapping_replaces_a_full_one_in_files_and_overrides(write):
     assert load_recipe(write("extends: a.yaml"), ["training={}"]).training == {}
 
 
+def test_an_override_that_empties_a_mapping_does_so_whatever_follows(write):
+    path = write(SMALL + "training: {max_steps: 1, kwargs: {a: 1}}")
+    assert load_recipe(path, ["training={}", "training.b=2"]).training == {"b": 2}
+    assert load_recipe(path, ["training.kwargs={}", "training.kwargs.b=2"]).training == {
+        "max_steps": 1,
+        "kwargs": {"b": 2},
+    }
+    assert load_recipe(path, ["training.b=2", "training={}"]).training == {}
+
+
 def test_extends_starts_from_its_own_file_and_other_paths_from_the_current_directory(write, tmp_path, monkeypatch):
     (tmp_path / "deep").mkdir()
     write(SMALL, "base.yaml")

@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -47,6 +48,7 @@ Location = Annotated[Path, Field(strict=False), PlainSerializer(Path.as_posix)]
 Benchmark = Annotated[str, AfterValidator(_benchmark)]
 Score = Literal["displacement", "likelihood", "negative_entropy", "teacher_student_kl"]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Fields = dict[str, Any]
 
 
 class _Section(BaseModel):
@@ -183,9 +185,21 @@ class Recipe(_Section):
         return yaml.dump(self.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-def read_fields(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def read_fields(path: str | Path, overrides: Sequence[str] = ()) -> Fields:
     """The fields of a YAML file, of what it extends, and of overrides such as "training.max_steps=10"; unchecked."""
-    return _inherit(_read(Path(path)), _parse_overrides(overrides))
+    return combine(*read_layers(path, overrides))
+
+
+def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> tuple[list[Fields], list[Fields]]:
+    """What each file says, the one that extends no other first, and what each override says."""
+    return _read(Path(path)), [_parse_override(override) for override in overrides]
+
+
+def combine(files: Sequence[Fields], overrides: Sequence[Fields]) -> Fields:
+    """Overrides are merged one after another: `training={}` empties what is there, and `training.a=1` then fills it.
+    What starts afresh is settled by all of them together: `allocation.teacher=code allocation.rule=single`."""
+    fields = reduce(lambda base, child: _merge(_start_afresh(base, child), child), files)
+    return reduce(_merge, overrides, _start_afresh(fields, reduce(_merge, overrides, {})))
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -226,8 +240,8 @@ def _parse(text: str, source: str) -> Any:
         raise RecipeError(f"{where}: not valid YAML: {problem}. Check indentation, colons and quotes there.") from None
 
 
-def _read(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A file's fields on top of those that it extends."""
+def _read(path: Path, children: tuple[Path, ...] = ()) -> list[Fields]:
+    """The fields of a file, after those of the files that it extends."""
     chain = " extends ".join(map(str, (*children, path)))
     if path.resolve() in [child.resolve() for child in children]:
         raise RecipeError(f"{chain}: this is a circle. Remove one `extends`.")
@@ -241,29 +255,24 @@ def _read(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise RecipeError(f"{chain}: {path} {found}, and no fields. Start with `name:`, or `extends:` another recipe.")
     base = fields.pop("extends", None)
     if base is None:
-        return fields
+        return [fields]
     if not isinstance(base, str):
         raise RecipeError(f"{path}: extends = {base!r:.80}: it should be text. Give one path, relative to this file.")
-    return _inherit(_read(path.parent / base, (*children, path)), fields)
+    return [*_read(path.parent / base, (*children, path)), fields]
 
 
-def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for override in overrides:
-        dotted, equals, text = override.partition("=")
-        keys = dotted.strip().split(".")
-        if not equals or not all(keys) or keys[0] == "extends":
-            raise RecipeError(f"override {override!r}: not a field and its value. Write it as training.max_steps=10.")
-        value = _parse(text, f"override {override!r}")
-        for key in reversed(keys):
-            value = {key: value}
-        fields = _merge(fields, value)
-    return fields
+def _parse_override(override: str) -> Fields:
+    dotted, equals, text = override.partition("=")
+    keys = dotted.strip().split(".")
+    if not equals or not all(keys) or keys[0] == "extends":
+        raise RecipeError(f"override {override!r}: not a field and its value. Write it as training.max_steps=10.")
+    value = _parse(text, f"override {override!r}")
+    return reduce(lambda inner, key: {key: inner}, reversed(keys), value)
 
 
-def _inherit(base: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
-    """Deep merge, the child wins. Another rule, or another checkpoint of a teacher, inherits nothing: `single` has no
-    gamma, and a revision belongs to one checkpoint."""
+def _start_afresh(base: Mapping[str, Any], child: Mapping[str, Any]) -> Fields:
+    """What of the base the child is merged with. Another rule, or another checkpoint of a teacher, inherits nothing:
+    `single` has no gamma, and a revision belongs to one checkpoint."""
     kept = dict(base)
     old, new = base.get("allocation"), child.get("allocation")
     if isinstance(old, Mapping) and isinstance(new, Mapping) and new.get("rule", old.get("rule")) != old.get("rule"):
@@ -274,11 +283,11 @@ def _inherit(base: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any
         for name, source in new.items():
             if isinstance(source, Mapping) and {"model", "adapter"} & {*source}:
                 kept["teachers"][name] = {}
-    return _merge(kept, child)
+    return kept
 
 
-def _merge(base: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
-    """An empty mapping replaces: who writes {} wants nothing there."""
+def _merge(base: Mapping[str, Any], child: Mapping[str, Any]) -> Fields:
+    """Deep, and the child wins. An empty mapping replaces: who writes {} wants nothing there."""
     merged = dict(base)
     for key, value in child.items():
         both = isinstance(merged.get(key), Mapping) and isinstance(value, Mapping)
