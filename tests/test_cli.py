@@ -141,7 +141,7 @@ def test_merge_writes_a_checkpoint_that_loads(recipe: Path, tmp_path: Path) -> N
     [
         ("training.num_candidatse=3", ["training.num_candidatse", "Did you mean `num_candidates`?"]),
         ("training.num_candidates=1000", ["num_candidates = 1000", "vocabulary of 100"]),
-        ("prompts.path=nowhere.jsonl", ["nowhere.jsonl", "prompt file or folder here, or a Hub dataset id"]),
+        ("prompts.path=nowhere.jsonl", ["prompts: nowhere.jsonl does not exist", "Give a file, a folder, or"]),
         ("student=nowhere", ["the student", "nowhere", "Check the path or Hub id"]),
         ("peft={rank: 4}", ["peft", "LoraConfig"]),
     ],

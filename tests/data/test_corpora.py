@@ -201,10 +201,54 @@ def test_a_struct_that_is_null_has_no_parent(tmp_path):
     assert [row.parent for row in read_pool("pools.x", source).rows] == ["p", None]
 
 
-def test_a_folder_with_the_files_of_several_splits_is_refused(tmp_path):
-    for name in ("train-00000-of-00002", "train-00001-of-00002"):
+def texts(path, **fields):
+    return [row.text for row in read_pool("pools.x", Source(path=str(path), **fields)).rows]
+
+
+def test_split_chooses_among_the_files_of_a_folder(tmp_path):
+    for name in ("train-00001-of-00002", "train-00000-of-00002", "test-00000-of-00001"):
         pools.write_jsonl(tmp_path / f"{name}.jsonl", [{"prompt": name}])
-    assert len(read_pool("pools.x", Source(path=str(tmp_path))).rows) == 2
-    pools.write_jsonl(tmp_path / "test-00000-of-00001.jsonl", [{"prompt": "of the test"}])
-    with pytest.raises(ValueError, match=r"several splits \(test, train\)"):
-        read_pool("pools.x", Source(path=str(tmp_path)))
+    assert texts(tmp_path, split="train") == ["train-00000-of-00002", "train-00001-of-00002"]
+    assert texts(tmp_path, split="test") == ["test-00000-of-00001"]
+    with pytest.raises(ValueError, match=r"pools.x: folder .* no file of split 'dev', only of test, train"):
+        texts(tmp_path, split="dev")
+    with pytest.raises(ValueError, match=r"several splits \(test, train\)\. Choose one: set `split`"):
+        texts(tmp_path)
+    for shard in tmp_path.glob("train-*"):
+        shard.unlink()
+    assert texts(tmp_path) == ["test-00000-of-00001"]
+
+
+def test_files_chooses_inside_a_folder(tmp_path):
+    for name in ("mix/train", "mix/more", "sft/train"):
+        pools.write_jsonl(tmp_path / f"{name}.jsonl", [{"prompt": name}])
+    pools.write_jsonl(tmp_path / "notes.jsonl", [{"prompt": "not asked for"}])
+    assert texts(tmp_path, files="mix/train.jsonl") == ["mix/train"]
+    assert texts(tmp_path, files="mix/*.jsonl") == ["mix/more", "mix/train"]
+    assert texts(tmp_path, files="**/train.jsonl") == ["mix/train", "sft/train"]
+
+
+def test_subset_is_a_folder_inside_a_folder_and_a_file_has_none(tmp_path):
+    pools.write_jsonl(tmp_path / "main" / "test.jsonl", [{"prompt": "main"}])
+    pools.write_jsonl(tmp_path / "socratic" / "test.jsonl", [{"prompt": "socratic"}])
+    assert texts(tmp_path, subset="main", split="test") == ["main"]
+    assert texts(tmp_path / "main" / "test.jsonl", subset="main") == ["main"]
+    with pytest.raises(ValueError, match=r"pools.x.subset = 'full': there is no folder .*full.*pools.x.subset=null"):
+        texts(tmp_path, subset="full")
+
+
+@pytest.mark.parametrize(
+    ("path", "files", "words"),
+    [
+        ("folder", "mix/test.jsonl", "pools.x.files = 'mix/test.jsonl': no file of .*folder matches"),
+        ("folder", "/mix/*.jsonl", "pools.x.files = '/mix/\\*.jsonl' is no pattern"),
+        ("folder", "mix/*", r"files of one kind .* has \.jsonl, \.txt"),
+        ("folder", "mix/*.txt", r"files of one kind .* has \.txt"),
+        ("folder/mix/train.jsonl", "mix/*", "train.jsonl is a file. Write pools.x.files=null, or give the folder"),
+    ],
+)
+def test_files_that_choose_nothing_are_named(tmp_path, path, files, words):
+    pools.write_jsonl(tmp_path / "folder" / "mix" / "train.jsonl", [{"prompt": "a"}])
+    (tmp_path / "folder" / "mix" / "b.txt").write_text("b")
+    with pytest.raises(ValueError, match=words):
+        texts(tmp_path / path, files=files)

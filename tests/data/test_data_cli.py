@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from data import pools
@@ -189,3 +191,41 @@ def test_decontaminate_names_what_it_cannot_do_and_writes_nothing(tmp_path, monk
     )
     assert words in said
     assert [path.name for path in tmp_path.iterdir()] == ["pool.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "against", "words"),
+    [
+        (
+            "pool.jsonl",
+            "eval.jsonl",
+            "no column 'prompt'; there is problem. Name the right one: --against eval.jsonl:COLUMN.",
+        ),
+        ("eval.jsonl", "pool.jsonl:question", "no column 'question'; there is problem. Name the right one: --column"),
+        ("nobody/nothing", "eval.jsonl:problem", "give its files: trustmopd data decontaminate FILE."),
+        ("pool.jsonl", "nobody/nothing:problem", "give its files: --against FILE:COLUMN."),
+    ],
+)
+def test_decontaminate_gives_remedies_that_it_understands(tmp_path, monkeypatch, candidates, against, words):
+    monkeypatch.chdir(tmp_path)
+    pools.write_jsonl(tmp_path / "pool.jsonl", pools.mathematics(3))
+    pools.write_jsonl(tmp_path / "eval.jsonl", [{"problem": "What is nine?"}])
+    said = run("decontaminate", candidates, "--column", "question", "--against", against, "--out", "k.jsonl", code=1)
+    assert words in said and ".path=" not in said
+
+
+def test_build_says_where_a_column_is_named(tmp_path):
+    said = run("build", pools.small(tmp_path), "pools.math.columns.prompt=problem", code=1)
+    assert "Name the right one in pools.math.columns or pools.math.where." in said and "--column" not in said
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_an_error_does_not_tell_the_terminal_what_a_file_says(tmp_path, kind):
+    row = {"\x1b[2Jevil\x9b": "a\x07"}
+    path = pools.write_jsonl(tmp_path / "set.jsonl", [row])
+    if kind == "parquet":
+        path = tmp_path / "set.parquet"
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    for arguments in (["show", path], ["decontaminate", path, "--against", path, "--out", tmp_path / "k.jsonl"]):
+        said = run(*arguments, code=1)
+        assert "there is \\x1b[2Jevil\\x9b" in said and "\x1b" not in said and "\x9b" not in said

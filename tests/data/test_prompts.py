@@ -66,15 +66,60 @@ def test_the_files_of_a_folder_are_read_in_the_order_of_their_names(prompts, tmp
     assert load_prompts(tmp_path)["id"][:] == prompts["id"][:]
 
 
-def test_a_folder_of_both_kinds_of_file_is_read_whole_or_refused(prompts, tmp_path):
+def test_a_folder_of_both_kinds_of_file_is_refused(prompts, tmp_path):
     prompts.select(range(3)).to_parquet(str(tmp_path / "a.parquet"))
     write_jsonl(prompts.select(range(3, 6)), tmp_path / "b.jsonl")
-    try:
-        found = load_prompts(tmp_path)
-    except ValueError as error:
-        assert str(tmp_path) in str(error)
-    else:
-        assert found["id"][:] == prompts["id"][:]
+    with pytest.raises(ValueError, match=rf"{tmp_path} must give files of one kind .* has \.jsonl, \.parquet"):
+        load_prompts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["{}-00000-of-00001.jsonl", "{}.jsonl", "gsm8k_{}.jsonl", "gsm8k-{}-00000-of-00001.jsonl"]
+)
+def test_of_a_folder_with_several_splits_only_the_one_that_is_asked_for_is_read(prompts, tmp_path, name):
+    """A recipe with {path: folder, split: train} must not train on test rows."""
+    write_jsonl(prompts.select(range(4)), tmp_path / name.format("train"))
+    write_jsonl(prompts.select(range(4, 6)), tmp_path / name.format("test"))
+    assert load_prompts(tmp_path)["id"][:] == prompts["id"][:4]
+    assert load_prompts(tmp_path, split="test")["id"][:] == prompts["id"][4:]
+    with pytest.raises(ValueError, match=rf"{tmp_path} has no file of split 'validation', only of test, train"):
+        load_prompts(tmp_path, split="validation")
+    (tmp_path / name.format("train")).unlink()
+    with pytest.raises(ValueError, match="no file of split 'train', only of test"):
+        load_prompts(tmp_path)
+    assert len(load_prompts(tmp_path / name.format("test"))) == 2, "a file is read whole"
+
+
+def test_a_file_of_no_split_beside_files_of_one_is_refused(prompts, tmp_path):
+    for name in ("train.jsonl", "more.jsonl"):
+        write_jsonl(prompts, tmp_path / name)
+    with pytest.raises(ValueError, match=r"name their split \(train\), and more\.jsonl, which does not"):
+        load_prompts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("z.jsonl", b"", "z.jsonl is empty"),
+        ("z.jsonl", b"\n \n", "z.jsonl is empty"),
+        ("z.jsonl.gz", gzip.compress(b"", mtime=0), "z.jsonl.gz is empty"),
+        ("z.csv", b"", "z.csv is empty"),
+        ("z.parquet", b"", "z.parquet is empty"),
+        ("z.json", b"[]", "it has no rows"),
+        ("z.csv", b"prompt\n", "it has no rows"),
+    ],
+)
+def test_a_prompt_file_with_nothing_in_it_is_told_as_that(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"cannot read prompts from '.*{name}': {reason}\. It must be"):
+        load_prompts(tmp_path / name)
+
+
+def test_what_a_csv_file_calls_na_or_null_is_text(tmp_path):
+    (tmp_path / "a.csv").write_text("prompt,domain\nNA,math\nnull,\nNone,nan\n")
+    found = load_prompts(tmp_path / "a.csv")
+    assert found.to_dict() == {"prompt": ["NA", "null", "None"], "domain": ["math", "", "nan"]}
+    check_prompts(found)
 
 
 def test_a_split_of_a_stored_set_is_found_by_name(prompts, tmp_path):
@@ -88,7 +133,7 @@ def test_a_split_of_a_stored_set_is_found_by_name(prompts, tmp_path):
         ("set.txt", "a", ("set.txt", ".txt", ".parquet")),
         ("set.parquet", "PAR1 cut short", ("set.parquet", "cannot read")),
         ("set.jsonl", '{"prompt": "a"}\n{"pro', ("set.jsonl", "cannot read")),
-        ("empty/readme.md", "a", ("empty", "no .parquet or .jsonl")),
+        ("empty/readme.md", "a", ("empty", "holds no .jsonl, .json, .csv, .parquet file")),
     ],
 )
 def test_a_prompt_file_that_cannot_be_read_is_named(tmp_path, name, content, words):
@@ -106,7 +151,9 @@ def test_a_split_that_is_not_there_is_named(prompts, tmp_path):
 
 
 def test_a_set_that_is_nowhere_is_named():
-    with pytest.raises(ValueError, match=r"cannot read prompts from 'nobody/nothing'.*Hub dataset id"):
+    with pytest.raises(
+        ValueError, match=r"from 'nobody/nothing'.*Hub dataset id\..* built first: trustmopd data build"
+    ):
         load_prompts("nobody/nothing")
 
 

@@ -34,8 +34,55 @@ def test_all_comparison_sets_are_left_out_by_one_empty_mapping_and_a_full_card_s
     card, page = card_and_page(tmp_path / "out")
     assert list(card["comparison"]) == ["evaluation"] and card["comparison_left_out"] == []
     assert "Against 7 comparison texts (evaluation)" in page and "Left out" not in page
-    run("build", path, "comparison={}", "--overwrite")
-    assert card_and_page(tmp_path / "out")[0]["comparison"] == {}
+    said = run("build", path, "comparison={}", "--overwrite")
+    card, page = card_and_page(tmp_path / "out")
+    assert (card["comparison"], card["comparison_left_out"]) == ({}, ["evaluation"])
+    assert "Left out of the comparison: evaluation." in said and "Left out of the comparison: evaluation." in page
+
+
+def test_a_file_that_empties_the_comparison_it_inherits_names_what_it_left_out(tmp_path):
+    pools.small(tmp_path)
+    (tmp_path / "bare.yaml").write_text("extends: config.yaml\ncomparison: {}")
+    assert "Left out of the comparison: evaluation." in run("build", tmp_path / "bare.yaml")
+
+
+def test_a_comparison_of_ones_own_replaces_the_inherited_one(tmp_path):
+    path = pools.small(tmp_path)
+    mine = pools.write_jsonl(tmp_path / "mine.jsonl", [{"prompt": pools.mathematics(120)[50]["question"]}])
+    said = run("build", path, "comparison={}", f"comparison.mine.path={mine}")
+    card, _ = card_and_page(tmp_path / "out")
+    assert (list(card["comparison"]), card["comparison_left_out"]) == (["mine"], ["evaluation"])
+    assert card["decontamination"]["pools"]["math"]["cross_exact"] == 1
+    assert "Left out of the comparison: evaluation." in said
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (
+            "comparison.evalaution=null",
+            "comparison.evalaution = null: there is none of this name to leave out. Choose ",
+        ),
+        ("comparison.evalaution={}", "comparison.evalaution = {}: there is none of this name"),
+        (
+            "categories.maths=null",
+            "categories.maths = null: there is none of this name to leave out. Choose from math, ",
+        ),
+    ],
+)
+def test_leaving_out_what_is_not_there_is_refused_with_what_is(tmp_path, override, words):
+    said = run("build", pools.small(tmp_path), override, code=1)
+    assert words in said and ("evaluation." in said or "math, code, if, math-if, math-code." in said)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_category_is_dropped_by_its_name(tmp_path):
+    said = run("build", pools.small(tmp_path), "categories.math-if=null", "categories.if=null")
+    assert "Built 45 prompts: 20 math, 15 code, 10 math-code." in said
+    card, _ = card_and_page(tmp_path / "out")
+    assert list(card["categories"]) == ["math", "code", "math-code"] and list(card["sources"]) == ["math", "code"]
+    dropped = [f"categories.{name}=null" for name in ("math", "code", "if", "math-if", "math-code")]
+    assert "categories = {}: it is empty" in run("build", pools.small(tmp_path), *dropped, code=1)
 
 
 def test_a_filter_of_a_config_is_dropped_by_an_empty_mapping(tmp_path):

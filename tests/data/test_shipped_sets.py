@@ -6,6 +6,8 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from data import pools
 
@@ -14,6 +16,7 @@ from trustmopd.data.build import build
 from trustmopd.data.card import write_prompt_set
 from trustmopd.data.compose import DERIVATION
 from trustmopd.data.config import load_config
+from trustmopd.data.corpora import read_pool
 from trustmopd.recipe import load_recipe
 
 CONFIGS = Path(__file__).parents[2] / "recipes" / "data"
@@ -31,7 +34,8 @@ def released(category, count):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Every source of the shipped configs as a file, a little larger than what the sets take."""
+    """Every source of the shipped configs as a file, a little larger than what the sets take; that of which they take
+    one file as the folder that holds it."""
     folder = tmp_path_factory.mktemp("upstream")
     rng = random.Random(0)
     open_mopd = []
@@ -53,14 +57,16 @@ def files(tmp_path_factory):
     ]
     evaluation = [row | {"question_content": row["text"], "question_concat": row["text"]} for row in evaluation]
     evaluation[0] |= {"problem": pools.mathematics(1, high=120)[0]["question"]}  # found in DeepMath
+    (folder / "Open-MOPD-Data" / "rl_prompt_mix").mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(open_mopd), folder / "Open-MOPD-Data" / "rl_prompt_mix" / "train.parquet")
     stored = {
-        "BytedTsinghua-SIA/Open-MOPD-Data": open_mopd,
         "Sunshine279/TrustMOPD-MultiCap": multicap,
         "zwhe99/DeepMath-103K": pools.mathematics(6000, high=120),
         "KodCode/KodCode-V1": pools.code(7500, high=120),
         "allenai/tulu-3-sft-personas-instruction-following": pools.instructions(11000, low=6, high=90),
     }  # fmt: skip
     paths = {hub: pools.write_jsonl(folder / f"{hub.split('/')[1]}.jsonl", rows) for hub, rows in stored.items()}
+    paths["BytedTsinghua-SIA/Open-MOPD-Data"] = str(folder / "Open-MOPD-Data")
     return paths, pools.write_jsonl(folder / "evaluation.jsonl", evaluation), folder
 
 
@@ -199,6 +205,15 @@ def test_the_page_about_prompt_sets_lists_each_shipped_one_and_its_example_loads
     (tmp_path / "config.yaml").write_text(PAGE.split("```yaml\n")[2].split("```")[0], encoding="utf-8")
     config = load_config(tmp_path / "config.yaml")
     assert list(config.categories) == ["math", "math-if", "math-code"]
+
+
+def test_a_set_that_another_is_made_from_is_built_first_and_not_sought_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = load_config(CONFIGS / "transfer-singlecap.yaml")
+    with pytest.raises(
+        FileNotFoundError, match=r"\./data/singlecap does not exist.* built first: trustmopd data build"
+    ):
+        read_pool("pools.default-math", config.pools["default-math"])
 
 
 def test_the_recipes_find_the_sets_where_the_configs_put_them():

@@ -1,6 +1,7 @@
 """What all verbs share: the app, the console, and errors that a person can act on."""
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -37,13 +38,18 @@ def errors(again: str | None = None, kept: str | None = "whole checkpoints") -> 
     except (ValueError, OSError, FloatingPointError) as error:
         if os.environ.get("TRUSTMOPD_TRACEBACK"):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         raise typer.Exit(1) from None
     finally:
         warnings.formatwarning = formatted
 
 
+def printable(text: str) -> str:
+    """Without what would command the terminal: names and values in files are other people's."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: ascii(found[0])[1:-1], text)
+
+
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    return f"warning: {message}\n"
+    return f"warning: {printable(str(message))}\n"

@@ -1,6 +1,5 @@
 """The verbs of prompt sets: data build, data decontaminate, data show."""
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +7,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from trustmopd.cli.common import app, console, errors
+from trustmopd.cli.common import app, console, errors, printable
 from trustmopd.tables import TextTable
 
 data = typer.Typer(no_args_is_help=True, help="Prompt sets: build, screen, look at them.")
@@ -62,7 +61,9 @@ def decontaminate(
     parent: Annotated[
         str | None, typer.Option(help="Column of the texts that candidates were made from.", show_default=False)
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of sources on the Hub.")] = "train",
+    split: Annotated[
+        str | None, typer.Option(help="Split to read of folders and on the Hub (there: train).", show_default=False)
+    ] = None,
     ngram: Annotated[int, typer.Option(help="Words in an n-gram.")] = 5,
     threshold: Annotated[float, typer.Option(help="Jaccard similarity from which two texts match.")] = 0.8,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it is there already.")] = False,
@@ -94,7 +95,7 @@ def show(
     path: Annotated[str, typer.Argument(help="A prompt set: file, folder or Hub id.", show_default=False)],
     column: Annotated[str, typer.Option(help="Column of the prompts.")] = "prompt",
     examples: Annotated[int, typer.Option(min=0, help="Prompts to print of each category.")] = 1,
-    split: Annotated[str, typer.Option(help="Split of a stored or Hub dataset.")] = "train",
+    split: Annotated[str, typer.Option(help="Split to read, where there are several.")] = "train",
 ) -> None:
     """Counts, lengths and examples of a prompt set, by category."""
     with errors(kept=_KEPT):
@@ -111,7 +112,7 @@ def show(
 
 def _plain(text: str) -> Text:
     """As it is: no markup, no :emoji:, and nothing that commands the terminal."""
-    return Text(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: ascii(found[0])[1:-1], text))
+    return Text(printable(text))
 
 
 def _print(table: TextTable, title: str) -> None:

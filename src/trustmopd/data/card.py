@@ -56,7 +56,7 @@ def check_output(config: DataConfig, *, overwrite: bool = False) -> None:
     named = [(f"pools.{name}", config.pools[name]) for name in config.used_pools]
     named += [(f"comparison.{name}", source) for name, source in config.compared.items()]
     for name, source in named:
-        for file in local_files(source.path, name):
+        for file in local_files(source, name):
             if file.resolve().is_relative_to(output):
                 raise ValueError(
                     f"{name} is read from {file}, inside the output {config.output}. Choose another output."

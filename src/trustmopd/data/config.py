@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from trustmopd.recipe import REASONS, RecipeError, read_fields
+from trustmopd.recipe import REASONS, Fields, RecipeError, combine, read_layers
 
 Text = Annotated[str, Field(min_length=1)]
 Folder = Annotated[Path, Field(strict=False), PlainSerializer(Path.as_posix)]
@@ -47,10 +47,10 @@ class Source(_Section):
     """A pool: a Hub dataset, a file (JSON, JSON Lines, Parquet, CSV) or a folder of files of one kind."""
 
     path: Annotated[Text, Field(description="Give a Hub id, a file or a folder.")]
-    subset: Annotated[Text | None, Field(description="Give the name of a configuration on the Hub.")] = None
-    split: Annotated[Text, Field(description="Give the name of a split on the Hub.")] = "train"
+    subset: Annotated[Text | None, Field(description="Give a configuration, or a folder inside the path.")] = None
+    split: Annotated[Text | None, Field(description="Give the name of a split.")] = None  # null: train on the Hub
     revision: Annotated[Text | None, Field(description="Give a branch, a tag or a commit on the Hub.")] = None
-    files: Annotated[Text | None, Field(description="Give a file, or a pattern, inside the Hub dataset.")] = None
+    files: Annotated[Text | None, Field(description="Give a file, or a pattern, inside the dataset.")] = None
     licence: Annotated[Text | None, Field(description="Give the licence; the card states it.")] = None
     columns: Annotated[Columns, Field(description="Write {prompt: question}.")] = Columns()
     where: Annotated[
@@ -126,7 +126,7 @@ class DataConfig(_Section):
     pools: Annotated[dict[Text, Source], Field(min_length=1, description="Write {math: {path: ...}}.")]
     categories: Annotated[
         dict[Annotated[Text, AfterValidator(_no_slash)], Category],
-        Field(min_length=1, description="Write {math: {pool: math, ...}}."),
+        Field(min_length=1, description="Write {math: {pool: math, ...}}; {math: null} drops one."),
     ]
     comparison: Annotated[
         dict[Text, Annotated[Source | None, BeforeValidator(_none_if_empty)]],
@@ -179,10 +179,34 @@ class DataConfig(_Section):
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> DataConfig:
+    files, changes = read_layers(path, overrides)
     try:
-        return DataConfig.model_validate(read_fields(path, overrides))
+        return DataConfig.model_validate(_without_dropped(combine(files, changes), [*files, *changes], path))
     except ValidationError as error:
         raise RecipeError("\n".join(f"{path}: {_explain(each)}" for each in error.errors(include_url=False))) from None
+
+
+def _without_dropped(fields: Fields, layers: Sequence[Fields], path: str | Path) -> Fields:
+    """A null drops the category, or leaves out the comparison set, that a file gave; `comparison={}` leaves out all of
+    them. What is left out stays there as null: the card names it."""
+    for section in ("categories", "comparison"):
+        given = fields.get(section)
+        if not isinstance(given, dict):
+            continue  # missing, or a slip that is told below
+        there = [layer[section] for layer in layers if isinstance(layer.get(section), dict)]
+        known = dict.fromkeys(name for each in there for name, value in each.items() if value)
+        for name, value in given.items():
+            if value in (None, {}) and name not in known:
+                raise RecipeError(
+                    f"{path}: {section}.{name} = {'null' if value is None else value}: there is none of this name to "
+                    f"leave out. Choose from {', '.join(map(str, known)) or 'none'}."
+                )
+        if section == "comparison":
+            given = dict.fromkeys(known) | given
+        else:
+            given = {name: value for name, value in given.items() if value is not None}
+        fields = fields | {section: given}
+    return fields
 
 
 _REMEDY = {

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from trustmopd.data.config import Source
 from trustmopd.data.ngrams import words_of
-from trustmopd.data.records import file_sha256, kind_of, local_files, no_column, read_records
+from trustmopd.data.records import NoColumn, column_remedy, file_sha256, kind_of, local_files, no_column, read_records
 
 Messages = list[dict[str, str]]
 
@@ -51,6 +51,13 @@ class Pool:
 def read_pool(name: str, source: Source, *, answered: bool = True, progress: bool = False) -> Pool:
     """Every row of a source, checked. `name` is what errors call it, such as pools.math; `answered` lets conversations
     end with the assistant, which is well for what is compared and not for what a student is to answer."""
+    try:
+        return _read_pool(name, source, answered, progress)
+    except NoColumn as error:
+        raise ValueError(f"{error} {column_remedy(name)}") from None
+
+
+def _read_pool(name: str, source: Source, answered: bool, progress: bool) -> Pool:
     columns = source.columns
     wanted = [*columns.model_dump(exclude_none=True).values(), *source.where]
     rows: list[Row] = []
@@ -58,7 +65,7 @@ def read_pool(name: str, source: Source, *, answered: bool = True, progress: boo
     digest = hashlib.sha256()
     number = -1
     records = read_records(source, name, wanted)
-    text = any(kind_of(file) == ".csv" for file in local_files(source.path, name))
+    text = any(kind_of(file) == ".csv" for file in local_files(source, name))
     for number, (where, record) in enumerate(tqdm(records, desc=f"reading {name}", disable=not progress)):
         where = f"{name}: {where}"
         if not all(_is_one_of(_at(record, column, where), value, text) for column, value in source.where.items()):
@@ -81,7 +88,7 @@ def read_pool(name: str, source: Source, *, answered: bool = True, progress: boo
     if not rows:
         found = f"none of its {number + 1} rows has {source.where}" if number >= 0 else "it is empty"
         raise ValueError(f"{name}: {source.path} gives no prompt: {found}. Check path, split and `where`.")
-    return Pool(rows, number + 1, digest.hexdigest(), {str(f): file_sha256(f) for f in local_files(source.path, name)})
+    return Pool(rows, number + 1, digest.hexdigest(), {str(f): file_sha256(f) for f in local_files(source, name)})
 
 
 def _row(record: dict[str, Any], source: Source, source_id: str, where: str) -> Row:
@@ -193,7 +200,7 @@ def _at(record: dict[str, Any], column: str, where: str) -> Any:
         elif value is None and part != column.split(".")[0]:
             return None  # a struct that is null has null fields
         else:
-            raise ValueError(no_column(where, column, list(value) if isinstance(value, dict) else [repr(value)[:80]]))
+            raise NoColumn(no_column(where, column, list(value) if isinstance(value, dict) else [repr(value)[:80]]))
     return value
 
 

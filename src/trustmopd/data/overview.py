@@ -31,7 +31,7 @@ def overview(path: str, *, column: str = "prompt", split: str = "train", example
     has them, else domains."""
     dataset = _with_prompts(load_prompts(path, split), column, path)
     check_prompts(dataset)
-    card = card_of(path) or {}
+    card = card_of(path, split) or {}
     words: dict[str, list[int]] = defaultdict(list)
     constraints: dict[str, Counter[int]] = defaultdict(Counter)
     shown: dict[str, list[str]] = defaultdict(list)
@@ -66,7 +66,7 @@ def _with_prompts(dataset: Dataset, column: str, path: str) -> Dataset:
     if column not in dataset.column_names and column.split(".")[0] in dataset.column_names:
         dataset = dataset.flatten()  # a field of a struct becomes a column of its dotted name
     if column not in dataset.column_names:
-        raise ValueError(no_column(path, column, dataset.column_names))
+        raise ValueError(f"{no_column(path, column, dataset.column_names)} Name the right one: --column.")
     if column == "prompt":
         return dataset
     others = [name for name in dataset.column_names if name != "prompt"]

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import datasets
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, load_dataset, load_from_disk
 
-from trustmopd.data.records import READABLE, file_sha256, kind_of
+from trustmopd.data.config import Source
+from trustmopd.data.records import file_sha256, kind_of, local_files, unpacked
 from trustmopd.files import read_json
 
 #: The columns of a set that `data build` wrote.
@@ -34,55 +36,54 @@ _READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "c
 
 def load_prompts(path: str | Path, split: str = "train") -> Dataset:
     """A Hub id, a file (Parquet, JSON, JSON Lines, CSV), a folder of such files, or what `Dataset.save_to_disk`
-    wrote."""
+    wrote. Of a folder whose files name their split, those of `split`; a file is read whole."""
+    files = _files(path, split)
     try:
-        if _is_stored(Path(path)):
+        if files:
+            return _load(files)
+        if _is_stored(path):
             stored = load_from_disk(str(path))
             return stored[split] if isinstance(stored, DatasetDict) else stored
-        if files := _files(Path(path)):
-            return _load(files)
         return load_dataset(str(path), split=split)
     except Exception as error:  # datasets raises a different class for each of its readers and for the Hub
-        if type(error) is ValueError:  # ours, below; pyarrow's are subclasses, and do not name the file
-            raise
         # datasets says "an error occurred while generating the dataset"; why is in the cause
         reason = ": ".join(str(each).strip().split("\n")[0] for each in (error, error.__cause__) if each)
+        if "corresponds to no data" in reason:
+            reason = "it has no rows"
+        first = "" if files else " Sets of recipes/data are built first: trustmopd data build CONFIG.yaml."
         raise ValueError(
             f"cannot read prompts from {str(path)!r}: {reason}. It must be a prompt file or folder here, or a Hub "
-            "dataset id."
+            f"dataset id.{first}"
         ) from error
 
 
-def card_of(path: str | Path) -> dict[str, Any] | None:
+def card_of(path: str | Path, split: str = "train") -> dict[str, Any] | None:
     """The card of a set that is still as `data build` wrote it."""
-    files = [] if _is_stored(Path(path)) else _files(Path(path))
+    files = _files(path, split)
     return _card_beside(files) if files else None
 
 
-def _is_stored(path: Path) -> bool:
-    return any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
+def _is_stored(path: str | Path) -> bool:
+    return any((Path(path) / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
 
 
-def _files(path: Path) -> list[Path]:
-    """The files of a prompt set; none if the path is not here."""
-    if path.is_file():
-        if kind_of(path) not in _READERS:
-            raise ValueError(f"prompt file {path} ends in {path.suffix!r}; {READABLE}")
-        return [path]
-    if not path.is_dir():
-        return []
-    files = sorted(file for file in path.iterdir() if kind_of(file) in (".parquet", ".jsonl"))
-    if not files:
-        raise ValueError(f"prompt folder {path} holds no .parquet or .jsonl file. Point to a prompt set or its file.")
-    return files
+def _files(path: str | Path, split: str) -> list[Path]:
+    """The files of a prompt set; none if it is on the Hub, or if datasets stored it in its own way."""
+    return [] if _is_stored(path) else local_files(Source.model_construct(path=str(path), split=split), "prompts")
 
 
 def _load(files: list[Path]) -> Dataset:
     """Types are read from the first 10 MB of JSON, where a column may yet be empty: what we wrote has our types."""
-    features = Features.from_arrow_schema(SCHEMA) if _card_beside(files) else None
-    names = [str(file) for file in files]
+    for file in files:
+        with unpacked(file) as opened:
+            if not any(part.strip() for part in iter(partial(opened.read, 2**16), b"")):
+                raise ValueError(f"{file.name} is empty")
+    kind = _READERS[kind_of(files[0])]
+    options: dict[str, Any] = {"features": Features.from_arrow_schema(SCHEMA) if _card_beside(files) else None}
+    if kind == "csv":
+        options["keep_default_na"] = False  # "NA" and "null" are text, here as in a pool
     with _no_bars():
-        return load_dataset(_READERS[kind_of(files[0])], data_files=names, split="train", features=features)
+        return load_dataset(kind, data_files=[str(file) for file in files], split="train", **options)
 
 
 @contextmanager

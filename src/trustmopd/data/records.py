@@ -17,9 +17,14 @@ import pyarrow.parquet as pq
 
 from trustmopd.data.config import Source
 
-_SHARD = re.compile(r"(\w+)-\d{5}-of-\d{5}[.-]")  # train-00000-of-00002.parquet, as the Hub names them
+#: How a file names its split: train-00000-of-00002.parquet, as on the Hub, train.jsonl, gsm8k_test.csv.
+_SPLIT = re.compile(r"(\w+)-\d{5}-of-\d{5}[.-]|(?:^|[-_.])(train|validation|valid|val|dev|test)\.", re.IGNORECASE)
 READABLE = "it must be .jsonl, .json or .csv, plain or gzipped (.jsonl.gz), or .parquet. Unpack or convert it."
 Record = tuple[str, dict[str, Any]]  # where it stands, for messages; and what it holds
+
+
+class NoColumn(ValueError):
+    """A column that is not there. The remedy is added by who knows where columns are named."""
 
 
 def kind_of(path: Path) -> str:
@@ -28,54 +33,111 @@ def kind_of(path: Path) -> str:
     return inner if inner in (".jsonl", ".json", ".csv") else path.suffix
 
 
-def local_files(path: str, name: str) -> list[Path]:
-    """The files that a path means; none if it is a Hub id."""
-    local = Path(path)
-    if local.is_file():
-        if kind_of(local) not in _READERS:
-            raise ValueError(f"{name}: {path} ends in {local.suffix!r}; {READABLE}")
-        return [local]
+def local_files(source: Source, name: str) -> list[Path]:
+    """The files that a source means; none if it is a Hub dataset. A file is read whole, whatever its split."""
+    local = Path(source.path)
     if local.is_dir():
-        there = sorted(file for file in local.iterdir() if kind_of(file) in _READERS)
+        return _in_folder(local, source, name)
+    if local.is_file():
+        if source.files:
+            raise ValueError(
+                f"{name}.files = {source.files!r} chooses inside a folder or a Hub dataset, and {local} is a file. "
+                f"Write {name}.files=null, or give the folder."
+            )
+        if kind_of(local) not in _READERS:
+            raise ValueError(f"{name}: {local} ends in {local.suffix!r}; {READABLE}")
+        return [local]
+    if kind_of(local) in _READERS or local.is_absolute() or source.path.startswith("."):
+        first = "" if kind_of(local) in _READERS else " A prompt set is built first: trustmopd data build CONFIG.yaml."
+        raise FileNotFoundError(
+            f"{name}: {source.path} does not exist. Give a file, a folder, or the id of a Hub dataset.{first}"
+        )
+    return []
+
+
+def _in_folder(folder: Path, source: Source, name: str) -> list[Path]:
+    """`files`, `subset` and `split` choose as they do on the Hub; a subset is a folder inside."""
+    if source.files:
+        files = _matching(folder, source.files, name)
+    else:
+        folder = folder / (source.subset or "")
+        if not folder.is_dir():
+            raise ValueError(
+                f"{name}.subset = {source.subset!r}: there is no folder {folder}. Write {name}.subset=null to read "
+                f"what lies in {source.path} itself."
+            )
+        there = sorted(file for file in folder.iterdir() if kind_of(file) in _READERS)
         # A prompt set's card is JSON beside its prompts: .json and .csv files count where there are no others.
         files = [file for file in there if kind_of(file) in (".parquet", ".jsonl")] or there
-        splits = {shard[1] for file in files if (shard := _SHARD.match(file.name))}
-        if len(splits) > 1:
+        if not files:
             raise ValueError(
-                f"{name}: folder {path} holds files of several splits ({', '.join(sorted(splits))}), and `split` "
-                "chooses among those of the Hub alone. Move those of one split into a folder of their own."
+                f"{name}: folder {folder} holds no {', '.join(_READERS)} file. Give the folder or the file of the rows."
             )
-        kinds = sorted({kind_of(file) for file in files})
-        if len(kinds) != 1:
-            found = ", ".join(kinds) or "none"
-            raise ValueError(f"{name}: folder {path} must hold files of one kind ({', '.join(_READERS)}), has {found}.")
+        files = _of_split(files, source.split, f"{name}: folder {folder}")
+    kinds = sorted({kind_of(file) for file in files})
+    if len(kinds) > 1 or kinds[0] not in _READERS:
+        readable, found = ", ".join(_READERS), ", ".join(kinds)
+        raise ValueError(f"{name}: folder {folder} must give files of one kind ({readable}), has {found}. Give a file.")
+    return files
+
+
+def _matching(folder: Path, pattern: str, name: str) -> list[Path]:
+    try:
+        files = sorted(file for file in folder.glob(pattern) if file.is_file())
+    except (ValueError, NotImplementedError) as error:
+        raise ValueError(f"{name}.files = {pattern!r} is no pattern inside {folder}: {error}.") from None
+    if not files:
+        raise ValueError(f"{name}.files = {pattern!r}: no file of {folder} matches. Mend the pattern, or write null.")
+    return files
+
+
+def _of_split(files: list[Path], split: str | None, where: str) -> list[Path]:
+    """Those of one split, where files name theirs: nobody should train on test rows that lie in the same folder, or
+    compare with the train rows alone because no split was named."""
+    named = {file: found[1] or found[2] for file in files if (found := _SPLIT.search(file.name))}
+    if not named:
         return files
-    if kind_of(local) in _READERS or local.is_absolute() or path.startswith("."):
-        raise FileNotFoundError(f"{name}: {path} does not exist. Give a file, a folder, or the id of a Hub dataset.")
-    return []
+    splits = ", ".join(sorted(set(named.values())))
+    if others := [file.name for file in files if file not in named]:
+        raise ValueError(
+            f"{where} has files that name their split ({splits}), and {others[0]}, which does not. Move it elsewhere, "
+            "or give a file instead of the folder."
+        )
+    if split is None:
+        if len(set(named.values())) > 1:
+            raise ValueError(f"{where} has files of several splits ({splits}). Choose one: set `split`.")
+        return files
+    chosen = [file for file, its in named.items() if its.casefold() == split.casefold()]
+    if not chosen:
+        raise ValueError(
+            f"{where} has no file of split {split!r}, only of {splits}. Choose another split, or give a file instead "
+            "of the folder."
+        )
+    return chosen
 
 
 def read_records(source: Source, name: str, columns: Sequence[str] | None = None) -> Iterator[Record]:
     """Rows as they are, each with its place. Of columnar sources only `columns` are read: some hold gigabytes of
     solutions beside the prompts."""
-    files = local_files(source.path, name)
+    files = local_files(source, name)
     for file in files:
         try:
             yield from _READERS[kind_of(file)](file, columns)
         # pyarrow's are among these, and do not name the file; the last two are those of damaged gzip files
         except (OSError, ValueError, csv.Error, EOFError, zlib.error) as error:
-            named = type(error) is ValueError and str(file) in str(error)
-            raise ValueError(f"{name}: {error}" if named else f"{name}: {file} cannot be read: {error}.") from None
+            if type(error) in (ValueError, NoColumn) and str(file) in str(error):
+                raise type(error)(f"{name}: {error}") from None
+            raise ValueError(f"{name}: {file} cannot be read: {error}.") from None
     if not files:
         yield from _hub(source, name, columns)
 
 
-def _open(path: Path) -> io.BufferedIOBase:
+def unpacked(path: Path) -> io.BufferedIOBase:
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def _jsonl(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
-    with _open(path) as file:
+    with unpacked(path) as file:
         for number, raw in enumerate(file, start=1):
             where = f"{path}, line {number}"
             if raw.strip():
@@ -83,7 +145,7 @@ def _jsonl(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
 
 
 def _json(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
-    with _open(path) as file:
+    with unpacked(path) as file:
         rows = _json_value(_decode(file.read(), str(path)), str(path))
     if not isinstance(rows, list):
         raise ValueError(f"{path} holds {type(rows).__name__}, not a list of rows. Give [{{…}}, …], or JSON Lines.")
@@ -94,7 +156,7 @@ def _json(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
 
 def _csv(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
     csv.field_size_limit(2**31 - 1)  # of the whole process; a prompt may be longer than the 131,072 characters it has
-    with _open(path) as file:
+    with unpacked(path) as file:
         reader = csv.DictReader(io.StringIO(_decode(file.read(), str(path)), newline=""))
     repeated = [column for column, times in Counter(reader.fieldnames or ()).items() if times > 1]
     if repeated:
@@ -136,14 +198,13 @@ def _hub(source: Source, name: str, columns: Sequence[str] | None) -> Iterator[R
 
     try:
         dataset = load_dataset(
-            source.path, source.subset, data_files=source.files, split=source.split, revision=source.revision
+            source.path, source.subset, data_files=source.files, split=source.split or "train", revision=source.revision
         )
     except Exception as error:  # datasets raises another class for each reason
         reason = str(error).strip().split("\n")[0] or type(error).__name__
-        instead = f", or leave it out: {name}=null" if name.startswith("comparison.") else ""
         raise ValueError(
             f"{name}: {source.path!r} is no file or folder here, and cannot be read as a Hub dataset: {reason}. "
-            f"Without network, download it elsewhere and give its files: {name}.path=FILE{instead}."
+            f"Without network, download it elsewhere and give its files: {_path_remedy(name)}."
         ) from None
     where = f"Hub dataset {source.path}"
     for number, row in enumerate(dataset.select_columns(_top_level(columns, dataset.column_names, f"{name}: {where}"))):
@@ -156,13 +217,30 @@ def _top_level(columns: Sequence[str] | None, there: list[str], where: str) -> l
         return there
     for column in columns:
         if column not in there and column.split(".")[0] not in there:
-            raise ValueError(no_column(where, column, there))
+            raise NoColumn(no_column(where, column, there))
     return [name for name in there if any(name in (column, column.split(".")[0]) for column in columns)]
 
 
 def no_column(where: str, column: str, there: Sequence[str]) -> str:
-    remedy = "Name the right one: --column, or in a config `columns` and `where`."
-    return f"{where} has no column {column!r}; there is {', '.join(there)}. {remedy}"
+    return f"{where} has no column {column!r}; there is {', '.join(there)}."
+
+
+def column_remedy(name: str) -> str:
+    """Where the columns of a source are named: in a config, or at the command line."""
+    if name.startswith("--against"):
+        return f"Name the right one: {name}:COLUMN."
+    if name == "candidates":
+        return "Name the right one: --column, or --parent for parents."
+    return f"Name the right one in {name}.columns or {name}.where."
+
+
+def _path_remedy(name: str) -> str:
+    if name.startswith("--against"):
+        return "--against FILE:COLUMN"
+    if name == "candidates":
+        return "trustmopd data decontaminate FILE"
+    instead = f", or leave it out: {name}=null" if name.startswith("comparison.") else ""
+    return f"{name}.path=FILE{instead}"
 
 
 _READERS = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}

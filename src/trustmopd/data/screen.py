@@ -24,7 +24,7 @@ def screen_file(
     *,
     column: str = "prompt",
     parent: str | None = None,
-    split: str = "train",
+    split: str | None = None,
     ngram: int = 5,
     threshold: float = 0.8,
     overwrite: bool = False,
@@ -68,7 +68,7 @@ def screen_file(
     return found, write_json(listing, {"counts": found.counts, "removed": removed})
 
 
-def _comparison(against: str, split: str) -> Source:
+def _comparison(against: str, split: str | None) -> Source:
     """PATH or PATH:COLUMN. A path that is there is taken whole, should it have a colon itself."""
     path, colon, column = against.rpartition(":")
     if not colon or Path(against).exists():
@@ -79,7 +79,7 @@ def _comparison(against: str, split: str) -> Source:
 def _check_out(out: Path, listing: Path, inputs: dict[str, Source], overwrite: bool) -> None:
     if out.suffix not in (".jsonl", ".parquet"):
         raise ValueError(f"--out {out} ends in {out.suffix!r}; rows are written as .jsonl or .parquet.")
-    read = {file.resolve() for name, source in inputs.items() for file in local_files(source.path, name)}
+    read = {file.resolve() for name, source in inputs.items() for file in local_files(source, name)}
     for file in (out, listing):
         if file.resolve() in read:
             raise ValueError(f"{file} would be written, and is among the files that are read. Choose another --out.")
@@ -103,7 +103,7 @@ def _check_lines(source: Source) -> None:
 
 def _table(source: Source) -> pa.Table:
     """All rows, so that columns and their types do not hang on which are kept."""
-    files = local_files(source.path, "candidates")
+    files = local_files(source, "candidates")
     if files and all(file.suffix == ".parquet" for file in files):  # no detour through Python, which has other types
         try:
             return pa.concat_tables([pq.read_table(file) for file in files], promote_options="default")
