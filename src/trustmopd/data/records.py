@@ -34,16 +34,12 @@ def kind_of(path: Path) -> str:
 
 
 def local_files(source: Source, name: str) -> list[Path]:
-    """The files that a source means; none if it is a Hub dataset. A file is read whole, whatever its split."""
+    """The files that a source means; none if it is a Hub dataset. A file is read whole: `split`, `subset` and `files`
+    choose among several, and may stand in a config whose path was replaced by one's own file."""
     local = Path(source.path)
     if local.is_dir():
         return _in_folder(local, source, name)
     if local.is_file():
-        if source.files:
-            raise ValueError(
-                f"{name}.files = {source.files!r} chooses inside a folder or a Hub dataset, and {local} is a file. "
-                f"Write {name}.files=null, or give the folder."
-            )
         if kind_of(local) not in _READERS:
             raise ValueError(f"{name}: {local} ends in {local.suffix!r}; {READABLE}")
         return [local]
@@ -56,16 +52,11 @@ def local_files(source: Source, name: str) -> list[Path]:
 
 
 def _in_folder(folder: Path, source: Source, name: str) -> list[Path]:
-    """`files`, `subset` and `split` choose as they do on the Hub; a subset is a folder inside."""
+    """`files`, `subset` and `split` choose as they do on the Hub; a subset is a folder inside, where there is one."""
     if source.files:
         files = _matching(folder, source.files, name)
     else:
-        folder = folder / (source.subset or "")
-        if not folder.is_dir():
-            raise ValueError(
-                f"{name}.subset = {source.subset!r}: there is no folder {folder}. Write {name}.subset=null to read "
-                f"what lies in {source.path} itself."
-            )
+        folder = inner if (inner := folder / (source.subset or "")).is_dir() else folder
         there = sorted(file for file in folder.iterdir() if kind_of(file) in _READERS)
         # A prompt set's card is JSON beside its prompts: .json and .csv files count where there are no others.
         files = [file for file in there if kind_of(file) in (".parquet", ".jsonl")] or there
