@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from typing import Any
 
 import pytest
 from shared_data import real
@@ -22,6 +23,8 @@ pytest.importorskip("math_verify")
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{\boxed{5} or {\boxed{6}} }", "6"),
+        (r"\boxed{1} then \boxed{\boxed{2} metres}", "2"),
         (r"\boxed {5}", "5"),
         (r"\fbox{5}", "5"),
         (r"\boxed{3} and then \boxed{4", "3"),  # cut short: the last whole one
@@ -109,6 +112,36 @@ def test_an_integer_in_every_dress(answer: str, right: bool) -> None:
         ("0.18", r"18\%", True),
         ("18%", "18", True),  # the reference asks for a percentage
         ("2x", "2 xy", False),
+        ("1 - pq", "1", False),
+        ("1 - pq", "1 - ab", False),
+        ("1 - pq", "1-qp", True),
+        ("6", "6 xy", False),
+        ("6", "6 xyz", False),
+        ("6 xy", "6", False),
+        ("6 abc", "6", False),
+        ("1", "1 - ln x", False),
+        ("1", "1-abc", False),
+        ("18", "18 minus x", False),
+        ("18", "18 plus tax", False),
+        ("18", "18 times x", False),
+        ("18", "18 or x", False),
+        ("18", r"18 \text{ or } x", False),
+        ("18", "18 log theta", False),
+        ("18", "18 apples - pq", False),
+        ("18", "18 m/n", False),
+        ("18 minus x", "18 minus x", True),
+        ("18", "18-inch", True),
+        ("18", "18 boys and girls", True),
+        ("18", "18 of them", True),
+        ("18", "18 times as many", True),
+        ("12 oranges", "12", True),
+        ("18", "€18", True),
+        ("18", "18 £", True),
+        ("18", "18 °C", True),
+        ("18", "-€18", False),
+        ("3", "3 M&Ms", True),
+        ("3", r"3\text{ M\&Ms}", True),
+        ("3", r"3\text{ M}", False),
         ("123456789012345678901234567890", "123456789012345678901234567891", False),
     ],
 )
@@ -125,7 +158,7 @@ CHANGED = [
 UNITS = [
     *("", " dollars", " km", " m", " km/h", " cm^2", " degrees", " apples each", " dollars per dozen", " a day", "."),
     *(r"\text{ apples}", r"^\circ", r"\,\mathrm{cm}", r"\;\text{miles per hour}", r"\text{ cm}^2", r"\ \text{m}"),
-    *(r"\text{ dollars}.", " third graders"),
+    *(r"\text{ dollars}.", " third graders", r"\text{ N}", r"\,\mathrm{V}", "°", "€", " M&Ms"),
 ]
 
 
@@ -142,6 +175,52 @@ def test_a_percentage_is_its_number_where_one_is_asked_for() -> None:
         other = {**row, "prompt": "How many puppies have spots?"}
         assert grade_number(other, response).score == ("{35}" in response)
     assert grade_number(row, r"\boxed{36\%}").score == 0
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "response", "right"),
+    [
+        ("How many dozens of eggs are there?", "7", "There are 7 dozen.", True),
+        ("How many dozen eggs are there?", "7", r"\boxed{7\text{ dozens}}", True),
+        ("How many dozens of eggs are there?", "7", "There are 7.", True),
+        ("How many dozens of eggs are there?", "7", "There are 84 eggs.", False),
+        ("How many dozens of eggs are there?", "7", "There are 7 million.", False),
+        ("How many eggs are in the dozens of boxes?", "7", "There are 7 dozen.", False),
+        ("What is it worth, in thousands of dollars?", "7", "The answer is 7 thousand dollars", True),
+        ("What is it worth, in millions?", "0.5", r"\boxed{\frac{1}{2}\text{ million}}", True),
+    ],
+)
+def test_a_scale_may_be_said_where_it_is_asked_for(question: str, answer: str, response: str, right: bool) -> None:
+    assert grade_number({"prompt": question, "answer": answer}, response).score == right
+
+
+@pytest.mark.parametrize("grader", [grade_answer, grade_number])
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("The answer is 5 + 3 = 8.", "8"),
+        (r"The answer is \(5 + 3 = 8\).", "8"),
+        ("**Answer:** 12 * 5 = **60**", "60"),
+        ("The answer is 18 x 2 = 36", "36"),
+        ("The answer is 2 apples + 6 = 8 apples.", "8"),
+        ("The answer is 5 + 3.", "8"),
+        ("The answer is 70, because 71 = 70 + 1", "70"),
+        ("The answer is 70 since x = 3", "70"),
+        ("The answer is 70 (with x = 3).", "70"),
+        ("The answer is x = 18, as required.", "18"),
+        ("The answer is €18", "18"),
+    ],
+)
+def test_a_calculation_is_stated_by_its_result(grader: Any, response: str, answer: str) -> None:
+    for number in ("8", "60", "36", "70", "18", "5", "12", "2", "3", "71"):
+        assert grader({"answer": number}, response).score == (number == answer), number
+
+
+@pytest.mark.parametrize(
+    "said", ["about 18", "therefore 18", "that he has 18 eggs. It took 3 steps", "easy.\nHe has 18"]
+)
+def test_a_statement_that_begins_with_words_is_read_for_its_number(said: str) -> None:
+    assert grade_number({"answer": "18"}, f"He had 7. The answer is {said}.").score == 1
 
 
 def test_words_that_are_the_answer_are_not_taken_for_a_unit() -> None:
@@ -211,6 +290,7 @@ def adversarial(count: int) -> list[str]:
         r"\binom{10^9}{5 \cdot 10^8}",
         "=1 a" * 25_000,
         r"\text{" * 20_000 + "1" + "}" * 20_000,
+        r"\boxed{" * 20_000 + "1" + "}" * 20_000,
     ]
     noise = ["".join(draw.choice(atoms) for _ in range(draw.randint(1, 60))) for _ in range(count - len(fixed))]
     return fixed + noise

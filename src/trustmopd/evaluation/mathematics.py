@@ -10,7 +10,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from trustmopd.evaluation.benchmark import Grade, Unavailable
-from trustmopd.evaluation.quantities import NUMBER, as_latex, bare, number_of, with_its_words
+from trustmopd.evaluation.quantities import (
+    NUMBER,
+    PERCENT,
+    as_latex,
+    bare,
+    number_of,
+    scales_asked_for,
+    with_its_words,
+)
 from trustmopd.evaluation.rows import Row
 
 #: Seconds for one comparison: SymPy can be sent round in circles by a short string. With the start of a new process,
@@ -20,6 +28,10 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 
 _TOKEN = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\.|\{|\}", re.DOTALL)
 _STATEMENT = re.compile(r"\banswer\b[*\s]*(?:is|:|=)[*\s:=]*([^\n]{1,200})", re.IGNORECASE)
+#: Where what an answer is ends, and the reasons begin.
+_REASONS = re.compile(r"[,;.]\s|\s(?:because|since|as|where|when|if|so|but)\b|\s\([^()]*\)\W*$")
+_EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)")
+_CALCULATION = re.compile(r"\s*[-+*/×÷·^]\s*(?:[\d(\\]|[b-z]\b)|\s*x\s*\d")
 _threads = threading.local()
 
 
@@ -29,10 +41,15 @@ def grade_answer(row: Row, response: str) -> Grade:
 
 
 def grade_number(row: Row, response: str) -> Grade:
-    """As `grade_answer`, but without either the last number counts, as is the custom for word problems. What stands
-    before #### in the reference is working."""
-    given = last_boxed(response) or _statement(response)
-    prose = re.sub(r"(?<=[A-Za-z}])\^\{?[23]\}?", "", response)  # the 2 of cm^2 is no answer
+    """As `grade_answer`, but without either the last number counts, as is the custom for word problems, and so it does
+    where the statement begins with words ("is about 18"). What stands before #### in the reference is working."""
+    given, prose = last_boxed(response), response
+    if given is None and (said := _statement(response)):
+        if "\\" in said or not said[0].isalpha():
+            given = said
+        elif NUMBER.search(sentence := _REASONS.split(said)[0]):
+            prose = sentence
+    prose = re.sub(r"(?<=[A-Za-z}])\^\{?[23]\}?", "", prose)  # the 2 of cm^2 is no answer
     if given is None and (numbers := list(NUMBER.finditer(prose))):
         given = with_its_words(prose, numbers[-1])
     return _grade({**row, "answer": str(row["answer"]).rpartition("####")[2]}, given)
@@ -41,32 +58,35 @@ def grade_number(row: Row, response: str) -> Grade:
 def last_boxed(text: str) -> str | None:
     """What the last whole \\boxed{…} holds, braces matched; of nested boxes, the innermost."""
     opened: list[int | None] = []
-    found = None
+    begin = end = 0
     for token in _TOKEN.finditer(text):
         symbol = token[0]
         if symbol == "{":
             opened.append(None)
         elif symbol == "}":
             start = opened.pop() if opened else None
-            if start is not None:
-                found = text[start : token.start()]
+            if start is not None and start > begin:  # else the last one lies within
+                begin, end = start, token.start()
         elif symbol.endswith("{") and len(symbol) > 2:
             opened.append(token.end())
-    if found is None:
-        return None
-    return last_boxed(found) or found.strip() or None
+    return text[begin:end].strip() or None
 
 
-def equal(reference: str, answer: str, *, percent: bool = False) -> bool | None:
+def equal(reference: str, answer: str, *, asked: frozenset[str] = frozenset()) -> bool | None:
     """Whether two answers are the same; None if that could not be decided in time. 18% is 0.18, and where a percentage
-    is asked for (`percent`, or the reference has one) 18 too."""
-    percent = percent or "%" in reference
-    numbers = [number_of(text, percent) for text in (reference, answer)]
-    if None not in numbers:
-        return numbers[0] == numbers[1]
+    is asked for (by `asked`, or the reference has one) 18 too; the same holds for dozens and other scales."""
+    asked |= {PERCENT} if "%" in reference else frozenset()
+    literal = _compare(reference, answer, frozenset())
+    return _compare(reference, answer, asked) if asked and literal is False else literal
+
+
+def _compare(reference: str, answer: str, leave: frozenset[str]) -> bool | None:
+    expected, given = number_of(reference, leave, strict=True), number_of(answer, leave)
+    if expected is not None and given is not None:
+        return expected == given
     if not hasattr(_threads, "judge"):
         _threads.judge = _Judge()
-    return _threads.judge.ask(*(as_latex(text, percent) for text in (reference, answer)))
+    return _threads.judge.ask(as_latex(reference, leave, strict=True), as_latex(answer, leave))
 
 
 def ready() -> None:
@@ -77,20 +97,25 @@ def ready() -> None:
 def _grade(row: Row, given: str | None) -> Grade:
     if given is None:
         return Grade(0.0, {"extracted": None})
-    asked = str(row.get("prompt", "")).lower()
-    verdict = equal(str(row["answer"]), given, percent="percent" in asked or "%" in asked)
+    verdict = equal(str(row["answer"]), given, asked=scales_asked_for(str(row.get("prompt", ""))))
     return Grade(float(verdict is True), {"extracted": given, **({"undecided": True} if verdict is None else {})})
 
 
 def _statement(text: str) -> str | None:
-    """What the last "answer is …" says: the number it begins with ("70, because …"), or all of the line."""
+    """What the last "answer is …" says, from the last = on: the number it begins with ("70, because …"), or all of the
+    line."""
     statements = _STATEMENT.findall(text)
     if not statements:
         return None
-    said = re.sub(r"\\[()]", "", statements[-1]).strip(" *$.")
+    line = statements[-1]
+    reasons = _REASONS.search(line)
+    results = list(_EQUALS.finditer(line, 0, reasons.start() if reasons else len(line)))
+    line = line[results[-1].end() :] if results else line
+    said = re.sub(r"\\[()]", "", line).strip(" *$.")
     opened = bare(said)
     number = NUMBER.match(opened)
-    if number and re.match(r"[\s.,;:!?*$)]|\\?%|$", opened[number.end() :]):
+    behind = opened[number.end() :] if number else ""
+    if number and re.match(r"[\s.,;:!?*$)]|\\?%|$", behind) and not _CALCULATION.match(behind):
         return with_its_words(opened, number)
     return said or None
 
