@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,47 @@ def test_a_removed_line_makes_no_second_entry(world: Path, tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.responses.jsonl", "scores.json"])
+@pytest.mark.parametrize("earlier", [False, True], ids=["new", "evaluated before"])
+def test_a_set_in_the_folder_of_the_evaluation_is_not_written_over(
+    world: Path, tmp_path: Path, name: str, end: str, earlier: bool
+) -> None:
+    if earlier:
+        evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Echo)
+    before = json.dumps({"id": "a", "prompt": "1 + 1?", "answer": 2}) + end
+    (tmp_path / name).write_text(before)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    said = run(
+        *("evaluate", world / "student", "--benchmarks", tmp_path / name, "--max-new-tokens", 4, "--out", tmp_path),
+        code=1,
+    )
+    assert f"--out {tmp_path} would write over {tmp_path / name}, which no evaluation wrote; choose another" in said
+    assert (tmp_path / name).read_text() == before
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
+
+
+@pytest.mark.parametrize("given", ["svamp.jsonl", "."])
+def test_a_local_copy_in_the_folder_of_the_evaluation_is_not_written_over(
+    world: Path, tmp_path: Path, given: str
+) -> None:
+    before = json.dumps({"ID": "a", "Body": "1 + 1", "Question": "Is?", "Answer": 2})
+    (tmp_path / "svamp.jsonl").write_text(before)
+    arguments = ["--benchmarks", "svamp", "--data", f"svamp={tmp_path / given}", "--max-new-tokens", 4]
+    said = run("evaluate", world / "student", *arguments, "--out", tmp_path, code=1)
+    assert f"would write over {tmp_path / 'svamp.jsonl'}" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["svamp.jsonl"]
+    assert (tmp_path / "svamp.jsonl").read_text() == before
+    run("evaluate", world / "student", *arguments, "--out", tmp_path / "below")
+
+
+def test_a_file_of_a_benchmarks_name_that_is_no_journal_is_kept(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "math_sums.jsonl").write_text("something of the user's")
+    with pytest.raises(OSError, match="would write over .*math_sums.jsonl"):
+        evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Echo)
+    assert (tmp_path / "math_sums.jsonl").read_text() == "something of the user's"
+
+
 def test_two_evaluations_do_not_write_to_one_folder(world: Path, tmp_path: Path) -> None:
     class Meanwhile(Echo):
         def sample(self, requests: Any, sampling: Sampling) -> Any:
@@ -237,11 +279,10 @@ def test_a_line_without_its_fields_is_named(world: Path, tmp_path: Path, verb: s
 def test_a_warning_is_one_clean_line_and_told_once(world: Path, tmp_path: Path) -> None:
     rows = ["{", *(json.dumps({"id": f"{i}", "prompt": "?", **({} if i else {"answer": 1})}) for i in range(6))]
     (tmp_path / "set.jsonl").write_text("\n".join(rows))
-    # An engine that there is not: the rows are read, and no model is.
-    command = [sys.executable, "-m", "trustmopd", "evaluate", str(world / "student"), "--engine", "none"]
-    command += ["--benchmarks", str(tmp_path / "set.jsonl"), "--out", str(tmp_path / "out")]
-    found = subprocess.run(command, capture_output=True, text=True)
+    # Into a file nothing can be written: the rows are read, and no model is.
     path = tmp_path / "set.jsonl"
+    command = [sys.executable, "-m", "trustmopd", "evaluate", str(world / "student"), "--out", str(path)]
+    found = subprocess.run([*command, "--benchmarks", str(path)], capture_output=True, text=True)
     assert found.stdout == ""
     (warning,) = [line for line in found.stderr.splitlines() if "malformed" in line]
     assert warning.startswith(f"warning: benchmark set: 6 malformed rows are left out: {path}, line 1: not JSON")
@@ -415,7 +456,6 @@ def test_a_checkpoint_alone_is_evaluated_with_files_in_the_folder_itself(world: 
         (["--benchmarks", "gsm8k", "--data", "gsm8k"], "Write it as ifeval="),
         (["--benchmarks", "gsm8k", "--data", "svamp=x"], "'svamp', which is not evaluated"),
         (["--benchmarks", "gsm8k", "--data", "gsm8k=nowhere.jsonl"], "there is no nowhere.jsonl"),
-        (["--benchmarks", "SUMS", "--engine", "llama"], "no engine 'llama'. Choose transformers or vllm"),
         (["--benchmarks", "gsm8k,gsm8k"], "two benchmarks are called 'gsm8k'"),
         (["--benchmarks", "SUMS", "--top-p", "0"], "top-p 0.0 draw nothing"),
         (["--benchmarks", "SUMS", "--out", __file__], "is, or lies below, a file: no folder can be there. Choose"),
@@ -429,12 +469,87 @@ def test_a_slip_is_one_message(world: Path, tmp_path: Path, arguments: list[str]
     assert words in said and "Traceback" not in said
 
 
+def test_an_engine_that_cannot_be_is_named_before_anything_is_written(world: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    adapter = tiny.adapter(tiny.model(0), tmp_path / "adapter", 3)
+    recipe = yaml.safe_load((world / "recipe.yaml").read_text())
+    recipe["teachers"]["math"] = {"adapter": str(adapter)}
+    (tmp_path / "adapters.yaml").write_text(yaml.safe_dump(recipe))
+    needed = f"{adapter!s}' is an adapter. Merge it into its base first"
+    cases = [(world / "student", "llama", "no engine 'llama'. Choose transformers or vllm"), (adapter, "vllm", needed)]
+    if find_spec("vllm") is None:
+        cases += [(world / "recipe.yaml", "vllm", "--engine vllm needs vLLM (No module named 'vllm'). Install it")]
+    for what, engine, words in cases:
+        said = run(
+            "evaluate", what, "--engine", engine, "--benchmarks", world / "math_sums.jsonl", "--out", out, code=1
+        )
+        assert words in said and not out.exists()
+    only = ["--only", "teacher-math", "--out", out]
+    assert needed in run("evaluate", tmp_path / "adapters.yaml", "--engine", "vllm", *only, code=1)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        (
+            ("config.json", "tokenizer.json", "training_args.bin"),
+            "it has no weights (*.safetensors, pytorch_model*.bin",
+        ),
+        (("config.json", "model.safetensors"), "it has no tokenizer (tokenizer.json, "),
+    ],
+)
+def test_a_folder_without_weights_or_tokenizer_is_named_before_anything_is_written(
+    world: Path, tmp_path: Path, kept: tuple[str, ...], words: str
+) -> None:
+    part = tmp_path / "part"
+    part.mkdir()
+    for name in kept:
+        source = world / "student" / name
+        (part / name).write_bytes(source.read_bytes() if source.exists() else b"")
+    out = tmp_path / "out"
+    said = run("evaluate", part, "--benchmarks", world / "math_sums.jsonl", "--out", out, code=1)
+    assert f"{part} is no whole checkpoint: {words}" in said and not out.exists()
+
+
+def in_the_hub_cache(cache: Path, name: str, revisions: dict[str, Path]) -> None:
+    """As huggingface_hub leaves what it has downloaded: a snapshot a commit, and names that point at them."""
+    folder = cache / f"models--{name.replace('/', '--')}"
+    for number, (revision, source) in enumerate(revisions.items()):
+        commit = f"{number:040x}"
+        shutil.copytree(source, folder / "snapshots" / commit)
+        (folder / "refs").mkdir(exist_ok=True)
+        (folder / "refs" / revision).write_text(commit)
+
+
+def test_an_adapters_revision_is_not_its_bases(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training gives it to the adapter alone where the teacher has no model of its own."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    base = tiny.model(0)
+    newest, first = (tiny.adapter(base, tmp_path / name, seed) for seed, name in enumerate(("newest", "first")))
+    in_the_hub_cache(tmp_path / "hub", "org/base", {"main": world / "student"})
+    in_the_hub_cache(tmp_path / "hub", "org/adapter", {"main": newest, "v1": first})
+    recipe = yaml.safe_load((world / "recipe.yaml").read_text())
+    recipe |= {"student": "org/base", "teachers": {"math": {"adapter": "org/adapter", "revision": "v1"}}}
+    recipe["evaluation"] |= {"benchmarks": recipe["evaluation"]["benchmarks"][:1], "temperature": 0}
+    (tmp_path / "hub.yaml").write_text(yaml.safe_dump(recipe))
+    run("evaluate", tmp_path / "hub.yaml", "--only", "teacher-math", "--out", tmp_path / "out")
+    graded, _ = read_entries(tmp_path / "out" / "teacher-math" / "math_sums.jsonl", GRADED)
+
+    def greedy(adapter: Path) -> list[str]:
+        engine = TransformersEngine(TeacherSource(adapter=str(adapter)), 2, str(world / "student"))
+        asked = [Request(row["id"], 0, [{"role": "user", "content": row["prompt"]}]) for row in sums(world)[0].rows]
+        return [reply.response for reply in engine.sample(asked, Sampling(temperature=0, max_new_tokens=8))]
+
+    assert [entry["response"] for entry in graded if entry["sample"] == 0] == greedy(first) != greedy(newest)
+
+
 @pytest.mark.parametrize(
     ("place", "words"),
     [
         ("/no/such/folder", "the checkpoint '/no/such/folder' is no folder here and is no Hub id. Check the path"),
         ("org/mistyped", "the checkpoint 'org/mistyped' is no folder here and cannot be had from the Hub ("),
-        ("EMPTY", "is no checkpoint: it has no config.json and no adapter_config.json"),
+        ("EMPTY", "is no whole checkpoint: it has no configuration (config.json, adapter_config.json). Give"),
     ],
 )
 def test_a_model_that_is_nowhere_is_named_before_anything_is_written(

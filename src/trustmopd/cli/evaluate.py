@@ -64,15 +64,16 @@ def evaluate(
         from trustmopd.evaluation.evaluate import evaluate_checkpoint
         from trustmopd.evaluation.methods import AVERAGE, make_average
         from trustmopd.evaluation.run_record import load_benchmarks
-        from trustmopd.evaluation.sampling import make_engine
+        from trustmopd.evaluation.sampling import check_engine, make_engine
         from trustmopd.evaluation.sandbox import UNSANDBOXED
 
         if allow_unsandboxed_code:
             os.environ[UNSANDBOXED] = "1"
         recipe, methods, names, files, sampling, folder = _plan(what, overrides or [], only, out)
         for method in methods:
+            check_engine(engine, method.source)
             if method.name != AVERAGE:  # which is made
-                check_checkpoint(method.source)
+                check_checkpoint(method.source, method.base)
         given: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "samples": samples, "seed": seed}
         given["max_new_tokens"] = max_new_tokens
         sampling = replace(sampling, **{name: value for name, value in given.items() if value is not None})
@@ -91,7 +92,7 @@ def evaluate(
                     folder / method.folder if recipe is not None else folder,
                     loaded,
                     sampling,
-                    partial(make_engine, engine, method.source, batch_size=batch_size, options=options),
+                    partial(make_engine, engine, method.source, method.base, batch_size=batch_size, options=options),
                     jobs=jobs or os.cpu_count() or 1,
                 )
         asked = {each.benchmark.name for each in loaded}

@@ -1,32 +1,59 @@
-"""A checkpoint before it is loaded: whether it is there, and which files of weights it has."""
+"""A checkpoint before it is loaded: its parts, whether they are there, and which files of weights they have."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trustmopd.recipe import TeacherSource
 
 _CONFIGURATIONS = ("config.json", "adapter_config.json")
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.*", "spiece.model", "*.tiktoken")
 
 
-def check_checkpoint(source: TeacherSource) -> None:
+class Part(NamedTuple):
+    """A folder or a Hub id, and which revision of it."""
+
+    place: str
+    revision: str | None
+
+
+def parts(source: TeacherSource, base: str | None = None) -> list[Part]:
+    """What is loaded in turn: the model, and the adapter on it. `base` is the model of an adapter that names none; the
+    revision is then the adapter's alone, as it is in training."""
+    model = [Part(source.model, source.revision)] if source.model else [Part(base, None)] if base else []
+    return [*model, *([Part(source.adapter, source.revision)] if source.adapter else [])]
+
+
+def is_adapter(place: str) -> bool:
+    """Of a folder alone: a Hub id is not asked."""
+    return not Path(place, "config.json").is_file() and Path(place, "adapter_config.json").is_file()
+
+
+def check_checkpoint(source: TeacherSource, base: str | None = None) -> None:
     """A slip in a path or a Hub id is told at once: before data are fetched, a folder is claimed, or an hour spent."""
-    for place in (source.model, source.adapter):
-        if place is not None:
-            _check(place, source.revision)
+    for number, part in enumerate(parts(source, base)):
+        if Path(part.place).exists():
+            _check_folder(Path(part.place), with_tokenizer=number == 0)
+        else:
+            _check_hub(*part)
 
 
-def _check(place: str, revision: str | None) -> None:
+def _check_folder(folder: Path, with_tokenizer: bool) -> None:
+    needs = [("configuration", _CONFIGURATIONS), ("weights", _WEIGHTS)]
+    needs += [("tokenizer", _TOKENIZERS)] if with_tokenizer else []
+    for what, patterns in needs:
+        if not any(_files(folder, patterns)):
+            raise ValueError(
+                f"{folder} is no whole checkpoint: it has no {what} ({', '.join(patterns)}). Give a folder that "
+                "save_pretrained wrote, of the model and of its tokenizer."
+            )
+
+
+def _check_hub(place: str, revision: str | None) -> None:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HFValidationError
 
-    if Path(place).exists():
-        if not any(Path(place, name).is_file() for name in _CONFIGURATIONS):
-            raise ValueError(
-                f"{place} is no checkpoint: it has no {' and no '.join(_CONFIGURATIONS)}. Give the folder that "
-                "save_pretrained wrote."
-            )
-        return
     reason = ""
     for name in _CONFIGURATIONS:
         try:
@@ -40,17 +67,15 @@ def _check(place: str, revision: str | None) -> None:
     raise FileNotFoundError(f"the checkpoint {place!r} is no folder here {where}. Check the path or the Hub id.")
 
 
-def weight_files(source: TeacherSource) -> list[list[Any]]:
+def weight_files(source: TeacherSource, base: str | None = None) -> list[list[Any]]:
     """By size and time of writing, so that a retrained checkpoint is not taken for the old one."""
-    folders = [Path(place) for place in (source.model, source.adapter) if place is not None]
     return [
         [file.name, file.stat().st_size, file.stat().st_mtime_ns]
-        for folder in folders
-        if folder.is_dir()
-        for file in sorted(_weights(folder))
+        for part in parts(source, base)
+        if Path(part.place).is_dir()
+        for file in sorted(_files(Path(part.place), _WEIGHTS))
     ]
 
 
-def _weights(folder: Path) -> Iterator[Path]:
-    for pattern in ("*.safetensors", "*.bin", "*.gguf"):
-        yield from folder.glob(pattern)
+def _files(folder: Path, patterns: Sequence[str]) -> Iterator[Path]:
+    return (file for pattern in patterns for file in folder.glob(pattern))

@@ -10,12 +10,14 @@ INITIAL, ROUTED, AVERAGE, TEACHER = "initial", "routed-teachers", "parameter-ave
 
 @dataclass(frozen=True)
 class Method:
-    """One checkpoint to evaluate, and the folder (below the evaluation's) of what it answered."""
+    """One checkpoint to evaluate, and the folder (below the evaluation's) of what it answered. `base` is the model of
+    an adapter that names none."""
 
     name: str
     source: TeacherSource
     folder: str
     seed: int = 0
+    base: str | None = None
 
 
 def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Method], list[str]]:
@@ -24,8 +26,7 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
     base = recipe.reference or recipe.student
     found = [Method(INITIAL, TeacherSource(model=recipe.student), INITIAL)]
     for name, teacher in recipe.teachers.items():
-        source = teacher if teacher.model else teacher.model_copy(update={"model": base})
-        found.append(Method(TEACHER + name, source, TEACHER + name))
+        found.append(Method(TEACHER + name, teacher, TEACHER + name, base=None if teacher.model else base))
     notes = []
     average = recipe.output / "merged"
     if any(teacher.adapter for teacher in recipe.teachers.values()):

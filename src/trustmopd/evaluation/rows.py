@@ -12,8 +12,10 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 
 
 class Rows(list[Row]):
-    """Rows with `id` and `prompt`; `malformed` says which were left out, and why, and `complaint` the same in short."""
+    """Rows with `id` and `prompt`; `malformed` says which were left out, and why, and `complaint` the same in short.
+    `files` are the local ones they are from."""
 
+    files: list[Path]
     malformed: list[str]
     complaint: str
 
@@ -26,7 +28,9 @@ def read_local(path: Path, convert: Convert, name: str, limit: int | None = None
         files = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES))
     if not files or not all(file.name.endswith(SUFFIXES) for file in files):
         raise ValueError(f"benchmark {name}: {path} is no {', '.join(SUFFIXES)} file and has none. Give one.")
-    return _convert((pair for file in files for pair in _read(file)), convert, name, str(path), limit)
+    rows = _convert((pair for file in files for pair in _read(file)), convert, name, str(path), limit)
+    rows.files = files
+    return rows
 
 
 def read_hub(hub: str, config: str | None, split: str, convert: Convert, name: str, limit: int | None = None) -> Rows:
@@ -62,7 +66,7 @@ def _convert(
 ) -> Rows:
     rows = Rows()
     refused: dict[str, list[str]] = {}
-    rows.malformed = []
+    rows.files, rows.malformed = [], []
     seen: set[str] = set()
     for number, (where, source) in enumerate(sources):
         if limit is not None and len(rows) >= limit:

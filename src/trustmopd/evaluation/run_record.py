@@ -59,6 +59,7 @@ class Asked(TypedDict):
 def run_folder(folder: Path, method: Method, sampling: Sampling, benchmarks: Sequence[Loaded]) -> Iterator[None]:
     """A folder holds responses of one checkpoint under one way of sampling, and one process writes to it at a time.
     Benchmarks, prompts and samples may be added to it."""
+    _refuse_to_write_over(folder, benchmarks)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -78,11 +79,23 @@ def run_folder(folder: Path, method: Method, sampling: Sampling, benchmarks: Seq
         yield
 
 
+def _refuse_to_write_over(folder: Path, benchmarks: Sequence[Loaded]) -> None:
+    """A user's data in the folder may be called as what is written there, and a journal cuts off half a line."""
+    data = [file for loaded in benchmarks for file in loaded.rows.files]
+    journals = [folder / f"{each.benchmark.name}{end}" for each in benchmarks for end in (".responses.jsonl", ".jsonl")]
+    foreign = [] if (folder / RECORD).exists() else journals  # the record is written first
+    for path in (*journals, folder / RECORD, folder / "scores.json"):
+        if path.exists() and (path in foreign or any(path.samefile(file) for file in data)):
+            raise FileExistsError(
+                f"--out {folder} would write over {path}, which no evaluation wrote; choose another --out."
+            )
+
+
 def _write_record(folder: Path, method: Method, sampling: Sampling, benchmarks: Sequence[Loaded]) -> None:
     settings = asdict(sampling)
     del settings["samples"]
     about = {"method": method.name, "seed": method.seed, **method.source.model_dump()}
-    about["files"] = weight_files(method.source)
+    about |= {"base": method.base, "files": weight_files(method.source, method.base)}
     about |= {"sampling_seed": settings.pop("seed"), **settings}
     known: dict[str, Any] = {}
     # Without a response nothing is mixed: the record is of a checkpoint that could not be loaded.

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from trustmopd.evaluation.checkpoint import is_adapter, parts
 from trustmopd.evaluation.reasoning import OPEN
 from trustmopd.recipe import TeacherSource
 
@@ -53,14 +54,37 @@ class Engine(Protocol):
     def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Reply]: ...
 
 
-def make_engine(
-    name: str, source: TeacherSource, *, batch_size: int, options: Mapping[str, Any] | None = None
-) -> Engine:
+def check_engine(name: str, source: TeacherSource) -> None:
+    """What can be known before an hour is spent, or anything is written."""
+    if name not in ("transformers", "vllm"):
+        raise ValueError(f"there is no engine {name!r}. Choose transformers or vllm.")
     if name == "transformers":
-        return TransformersEngine(source, batch_size)
-    if name == "vllm":
-        return VLLMEngine(source, options or {})
-    raise ValueError(f"there is no engine {name!r}. Choose transformers or vllm.")
+        return
+    if source.adapter or is_adapter(str(source.model)):
+        raise ValueError(
+            f"--engine vllm evaluates full checkpoints, and {source.adapter or source.model!r} is an adapter. Merge it "
+            "into its base first, or use --engine transformers."
+        )
+    try:
+        import vllm  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"--engine vllm needs vLLM ({error}). Install it: pip install 'trustmopd[vllm]'; or use --engine "
+            "transformers."
+        ) from error
+
+
+def make_engine(
+    name: str,
+    source: TeacherSource,
+    base: str | None = None,
+    *,
+    batch_size: int,
+    options: Mapping[str, Any] | None = None,
+) -> Engine:
+    """`base` is the model of an adapter that names none."""
+    check_engine(name, source)
+    return VLLMEngine(source, options or {}) if name == "vllm" else TransformersEngine(source, batch_size, base)
 
 
 def render(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[list[int], str]:
@@ -146,19 +170,20 @@ class _Batches:
 class TransformersEngine(_Batches):
     """Batches on one device, a GPU where there is one."""
 
-    def __init__(self, source: TeacherSource, batch_size: int) -> None:
+    def __init__(self, source: TeacherSource, batch_size: int, base: str | None = None) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        place = source.model or source.adapter
+        (place, revision), *adapters = parts(source, base)
         with _loading(place):
-            self.tokenizer = AutoTokenizer.from_pretrained(place, revision=source.revision, padding_side="left")
-            model = AutoModelForCausalLM.from_pretrained(place, revision=source.revision, dtype=source.dtype or "auto")
-            if source.model and source.adapter:
-                from peft import PeftModel
+            self.tokenizer = AutoTokenizer.from_pretrained(place, revision=revision, padding_side="left")
+            model = AutoModelForCausalLM.from_pretrained(place, revision=revision, dtype=source.dtype or "auto")
+        for adapter in adapters:
+            from peft import PeftModel
 
-                model = PeftModel.from_pretrained(model, source.adapter)
+            with _loading(adapter.place):
+                model = PeftModel.from_pretrained(model, adapter.place, revision=adapter.revision)
         self.model = model.to(device).eval()
         self.size = batch_size
         config = model.config.get_text_config()
@@ -203,19 +228,8 @@ class VLLMEngine(_Batches):
     size = 512  # what an interruption can cost
 
     def __init__(self, source: TeacherSource, options: Mapping[str, Any]) -> None:
-        try:
-            from vllm import LLM
-        except ImportError as error:
-            raise ValueError(
-                f"--engine vllm needs vLLM ({error}). Install it: pip install 'trustmopd[vllm]'; or use --engine "
-                "transformers."
-            ) from error
-        if source.adapter is not None:
-            raise ValueError(
-                f"--engine vllm evaluates full checkpoints, and {source.adapter!r} is an adapter. Merge it into its "
-                "base first, or use --engine transformers."
-            )
         from transformers import AutoConfig
+        from vllm import LLM
 
         # vLLM's "auto" would halve the precision of a float32 checkpoint, and answer otherwise than transformers does.
         with _loading(source.model):
