@@ -1,0 +1,191 @@
+"""What cannot be evaluated is told at once, in one message, and nothing of the user's is touched."""
+
+import json
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import yaml
+from evaluated import METHOD, Echo, run, sums
+
+from trustmopd.evaluation.evaluate import evaluate_checkpoint
+from trustmopd.evaluation.methods import Method
+from trustmopd.evaluation.sampling import Sampling
+from trustmopd.recipe import TeacherSource
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.responses.jsonl", "scores.json"])
+@pytest.mark.parametrize("earlier", [False, True], ids=["new", "evaluated before"])
+def test_a_set_in_the_folder_of_the_evaluation_is_not_written_over(
+    world: Path, tmp_path: Path, name: str, end: str, earlier: bool
+) -> None:
+    if earlier:
+        evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Echo)
+    before = json.dumps({"id": "a", "prompt": "1 + 1?", "answer": 2}) + end
+    (tmp_path / name).write_text(before)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    said = run(
+        *("evaluate", world / "student", "--benchmarks", tmp_path / name, "--max-new-tokens", 4, "--out", tmp_path),
+        code=1,
+    )
+    assert f"--out {tmp_path} would write over {tmp_path / name}, which no evaluation wrote; choose another" in said
+    assert (tmp_path / name).read_text() == before
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
+
+
+@pytest.mark.parametrize("given", ["svamp.jsonl", "."])
+def test_a_local_copy_in_the_folder_of_the_evaluation_is_not_written_over(
+    world: Path, tmp_path: Path, given: str
+) -> None:
+    before = json.dumps({"ID": "a", "Body": "1 + 1", "Question": "Is?", "Answer": 2})
+    (tmp_path / "svamp.jsonl").write_text(before)
+    arguments = ["--benchmarks", "svamp", "--data", f"svamp={tmp_path / given}", "--max-new-tokens", 4]
+    said = run("evaluate", world / "student", *arguments, "--out", tmp_path, code=1)
+    assert f"would write over {tmp_path / 'svamp.jsonl'}" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["svamp.jsonl"]
+    assert (tmp_path / "svamp.jsonl").read_text() == before
+    run("evaluate", world / "student", *arguments, "--out", tmp_path / "below")
+
+
+def test_a_file_of_a_benchmarks_name_that_is_no_journal_is_kept(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "math_sums.jsonl").write_text("something of the user's")
+    with pytest.raises(OSError, match="would write over .*math_sums.jsonl"):
+        evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Echo)
+    assert (tmp_path / "math_sums.jsonl").read_text() == "something of the user's"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--benchmarks", "aime24"], "there is no benchmark 'aime24'. Choose from aime25"),
+        (["--benchmarks", "aime25"], "needs the Hub dataset math-ai/aime25"),
+        (["--benchmarks", "gsm8k", "--data", "gsm8k"], "Write it as ifeval="),
+        (["--benchmarks", "gsm8k", "--data", "svamp=x"], "'svamp', which is not evaluated"),
+        (["--benchmarks", "gsm8k", "--data", "gsm8k=nowhere.jsonl"], "there is no nowhere.jsonl"),
+        (["--benchmarks", "gsm8k,gsm8k"], "two benchmarks are called 'gsm8k'"),
+        (["--benchmarks", "SUMS", "--top-p", "0"], "top-p 0.0 draw nothing"),
+        (["--benchmarks", "SUMS", "--out", __file__], "is, or lies below, a file: no folder can be there. Choose"),
+        (["--benchmarks", "SUMS", "--only", "initial"], "overrides and --only are for recipes"),
+    ],
+)
+def test_a_slip_is_one_message(world: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
+    pytest.importorskip("math_verify")
+    given = [str(world / "math_sums.jsonl") if each == "SUMS" else each for each in arguments]
+    said = run("evaluate", world / "student", "--out", tmp_path / "out", *given, code=1)
+    assert words in said and "Traceback" not in said
+
+
+def test_an_engine_that_cannot_be_is_named_before_anything_is_written(world: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    adapter = tiny.adapter(tiny.model(0), tmp_path / "adapter", 3)
+    recipe = yaml.safe_load((world / "recipe.yaml").read_text())
+    recipe["teachers"]["math"] = {"adapter": str(adapter)}
+    (tmp_path / "adapters.yaml").write_text(yaml.safe_dump(recipe))
+    needed = f"{adapter!s}' is an adapter. Merge it into its base first"
+    cases = [(world / "student", "llama", "no engine 'llama'. Choose transformers or vllm"), (adapter, "vllm", needed)]
+    if find_spec("vllm") is None:
+        cases += [(world / "recipe.yaml", "vllm", "--engine vllm needs vLLM (No module named 'vllm'). Install it")]
+    for what, engine, words in cases:
+        said = run(
+            "evaluate", what, "--engine", engine, "--benchmarks", world / "math_sums.jsonl", "--out", out, code=1
+        )
+        assert words in said and not out.exists()
+    only = ["--only", "teacher-math", "--out", out]
+    assert needed in run("evaluate", tmp_path / "adapters.yaml", "--engine", "vllm", *only, code=1)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        (
+            ("config.json", "tokenizer.json", "training_args.bin"),
+            "it has no weights (*.safetensors, pytorch_model*.bin",
+        ),
+        (("config.json", "model.safetensors"), "it has no tokenizer (tokenizer.json, "),
+    ],
+)
+def test_a_folder_without_weights_or_tokenizer_is_named_before_anything_is_written(
+    world: Path, tmp_path: Path, kept: tuple[str, ...], words: str
+) -> None:
+    part = tmp_path / "part"
+    part.mkdir()
+    for name in kept:
+        source = world / "student" / name
+        (part / name).write_bytes(source.read_bytes() if source.exists() else b"")
+    out = tmp_path / "out"
+    said = run("evaluate", part, "--benchmarks", world / "math_sums.jsonl", "--out", out, code=1)
+    assert f"{part} is no whole checkpoint: {words}" in said and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("/no/such/folder", "the checkpoint '/no/such/folder' is no folder here and is no Hub id. Check the path"),
+        ("org/mistyped", "the checkpoint 'org/mistyped' is no folder here and cannot be had from the Hub ("),
+        ("EMPTY", "is no whole checkpoint: it has no configuration (config.json, adapter_config.json). Give"),
+    ],
+)
+def test_a_model_that_is_nowhere_is_named_before_anything_is_written(
+    world: Path, tmp_path: Path, place: str, words: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    place = place.replace("EMPTY", str(tmp_path / "empty"))
+    out = tmp_path / "out"
+    said = run("evaluate", place, "--benchmarks", world / "math_sums.jsonl", "--out", out, code=1)
+    assert words in said and not out.exists()
+    recipe = yaml.safe_load((world / "recipe.yaml").read_text())
+    recipe["teachers"]["if"] = place
+    (tmp_path / "slip.yaml").write_text(yaml.safe_dump(recipe))
+    said = run("evaluate", tmp_path / "slip.yaml", "--only", "initial", "--only", "teacher-if", "--out", out, code=1)
+    assert words in said and not out.exists()  # not after the initial student's hours
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil"),
+    [
+        ("model.safetensors", lambda content: content[:5000]),
+        ("tokenizer.json", lambda content: b'{"version": "1.0", "model": {"type": "Bogus"}}'),
+        ("tokenizer.json", lambda content: content[:50]),
+        ("config.json", lambda content: b"{}"),
+    ],
+)
+def test_a_broken_checkpoint_is_one_message(world: Path, tmp_path: Path, file: str, spoil: Any) -> None:
+    shutil.copytree(world / "student", tmp_path / "broken")
+    path = tmp_path / "broken" / file
+    path.write_bytes(spoil(path.read_bytes()))
+    said = run(
+        *("evaluate", tmp_path / "broken", "--benchmarks", world / "math_sums.jsonl", "--out", tmp_path / "out"), code=1
+    )
+    assert "cannot load" in said and "that its files are whole" in said and "Traceback" not in said
+
+
+def test_a_record_without_responses_claims_no_folder(world: Path, tmp_path: Path) -> None:
+    def broken() -> Any:
+        raise ValueError("cannot load")
+
+    with pytest.raises(ValueError, match="cannot load"):
+        evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), broken)
+    other = Method("n", TeacherSource(model="elsewhere"), "n")
+    evaluate_checkpoint(other, tmp_path, sums(world), Sampling(temperature=1.0), Echo)
+    assert json.loads((tmp_path / "run.json").read_text())["model"] == "elsewhere"
+
+
+def test_a_warning_is_one_clean_line_and_told_once(world: Path, tmp_path: Path) -> None:
+    rows = ["{", *(json.dumps({"id": f"{i}", "prompt": "?", **({} if i else {"answer": 1})}) for i in range(6))]
+    (tmp_path / "set.jsonl").write_text("\n".join(rows))
+    # Into a file nothing can be written: the rows are read, and no model is.
+    path = tmp_path / "set.jsonl"
+    command = [sys.executable, "-m", "trustmopd", "evaluate", str(world / "student"), "--out", str(path)]
+    found = subprocess.run([*command, "--benchmarks", str(path)], capture_output=True, text=True)
+    assert found.stdout == ""
+    (warning,) = [line for line in found.stderr.splitlines() if "malformed" in line]
+    assert warning.startswith(f"warning: benchmark set: 6 malformed rows are left out: {path}, line 1: not JSON")
+    assert warning.endswith(f"; {path}, line 3 and 4 more: it has no answer")
+    assert "warnings.warn" not in found.stderr and ".py" not in found.stderr
