@@ -1,6 +1,7 @@
 """Files and folders that are either whole or not there; JSON with a schema version."""
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -27,6 +28,16 @@ def write_json(path: str | Path, payload: dict[str, Any], *, schema_version: int
         path,
         json.dumps({"schema_version": schema_version, **payload}, indent=2, ensure_ascii=False, default=str) + "\n",
     )
+
+
+def without_nan(value: Any) -> Any:
+    """Data with null for what is not a finite number: JSON knows neither NaN nor infinity, and most readers refuse a
+    file that holds one."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: without_nan(each) for key, each in value.items()}
+    return [without_nan(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def read_json(path: str | Path, *, what: str, remedy: str, schema_version: int = 1) -> dict[str, Any]:

@@ -175,11 +175,14 @@ def test_score_bars_are_means_over_seeds(drawn: tuple[dict[str, Any], list[Summa
         found = dict(zip(names, (patch.get_height() for patch in container.patches), strict=True))
         _, _, (lines,) = container.errorbar
         errors = dict(zip(names, (np.ptp(line[:, 1]) / 2 for line in lines.get_segments()), strict=True))
-        for prompts in ("multicap", "singlecap"):
-            for method in ("trust", "uniform"):
-                scores = stored(study, prompts, method, domain)
-                assert found[f"{prompts}\n{method}"] == pytest.approx(mean(scores))
-                assert errors[f"{prompts}\n{method}"] == pytest.approx(stdev(scores))
+        folders = {"trust": "trust", "uniform": "uniform", "γ = 3": "gamma-3", "without μ": "without-mu"}
+        students = [("multicap", method) for method in (*folders, "response-level")]
+        students += [("singlecap", "trust"), ("singlecap", "uniform")]
+        assert len(names) == len(students) + 2  # all that the main comparison has
+        for prompts, method in students:
+            scores = stored(study, prompts, folders.get(method, method), domain)
+            assert found[f"{prompts}\n{method}"] == pytest.approx(mean(scores))
+            assert errors[f"{prompts}\n{method}"] == pytest.approx(stdev(scores))
         for title, reference in (("initial student", "initial"), ("routed teachers", "routed-teachers")):
             assert found[title] == pytest.approx(100 * recorded.REFERENCES[reference][domain]) and errors[title] == 0
 

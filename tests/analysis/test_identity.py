@@ -105,6 +105,29 @@ def test_another_reference_and_another_part_of_the_student_are_other_experiments
     assert len(methods(tmp_path)[0]) == 3  # the adapters' settings say it too
 
 
+def test_an_unfinished_run_is_no_further_seed(tmp_path: Path) -> None:
+    for seed, steps in enumerate((4, 4, 1, 1, 2)):
+        recorded.make_run(tmp_path / str(seed), steps=steps, max_steps=4, rollouts=1, seed=seed)
+    (setting,) = compared(tmp_path).settings
+    assert {name: list(seeds) for name, seeds in setting.methods.items()} == {
+        "trust": [0, 1],
+        "trust, step 1 of 4": [2, 3],
+        "trust, step 2 of 4": [4],
+    }
+
+
+def test_the_order_of_the_runs_names_nothing_and_trust_keeps_its_name(tmp_path: Path) -> None:
+    for rule, rate in (("uniform", 1e-6), ("trust", 1e-5)):
+        recorded.make_run(tmp_path / rule, rule=rule, steps=1, rollouts=1, learning_rate=rate)
+    summaries = [summarise_run(run) for run in find_runs([tmp_path])]
+    for runs in (summaries, summaries[::-1]):
+        assert {run.method for run in told_apart(runs)} == {"trust", "uniform, learning_rate 1e-06"}
+    two_runs(tmp_path / "two", {"learning_rate": 1e-5}, {"learning_rate": 1e-6})
+    summaries = [summarise_run(run) for run in find_runs([tmp_path / "two"])]
+    named = [{run.seed: run.method for run in told_apart(runs)} for runs in (summaries, summaries[::-1])]
+    assert named[0] == named[1]
+
+
 @pytest.mark.parametrize("what", ["student", "prompts"])
 def test_fingerprints_that_begin_alike_are_told_apart(tmp_path: Path, what: str) -> None:
     for place, mark in enumerate(("aaaa1xyz", "aaaa2xyz")):

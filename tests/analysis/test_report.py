@@ -1,5 +1,6 @@
 """The report and its verbs: what can be made is made, what is missing is said, and text stays text."""
 
+import base64
 import json
 import random
 import re
@@ -8,6 +9,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import recorded
 from hypothesis import example, given
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from trustmopd.analysis import figures, tables
+from trustmopd.analysis.cases import write_case
 from trustmopd.analysis.compare import compare
 from trustmopd.analysis.identity import told_apart
 from trustmopd.analysis.records import read_records
@@ -219,8 +223,6 @@ def test_a_damaged_json_is_named_and_the_rest_is_made(tmp_path: Path, name: str)
 
 
 def test_records_of_an_earlier_release_are_shown_by_token_id(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
     folder = recorded.make_run(tmp_path / "run", steps=1)
     file = folder / "allocation" / "step-000001.parquet"
     pq.write_table(pq.read_table(file).replace_schema_metadata(None), file)
@@ -358,6 +360,91 @@ def test_what_is_left_out_for_its_shape_is_said(tmp_path: Path) -> None:
     ):
         assert said in page
     assert "could not be made" not in page and (tmp_path / "figures" / "training.svg").is_file()
+
+
+def strictly(path: Path) -> dict:
+    """JSON as it is defined, which has no NaN."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{path} holds {constant}")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+def test_what_is_not_a_number_is_said_and_left_out(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", steps=3, scores=recorded.scores_of("trust", 0.44))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines[1] |= {"loss": float("nan"), "score/math": float("inf"), "candidates/student_mass": float("nan")}
+    lines[2] |= {"score/math": float("nan")}
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in [*lines, {**lines[0], "step": float("nan")}])
+    )
+    damaged(folder, "evaluation/scores.json", "trust.math", float("nan"))
+    damaged(folder, "cost.json", "training.device_hours", float("inf"))
+    damaged(folder, "calibration.json", "mu.if", float("inf"))
+    page = page_of(folder, out=tmp_path)
+    for said in (
+        "The loss of step 2 is not a number",
+        "The score of &#39;math&#39; of steps 2, 3 is not a number",
+        "the score &#39;math&#39; of &#39;trust&#39; is not a number (nan)",
+        "cost.json has training.device_hours = inf",
+        "calibration.json has mu.if = inf",
+        "Line 4 of metrics.jsonl is not whole",
+    ):
+        assert said in page
+    assert "could not be made" not in page
+    found = strictly(tmp_path / "analysis.json")
+    assert found["series"]["loss"] == [1.0, None, pytest.approx(1 / 3)]
+    assert "math" not in found["own_scores"] and found["own_scores"]["overall"] == 0.44
+    for file in (tmp_path / "tables").iterdir():
+        assert "nan" not in file.read_text().lower()
+
+
+def test_scores_that_are_not_numbers_leave_the_loss_to_tell(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", steps=3, scores=recorded.scores_of("trust", 0.44))
+    damaged(folder, "evaluation/scores.json", "trust.overall", float("nan"))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines[2]["loss"] = float("nan")
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = page_of(folder, out=tmp_path)
+    assert "the loss went from 1 to 0.5." in page and "Main comparison" not in page
+    assert "the score &#39;overall&#39; of &#39;trust&#39; is not a number" in page
+
+
+def test_recorded_weights_that_are_not_numbers_are_skipped_and_counted(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", steps=2, rollouts=4)
+    file = folder / "allocation" / "step-000002.parquet"
+    table = pq.read_table(file)
+    weights = table["weight_math"].to_numpy().copy()
+    weights[0] = np.nan  # of the first response
+    place = table.column_names.index("weight_math")
+    pq.write_table(table.set_column(place, "weight_math", pa.array(weights)), file)
+    said = run("analyze", folder)
+    assert "step-000002.parquet: weights or scores of 1 of 4 responses are not numbers" in said
+    assert strictly(folder / "analysis.json")["rollouts"] == 7
+
+
+CASE = {
+    "step": 1, "rollout": 0, "position": 2, "prompt": "2 + 2 =", "prefix": "4", "sampled": "4", "gamma": 7.0,
+    "num_candidates": 24, "difference": 1e-6, "sets": {"right": ["4"]},
+    "policies": {"math": {"top": "4", "mass": {"right": 0.9}, "r": 2.0, "w": 0.8, "w_response": 0.5}},
+    "target": {"token": {"right": 0.8}, "response": {"right": 0.6}},
+}  # fmt: skip
+
+
+def test_cases_of_several_runs_say_whose_they_are_and_show_their_figures(tmp_path: Path) -> None:
+    runs = [recorded.make_run(tmp_path / name, rollouts=2, steps=1, seed=seed) for seed, name in enumerate("ab")]
+    for folder in runs:
+        write_case(CASE, folder)
+    drawn = base64.b64encode((runs[0] / "cases" / "case-1-0-2.svg").read_bytes()).decode()
+    page = page_of(*runs, out=tmp_path)
+    for folder in runs:
+        assert f"<h3>{folder}: Step 1, rollout 0, position 2</h3>" in page
+    assert page.count(drawn) == 2  # the same case: the same figure
+    (runs[0] / "cases" / "case-1-0-2.svg").unlink()
+    alone = page_of(runs[0], out=tmp_path)
+    assert "<h3>Step 1, rollout 0, position 2</h3>" in alone and drawn not in alone
+    assert "case-1-0-2.svg. Compute it again with --case." in alone
 
 
 def test_metrics_without_some_series_draw_the_others(tmp_path: Path) -> None:

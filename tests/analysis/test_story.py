@@ -1,11 +1,14 @@
 """The report's sentences and advice: said where the numbers call for them, with those numbers."""
 
+import itertools
 import json
 from pathlib import Path
 from statistics import mean
 
+import pyarrow.parquet as pq
 import pytest
 import recorded
+from recorded import TEACHERS
 
 from trustmopd.analysis.compare import compare
 from trustmopd.analysis.identity import told_apart
@@ -34,11 +37,45 @@ def test_recovery_of_trust_and_uniform_is_a_mean_over_seeds(study: Path) -> None
 def test_shares_of_the_weight_are_those_of_the_records(trusting: Path) -> None:
     said, _ = told(trusting)
     found = json.loads(json.dumps(summarise_run(find_runs([trusting])[0]).to_dict()))["allocation"]
-    for name in recorded.TEACHERS:
+    for name in TEACHERS:
         share, ahead = found[name]["weights"][name], found[name]["positive_margin"]
         assert f"'{name}' {share:.0%} (ahead on {ahead:.0%} of rollouts)" in said
-    mixed = mean(entry["relevant_mass"] for group, entry in found.items() if "+" in group)
-    assert f"those got {mixed:.0%} of the weight (uniform: 67%)" in said
+
+
+def rollout_means(run: Path) -> list[tuple[list[str], dict[str, float]]]:
+    """What each recorded rollout needed, and its mean weights, from the rows of the files."""
+    found = []
+    for file in sorted((run / "allocation").iterdir()):
+        rows = sorted(pq.read_table(file).to_pylist(), key=lambda row: row["rollout"])
+        for _, response in itertools.groupby(rows, key=lambda row: row["rollout"]):
+            mine = list(response)
+            found.append((mine[0]["capabilities"], {t: mean(r[f"weight_{t}"] for r in mine) for t in TEACHERS}))
+    return found
+
+
+def test_mass_on_mixed_prompts_is_a_mean_over_rollouts(tmp_path: Path) -> None:
+    groups = [["math", "if"]] * 6 + [["math", "code", "if"], ["code"]]  # 24 rollouts against 4
+    said, _ = told(recorded.make_run(tmp_path, groups=groups))
+    mixed = [(needs, weights) for needs, weights in rollout_means(tmp_path) if len(needs) > 1]
+    mass = mean(sum(weights[t] for t in needs) for needs, weights in mixed)
+    fair = mean(len(needs) / 3 for needs, _ in mixed)
+    assert f"those got {mass:.0%} of the weight (uniform: {fair:.0%})" in said
+
+
+def test_weights_where_no_label_names_a_teacher_are_a_mean_over_rollouts(tmp_path: Path) -> None:
+    said, _ = told(recorded.make_run(tmp_path, groups=[["chess"]] * 5 + [["poetry"]]))
+    means = {t: mean(weights[t] for _, weights in rollout_means(tmp_path)) for t in TEACHERS}
+    parts = ", ".join(f"'{teacher}' {weight:.0%}" for teacher, weight in means.items())
+    assert f"Mean weights over recorded rollouts: {parts}." in said
+
+
+def test_a_run_that_stopped_is_told_of_first(tmp_path: Path) -> None:
+    half = recorded.make_run(tmp_path / "half", steps=1, max_steps=4, seed=1, scores=recorded.scores_of("half", 0.22))
+    assert "The run stopped at step 1 of 4: these are the numbers of an unfinished run." in told(half)[0]
+    recorded.make_run(tmp_path / "whole", scores=recorded.scores_of("whole", 0.44))
+    said, _ = told(tmp_path)
+    assert f"{half} stopped at step 1 of 4. No unfinished run is averaged with a finished one" in said
+    assert "With trust the student recovered 80% of the gap" in said
 
 
 def test_without_scores_the_loss_is_told_and_nothing_claimed(tmp_path: Path) -> None:

@@ -122,6 +122,28 @@ def test_evaluation_counts_for_all_or_for_none(tmp_path: Path) -> None:
     assert row(tables_of(tmp_path)["cost"], "trust")["against uniform"] == "+0.0%"
 
 
+def test_an_unfinished_run_has_rows_of_its_own_and_no_share_of_uniform(tmp_path: Path) -> None:
+    for name, rule, seed, steps, overall in (
+        ("whole", "trust", 0, 4, 0.44), ("half", "trust", 1, 1, 0.22), ("uniform", "uniform", 0, 4, 0.4),
+    ):  # fmt: skip
+        scores = recorded.scores_of(name, overall)
+        run = recorded.make_run(tmp_path / name, rule=rule, seed=seed, steps=steps, max_steps=4, scores=scores)
+        cost = json.loads((run / "cost.json").read_text())
+        cost["training"]["device_hours"] = 0.1 * steps
+        write_json(run / "cost.json", cost)
+    made = tables_of(tmp_path)
+    assert row(made["main"], "trust")["overall"] == "44.0"
+    assert row(made["main"], "trust, step 1 of 4")["overall"] == "22.0"
+    assert row(made["cost"], "trust")["against uniform"] == "+0.0%"
+    assert row(made["cost"], "trust, step 1 of 4")["against uniform"] == "–"
+    assert row(made["cost"], "calibration")["against uniform"] == "2.5% of trust"
+
+
+def test_calibration_is_a_share_of_the_method_that_paid_for_it(tmp_path: Path) -> None:
+    run = recorded.make_run(tmp_path / "gamma", steps=1, rollouts=1, gamma=3.0)
+    assert row(tables_of(run)["cost"], "calibration")["against uniform"] == "10.0% of γ = 3"
+
+
 def test_a_calibration_that_another_folder_paid_for_is_found(tmp_path: Path) -> None:
     paid = tmp_path / "calibration"
     write_json(paid / "cost.json", {"calibration": {"seconds": 180.0, "device_hours": 0.05}})

@@ -16,6 +16,7 @@ import torch
 from trustmopd.analysis.records import Rollout
 from trustmopd.analysis.report import write_report, write_viewer
 from trustmopd.analysis.run import open_run
+from trustmopd.analysis.summary import summarise_run
 from trustmopd.files import write_json
 from trustmopd.method import mixed_target, trust_weights
 
@@ -153,6 +154,38 @@ def test_moving_the_slider_asks_what_if_of_the_rule_that_the_run_trained_with(
     np.testing.assert_allclose(weights(page), expected.numpy(), atol=1e-6)
 
 
+def test_back_at_what_was_recorded_gamma_is_the_runs_own_again(visit: Callable, page_file: Path) -> None:
+    page = visit(page_file)
+    before = weights(page)
+    page.focus("#viewer-gamma")
+    page.keyboard.press("End")
+    assert page.inner_text("#viewer-gamma-value") == "20" and np.abs(weights(page) - before).max() > 0.01
+    page.select_option("#viewer-rule", "recorded")
+    assert page.inner_text("#viewer-gamma-value") == "7" and float(page.input_value("#viewer-gamma")) == 7
+    assert (weights(page) == before).all()
+
+
+def test_a_calibration_without_one_of_the_teachers_is_not_used(visit: Callable, tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path, steps=1, rollouts=5)
+    calibration = json.loads((folder / "calibration.json").read_text())
+    del calibration["mu"]["code"]
+    write_json(folder / "calibration.json", calibration)
+    run = open_run(folder)
+    page = visit(write_report([run], tmp_path))
+    assert "calibration.json has mu of math, if, and the run's teachers are math, code, if" in page.inner_text("body")
+    rules = [option.get_attribute("value") for option in page.locator("#viewer-rule option").all()]
+    assert rules == ["recorded", "uncalibrated", "response", "uniform"]
+    found = summarise_run(open_run(folder))
+    raw = np.concatenate([each.scores[0] for each in run.records().rollouts if each.group == "math"])
+    assert not found.calibrated and found.scores["math"]["math"].mean == pytest.approx(raw.mean(), rel=1e-5)
+
+
+def test_the_report_fits_a_telephone(visit: Callable, trusting: Path, tmp_path: Path) -> None:
+    page = visit(write_report([open_run(trusting)], tmp_path))
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 @pytest.mark.parametrize("gamma", [0.037, 3.14159, 64.0])
 def test_the_slider_starts_at_the_runs_own_gamma(visit: Callable, tmp_path: Path, gamma: float) -> None:
     file = write_viewer(open_run(recorded.make_run(tmp_path, steps=1, rollouts=2, gamma=gamma)))
@@ -238,7 +271,19 @@ def test_filters_keep_what_was_asked_for(visit: Callable, page_file: Path, rollo
     expected = [index for index in expected if rollouts[index].row == 3]
     assert [int(option.get_attribute("value")) for option in options.all()] == expected
     page.fill("#viewer-search", "no such prompt")
-    assert options.count() == 0 and "0 of" in page.inner_text("#viewer-count")
+    assert options.count() == 0 and page.inner_text("#viewer-count") == f"0 of {len(rollouts)} responses"
+    assert page.inner_text("#viewer-about") == "No response matches."
+    for each in ("prompt", "tokens", "rows", "where", "teachers", "candidates", "changes"):
+        assert page.text_content(f"#viewer-{each}") == ""
+    page.select_option("#viewer-rule", "uniform")  # nothing to draw, and nothing goes wrong
+    page.click("#viewer-next")
+    page.focus("#viewer-tokens")
+    page.keyboard.press("End")
+    page.fill("#viewer-search", "")
+    page.wait_for_selector("html[data-shown]")
+    shown = next(rollout for rollout in rollouts if rollout.group == "math+if")
+    assert page.locator("#viewer-tokens .token").count() == len(shown.texts)
+    np.testing.assert_allclose(weights(page), 1 / 3)
 
 
 def test_text_from_models_is_shown_and_never_run(visit: Callable, tmp_path: Path) -> None:

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trustmopd.analysis.cells import NONE, Titled
-from trustmopd.analysis.drawing import figure, grouped_bars, styles
+from trustmopd.analysis.drawing import Picture, figure, grouped_bars, styles
 from trustmopd.analysis.records import Rollout, TokenRecords
 from trustmopd.analysis.run import Missing, Run
 from trustmopd.files import read_json, write_json, write_text
@@ -23,6 +23,7 @@ class Case:
     title: str
     prefix: str
     tables: list[Titled]
+    picture: Picture | None = None
 
 
 @dataclass(frozen=True)
@@ -142,12 +143,21 @@ def draw_case(case: Mapping[str, Any], path: Path) -> None:
 
 
 def read_cases(runs: Sequence[Run]) -> list[Case]:
-    """The cases that were computed for these runs; a damaged file is noted and skipped."""
+    """The cases that were computed for these runs, with the run's name where there are several; a damaged file is
+    noted and skipped."""
     found = []
     for run in runs:
         for path in sorted((run.path / CASES).glob("case-*.json")):
             try:
-                found.append(case_view(read_json(path, what="case", remedy="Compute it again with --case.")))
+                view = case_view(read_json(path, what="case", remedy="Compute it again with --case."))
             except (ValueError, KeyError, TypeError, OSError) as error:
                 run.missing.append(Missing(f"{path} is damaged and was skipped ({error}).", ""))
+                continue
+            title = f"{run.path}: {view.title}" if len(runs) > 1 else view.title
+            picture = None
+            if path.with_suffix(".svg").is_file():
+                picture = Picture(path.with_suffix(""), title, "Probability of each set of tokens.")
+            else:
+                run.missing.append(Missing(f"There is no {path.with_suffix('.svg')}.", "Compute it again with --case."))
+            found.append(replace(view, title=title, picture=picture))
     return found

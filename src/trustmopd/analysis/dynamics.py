@@ -1,5 +1,6 @@
 """How a run went over its steps, from metrics.jsonl: series to draw, and the drift of scores from their calibration."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,7 +48,7 @@ def drift(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dict
     """For teachers with logged scores. The scores in metrics.jsonl are calibrated, over all tokens of a step."""
     found = {}
     for teacher in teachers:
-        scores = [line[f"score/{teacher}"] for line in steps if f"score/{teacher}" in line]
+        scores = [s for line in steps if math.isfinite(s := line.get(f"score/{teacher}", math.nan))]
         if not scores:
             continue
         size = min(WINDOW, len(scores))
@@ -55,6 +56,21 @@ def drift(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dict
         farthest = max(means, key=lambda mean: max(mean, 1 / mean) if mean > 0 else float("inf"))
         found[teacher] = Drift(means[0], means[-1], farthest, not BAND[0] <= farthest <= BAND[1])
     return found
+
+
+def not_numbers(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> list[str]:
+    """Steps at which the loss or a teacher's score was logged and is NaN or infinite."""
+    said = []
+    for what, key in {"loss": "loss", **{f"score of '{teacher}'": f"score/{teacher}" for teacher in teachers}}.items():
+        bad = [f"{line['step']:g}" for line in steps if key in line and not math.isfinite(line[key])]
+        if bad:
+            more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+            which = f"steps {', '.join(bad[:5])}{more}" if len(bad) > 1 else f"step {bad[0]}"
+            said.append(
+                f"The {what} of {which} is not a number, and is left out of means and figures. A student that "
+                "was trained on it is of no use: train again, with a lower learning rate."
+            )
+    return said
 
 
 def drift_warnings(drifts: Mapping[str, Drift]) -> list[str]:

@@ -31,7 +31,7 @@ def draw_scores(summaries: Sequence[Summary], comparison: Comparison, folder: Pa
             },
         )
         for setting in comparison.settings
-        for method in (UNIFORM, "random", "routed", FULL, *(m for m in setting.methods if m.startswith("single")))
+        for method in setting.methods
         if setting.overall(method)
     ]
     domains = comparison.columns

@@ -47,6 +47,10 @@ class Rollout:
     candidates: Candidates | None = None
 
     @property
+    def finite(self) -> bool:
+        return bool(np.isfinite(self.weights).all() and (self.scores is None or np.isfinite(self.scores).all()))
+
+    @property
     def group(self) -> str:
         return group_name(self.needs)
 
@@ -116,7 +120,13 @@ def read_records(folder: Path, teachers: Sequence[str] = (), *, candidates: bool
             )
             continue
         found.teachers = found.teachers if teachers else asked
-        found.rollouts += rollouts
+        numbers = [rollout for rollout in rollouts if rollout.finite]
+        if len(numbers) < len(rollouts):
+            found.damaged.append(
+                f"{file}: weights or scores of {len(rollouts) - len(numbers)} of {len(rollouts)} responses are not "
+                "numbers, and these were skipped. Its training is not to be trusted from that step on."
+            )
+        found.rollouts += numbers
         found.texts |= {int(token): text for token, text in spoken.get("texts", {}).items()}
         found.prompts |= {name: _spoken(prompt) for name, prompt in spoken.get("prompts", {}).items()}
     return found

@@ -4,11 +4,10 @@ import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tqdm.auto import tqdm
 
-from trustmopd.analysis.cases import read_cases
+from trustmopd.analysis.cases import Case, read_cases
 from trustmopd.analysis.cells import Titled, label_in, one_seed, the_trusting
 from trustmopd.analysis.compare import Comparison, compare
 from trustmopd.analysis.drawing import Picture
@@ -27,7 +26,7 @@ _ASSETS = Path(__file__).parent / "assets"
 def analyse(run: Run, out: Path | None = None) -> tuple[Summary, list[Titled], list[Picture]]:
     """One run's statistics, tables and figures, in its own folder: analysis.json, tables/, figures/."""
     out = out or run.path
-    found = summarise_run(run)
+    (found,) = told_apart([summarise_run(run)])
     comparison = compare([found])
     tables, pictures = _tables_and_figures([found], comparison, out)
     found.missing.extend(comparison.missing)
@@ -85,7 +84,7 @@ def render(
     tables: Sequence[Titled] = (),
     pictures: Sequence[Picture] = (),
     viewer: Viewer | None = None,
-    cases: Sequence[Any] = (),
+    cases: Sequence[Case] = (),
     missing: Sequence[str] = (),
     documents: Sequence[tuple[str, str]] = (),
 ) -> str:
@@ -106,7 +105,7 @@ def render(
         tables=tables,
         pictures=[(picture, _data_uri(picture)) for picture in pictures],
         viewer=viewer and {"about": viewer.about, "data": Markup(viewer.data), "responses": viewer.responses},
-        cases=cases,
+        cases=[(case, case.picture and _data_uri(case.picture)) for case in cases],
         missing=missing,
         documents=documents,
         **safe,

@@ -1,6 +1,7 @@
 """A run directory as analysis sees it: whatever is there is read, and whatever is not is said, with how to get it."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -84,12 +85,18 @@ class Run:
         """Rows of `evaluation/scores.json`: method → domain scores, overall, recovery. Only numbers are kept."""
         how = "Score the student with `trustmopd evaluate RECIPE`; tables of scores need it."
         rows = self._json("evaluation/scores.json", "scores on the benchmarks", how)
-        numbers = (int, float)
-        return {
-            name: {key: value for key, value in row.items() if type(value) in numbers and not key.endswith("_sd")}
-            for name, row in rows.items()
-            if isinstance(row, Mapping) and type(row.get("overall")) in numbers
-        }
+        found = {}
+        for name, row in rows.items():
+            if not isinstance(row, Mapping):
+                continue
+            numbers = {key: v for key, v in row.items() if type(v) in (int, float) and not key.endswith("_sd")}
+            finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
+            for key in numbers.keys() - finite.keys():
+                said = f"evaluation/scores.json: the score '{key}' of '{name}' is not a number ({row[key]})."
+                self.missing.append(Missing(said, "It is left out; evaluate again with `trustmopd evaluate RECIPE`."))
+            if "overall" in finite:
+                found[name] = finite
+        return found
 
     @cached_property
     def own_scores(self) -> dict[str, float]:
@@ -139,7 +146,7 @@ class Run:
             except ValueError:  # not JSON, or not UTF-8
                 logged = None
             numbers = {name: v for name, v in logged.items() if type(v) in (int, float)} if type(logged) is dict else {}
-            if {"step", "loss"} <= set(numbers):
+            if {"step", "loss"} <= set(numbers) and math.isfinite(numbers["step"]):
                 steps.append(numbers)
             elif type(logged) is not dict or "loss" in logged:  # others are of evaluations, or the run's summary
                 bad.append(str(number))
@@ -169,9 +176,20 @@ class Run:
     def teachers(self) -> list[str]:
         return list(self.manifest.get("models", {}).get("teachers", {})) or list(self.calibration.get("mu", {}))
 
-    @property
+    @cached_property
     def mu(self) -> dict[str, float]:
-        return self.calibration.get("mu", {}) if self.config.get("calibrated", True) else {}
+        """Of every teacher, or of none: scores of which some are divided are not to be compared."""
+        mu = self.calibration.get("mu", {}) if self.config.get("calibrated", True) else {}
+        if not mu or set(mu) == set(self.teachers):
+            return mu
+        self.missing.append(
+            Missing(
+                f"calibration.json has mu of {', '.join(mu)}, and the run's teachers are {', '.join(self.teachers)}: "
+                "scores are shown raw.",
+                "Restore the file that the run was trained with.",
+            )
+        )
+        return {}
 
     @property
     def gamma(self) -> float:

@@ -2,20 +2,20 @@
 whatever is read later may be absent, but is what it should be."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import PositiveFloat, TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 
 class _Time(TypedDict):
-    device_hours: float
+    device_hours: FiniteFloat
 
 
 class _Training(_Time):
     steps: int
-    seconds: float
-    peak_memory_gib: float
+    seconds: FiniteFloat
+    peak_memory_gib: FiniteFloat
 
 
 class _Scored(TypedDict):
@@ -26,8 +26,8 @@ class _Scored(TypedDict):
 class _Domain(TypedDict):
     domain: str
     rollouts: int
-    score: dict[str, float]
-    spread: dict[str, float]
+    score: dict[str, FiniteFloat]
+    spread: dict[str, FiniteFloat]
 
 
 _OBJECT = dict[str, Any]
@@ -41,13 +41,13 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "prompts": _OBJECT,
         "config": _OBJECT,
         "config.allocation": str,
-        "config.gamma": float,
+        "config.gamma": FiniteFloat,
         "config.seed": int,
         "config.max_steps": int,
         "config.calibration_path": str | None,
         "planned_steps": int,
     },
-    "calibration.json": {"mu": dict[str, PositiveFloat], "depends_on": _OBJECT},
+    "calibration.json": {"mu": dict[str, Annotated[FiniteFloat, Field(gt=0)]], "depends_on": _OBJECT},
     "cost.json": {
         "device": str,
         "scored": _Scored,

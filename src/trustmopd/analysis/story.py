@@ -1,6 +1,10 @@
 """The report's first sentences: did it work, which teacher helped where, what to try next. Each from the numbers."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 
 from trustmopd.analysis.cells import label_in, the_trusting
 from trustmopd.analysis.compare import FULL, UNIFORM, Comparison, Setting
@@ -13,7 +17,20 @@ NEAR_UNIFORM = 0.05
 
 
 def story(summaries: Sequence[Summary], comparison: Comparison) -> list[str]:
-    return [sentence for sentence in (*_did_it_work(comparison), *_who_helped(comparison)) if sentence]
+    return [*_did_it_work(comparison), *_who_helped(comparison), *_stopped(summaries)]
+
+
+def _stopped(summaries: Sequence[Summary]) -> list[str]:
+    """Unfinished runs, which a reader must know of before the numbers."""
+    stopped = [f"{run.path} stopped at {run.stopped}" for run in summaries if run.stopped]
+    if not stopped:
+        return []
+    if len(summaries) == 1:
+        return [f"The run stopped at {summaries[0].stopped}: these are the numbers of an unfinished run."]
+    more = f", and {len(stopped) - 5} more did not finish" if len(stopped) > 5 else ""
+    return [
+        f"{', '.join(stopped[:5])}{more}. No unfinished run is averaged with a finished one; its rows say the step."
+    ]
 
 
 def _did_it_work(comparison: Comparison) -> list[str]:
@@ -46,8 +63,8 @@ def _recovered(setting: Setting, comparison: Comparison) -> dict[str, float]:
 
 
 def _change_of_loss(setting: Setting, where: str) -> str:
-    for method, seeds in setting.methods.items():
-        loss = next((run.series["loss"] for run in seeds.values() if run.series.get("loss")), None)
+    for method, run in ((method, run) for method, seeds in setting.methods.items() for run in seeds.values()):
+        loss = [value for value in run.series.get("loss", []) if math.isfinite(value)]
         if loss:
             window = max(1, len(loss) // 10)
             first, last = sum(loss[:window]) / window, sum(loss[-window:]) / window
@@ -75,17 +92,23 @@ def _who_helped(comparison: Comparison) -> list[str]:
                 f"{where}On prompts of its own domain, each teacher's share of the weight was: {', '.join(parts)}."
             )
         if mixed:
-            mass = sum(entry["relevant_mass"] for entry in mixed.values()) / len(mixed)
-            fair = sum(len(entry["needs"]) for entry in mixed.values()) / len(mixed) / len(run.teachers)
+            mass = _over_rollouts(mixed.values(), [entry["relevant_mass"] for entry in mixed.values()])
+            fair = _over_rollouts(mixed.values(), [len(entry["needs"]) / len(run.teachers) for entry in mixed.values()])
             said.append(
                 f"{where}On prompts that need several specialists, those got {mass:.0%} of the weight (uniform: "
                 f"{fair:.0%}), though no label said which."
             )
         if not matched and not mixed and len(run.teachers) > 1:
-            for entry in list(run.allocation.values())[:1]:
-                parts = [f"'{teacher}' {weight:.0%}" for teacher, weight in entry["weights"].items()]
-                said.append(f"{where}Mean weights over recorded rollouts: {', '.join(parts)}.")
+            every = run.allocation.values()
+            mean = {t: _over_rollouts(every, [entry["weights"][t] for entry in every]) for t in run.teachers}
+            parts = [f"'{teacher}' {weight:.0%}" for teacher, weight in mean.items()]
+            said.append(f"{where}Mean weights over recorded rollouts: {', '.join(parts)}.")
     return said
+
+
+def _over_rollouts(groups: Iterable[dict[str, Any]], means: Sequence[float]) -> float:
+    """The mean over rollouts, from those of groups of them."""
+    return float(np.average(means, weights=[entry["rollouts"] for entry in groups]))
 
 
 def next_steps(summaries: Sequence[Summary], comparison: Comparison) -> list[str]:

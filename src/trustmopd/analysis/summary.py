@@ -1,5 +1,6 @@
 """Everything that is computed of one run, in one record: what tables, figures and the report are made from."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,10 +13,11 @@ from trustmopd.analysis.allocation import (
     sharpest_changes,
     summarise,
 )
-from trustmopd.analysis.dynamics import Drift, drift, drift_warnings, series
+from trustmopd.analysis.dynamics import Drift, drift, drift_warnings, not_numbers, series
 from trustmopd.analysis.experiment import setup_of
 from trustmopd.analysis.records import TokenRecords
 from trustmopd.analysis.run import Missing, Run
+from trustmopd.files import without_nan
 from trustmopd.statistics import Spread
 
 
@@ -60,13 +62,18 @@ class Summary:
     #: Names the teachers; set where runs are compared (`identity.py`).
     team: str = ""
 
+    @property
+    def stopped(self) -> str:
+        """How far a run came that did not finish; nothing for one that did, or that logged no step."""
+        return f"step {self.steps} of {self.max_steps}" if self.steps and not self.finished else ""
+
     def mean_of(self, name: str) -> float | None:
-        """Mean over the steps of a series; None where it was not logged."""
-        values = self.series.get(name)
+        """Mean over the steps of a series, of numbers; None where it was not logged."""
+        values = [value for value in self.series.get(name, []) if math.isfinite(value)]
         return sum(values) / len(values) if values else None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return without_nan(asdict(self))
 
 
 def summarise_run(run: Run, records: TokenRecords | None = None) -> Summary:
@@ -107,7 +114,11 @@ def summarise_run(run: Run, records: TokenRecords | None = None) -> Summary:
         calibration=run.calibration,
         diagnosis=run.diagnosis,
         decontamination=run.decontamination,
-        warnings=[*drift_warnings(drifts), *_shortened(records.damaged)],
+        warnings=[
+            *not_numbers(run.steps, teachers),
+            *drift_warnings(drifts),
+            *_shortened(records.damaged),
+        ],
         missing=run.missing,
     )
     run.missing.extend(_what_is_missing(run, records, found))
@@ -121,10 +132,10 @@ def _shortened(damaged: list[str], shown: int = 5) -> list[str]:
 
 def _what_is_missing(run: Run, records: TokenRecords, found: Summary) -> list[Missing]:
     said = []
-    if found.steps and not found.finished:
+    if found.stopped:
         said.append(
             Missing(
-                f"The run stopped at step {found.steps} of {found.max_steps}.",
+                f"The run stopped at {found.stopped}.",
                 "Continue it with `trustmopd train RECIPE --resume`.",
             )
         )

@@ -39,7 +39,8 @@ def cost_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled |
             each = hours[method]
             if not runs or each is None:
                 continue
-            relative = f"{100 * (each / uniform - 1):+.1f}%" if uniform else NONE
+            whole = not any(run.stopped for run in runs)  # some of the steps cost less than all of them
+            relative = f"{100 * (each / uniform - 1):+.1f}%" if uniform and whole else NONE
             peak = max(run.cost["training"]["peak_memory_gib"] for run in runs)
             rows.append(
                 [
@@ -51,16 +52,11 @@ def cost_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled |
                     f"{peak:.2f}",
                 ]
             )
-        calibrations = [
-            run
-            for seeds in setting.methods.values()
-            for run in seeds.values()
-            if run.cost.get("calibration") and run.method == FULL
-        ]
-        if calibrations:
-            run, full = calibrations[0], hours.get(FULL)
-            once = run.cost["calibration"]["device_hours"]
-            share = f"{100 * once / (full * len(setting.methods[FULL])):.1f}% of trust" if full else NONE
+        paid = [run for seeds in setting.methods.values() for run in seeds.values() if run.cost.get("calibration")]
+        if paid:
+            run = min(paid, key=lambda run: (run.method != FULL, bool(run.stopped)))
+            once, full = run.cost["calibration"]["device_hours"], hours[run.method]
+            share = f"{100 * once / (full * len(setting.methods[run.method])):.1f}% of {run.method}" if full else NONE
             cells = [*_scored(run), "once", f"{once:.3g}", share, NONE]
             rows.append([label_in(comparison)(setting, "calibration"), *cells])
     device = next((run.cost["device"] for run in summaries if run.cost.get("device")), "")

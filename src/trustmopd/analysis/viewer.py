@@ -49,7 +49,7 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
     data = {
         "teachers": records.teachers,
         "policies": policies,
-        "mu": [run.mu[t] for t in records.teachers] if all(t in run.mu for t in records.teachers) else None,
+        "mu": [run.mu[t] for t in records.teachers] if run.mu else None,
         "gamma": run.gamma,
         "scored": scored,
         "rules": _rules(scored, bool(run.mu)),

@@ -146,6 +146,7 @@
     const rule = $("rule").value, gamma = Number($("gamma").value);
     $("gamma").disabled = !run.scored || rule === "uniform";
     $("gamma-value").textContent = String(Number(gamma.toPrecision(3)));
+    if (!state.response) return;
     state.weights = weightsOf(state.response, rule, gamma);
     state.changes = state.weights.slice(1).map((weights, t) => ({ t: t + 1, moved: movedWeight(state.weights[t], weights) }))
       .filter((change) => change.moved > 0.01).sort((a, b) => b.moved - a.moved).slice(0, 20).sort((a, b) => a.t - b.t);
@@ -238,6 +239,14 @@
     document.documentElement.dataset.shown = String(index);
   }
 
+  function showNone() {
+    Object.assign(state, { response: null, weights: [], changes: [], position: 0 });
+    for (const id of ["prompt", "tokens", "rows", "where", "teachers", "candidates", "changes"]) $(id).replaceChildren();
+    $("tokens").removeAttribute("aria-activedescendant");
+    $("about").textContent = "No response matches.";
+    delete document.documentElement.dataset.shown;
+  }
+
   function filter() {
     const group = $("group").value, words = $("search").value.toLowerCase();
     state.shown = run.responses.map((response, index) => ({ ...response, index })).filter((response) =>
@@ -246,8 +255,9 @@
     $("response").replaceChildren(...state.shown.map(({ index, step, row, group, prompt, moved }) =>
       element("option", `step ${step}, ${row}, ${group}, moves ${moved.toFixed(2)}: ${inLine((run.prompts[prompt] ?? prompt).slice(0, 80))}`,
         { value: index })));
-    $("count").textContent = `${state.shown.length} of ${run.responses.length} responses; this one`;
+    $("count").textContent = `${state.shown.length} of ${run.responses.length} responses${state.shown.length ? "; this one" : ""}`;
     if (state.shown.length) show(state.shown[0].index);
+    else showNone();
   }
 
   function step(direction) {
@@ -281,7 +291,10 @@
     });
     area.addEventListener("mouseleave", () => state.response && drawDetail(state.position));
   }
-  $("rule").addEventListener("change", drawWeights);
+  $("rule").addEventListener("change", () => {
+    if ($("rule").value === "recorded") $("gamma").value = run.gamma;
+    drawWeights();
+  });
   $("gamma").addEventListener("input", () => {
     // What was recorded has the gamma that it has: another one is a what-if, of the rule that the run trained with.
     if ($("rule").value === "recorded") $("rule").value = run.own;
