@@ -38,7 +38,9 @@ def draw_scores(summaries: Sequence[Summary], comparison: Comparison, folder: Pa
     if not domains or not students:
         return None
     shown = [*ends["initial"], *students, *ends["routed-teachers"]]
-    with figure(folder / "scores", max(6.0, 1.1 * len(shown) + 1), 3.2) as axes:
+    longest = max(len(line) for name, _ in shown for line in name.split("\n"))
+    place = min(2.5, max(1.1, 0.075 * longest))  # inches for a name under its bars
+    with figure(folder / "scores", max(6.0, place * len(shown) + 1), 3.2) as axes:
         series = {d: [100 * row[d].mean if d in row else None for _, row in shown] for d in domains}
         errors = {d: [100 * row[d].sd if d in row else 0.0 for _, row in shown] for d in domains}
         grouped_bars(axes, [name for name, _ in shown], series, styles(domains), "%.0f", errors)
