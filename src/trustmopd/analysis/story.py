@@ -79,7 +79,8 @@ def _who_helped(comparison: Comparison) -> list[str]:
     said = []
     label, several = label_in(comparison), len(comparison.settings) > 1
     for run in the_trusting(comparison)[:4]:
-        where = f"{label(run)}: " * several
+        method = None if run.method == FULL else run.method  # there may be several
+        where = f"{label(run, method)}: " if several or method else ""
         matched = {g: entry for g, entry in run.allocation.items() if "positive_margin" in entry}
         mixed = {g: entry for g, entry in run.allocation.items() if len(entry["needs"]) > 1}
         if matched:
