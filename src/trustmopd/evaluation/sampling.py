@@ -143,7 +143,7 @@ Asked = tuple[Request, list[int], str]
 
 
 class _Batches:
-    """Requests in batchs of `size`, each with its tokens and what its template opened."""
+    """Requests in batches of `size`, each with its tokens and what its template opened."""
 
     size: int
     context: int
