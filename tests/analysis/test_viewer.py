@@ -233,8 +233,19 @@ def test_a_position_shows_scores_and_what_everyone_thought_of_the_candidates(
     assert about.startswith(f"step {rollout.step}, {rollout.row}, {rollout.group}, moves {moved.max():.2f}:")
 
 
+def test_the_page_opens_with_the_response_that_has_the_sharpest_change(
+    visit: Callable, page_file: Path, rollouts: list[Rollout]
+) -> None:
+    page = visit(page_file)
+    moved = [0.5 * np.abs(np.diff(rollout.weights.astype(float), axis=1)).sum(axis=0).max() for rollout in rollouts]
+    assert (
+        page.get_attribute("html", "data-shown") == str(int(np.argmax(moved))) == page.input_value("#viewer-response")
+    )
+
+
 def test_the_keyboard_goes_everywhere(visit: Callable, page_file: Path, rollouts: list[Rollout]) -> None:
     page = visit(page_file)
+    choose(page, 0)
     page.focus("#viewer-tokens")
 
     def press(key: str) -> int:
@@ -292,6 +303,7 @@ def test_text_from_models_is_shown_and_never_run(visit: Callable, tmp_path: Path
         tmp_path / "run", vocabulary=vocabulary, prompt=NASTY[1], groups=[[NASTY[0]]], steps=1, rollouts=2, tokens=40
     )
     page = visit(write_report([open_run(run)], tmp_path))
+    choose(page, 0)
     assert page.evaluate("window.hacked") is None
     assert page.locator("img[src=x]").count() == 0 and page.locator("section b").count() == 0
     assert page.inner_text("#viewer-prompt").startswith(NASTY[1])

@@ -247,7 +247,7 @@
     delete document.documentElement.dataset.shown;
   }
 
-  function filter() {
+  function filter(first = (shown) => shown[0]) {
     const group = $("group").value, words = $("search").value.toLowerCase();
     state.shown = run.responses.map((response, index) => ({ ...response, index })).filter((response) =>
       (!group || response.group === group) &&
@@ -256,8 +256,10 @@
       element("option", `step ${step}, ${row}, ${group}, moves ${moved.toFixed(2)}: ${inLine((run.prompts[prompt] ?? prompt).slice(0, 80))}`,
         { value: index })));
     $("count").textContent = `${state.shown.length} of ${run.responses.length} responses${state.shown.length ? "; this one" : ""}`;
-    if (state.shown.length) show(state.shown[0].index);
-    else showNone();
+    if (!state.shown.length) return showNone();
+    const { index } = first(state.shown);
+    $("response").value = String(index);
+    show(index);
   }
 
   function step(direction) {
@@ -300,8 +302,8 @@
     if ($("rule").value === "recorded") $("rule").value = run.own;
     drawWeights();
   });
-  $("group").addEventListener("change", filter);
-  $("search").addEventListener("input", filter);
+  $("group").addEventListener("change", () => filter());
+  $("search").addEventListener("input", () => filter());
   $("response").addEventListener("change", () => show(Number($("response").value)));
   $("next").addEventListener("click", () => jump(1));
   $("previous").addEventListener("click", () => jump(-1));
@@ -316,5 +318,6 @@
   $("legend").replaceChildren(...run.teachers.map((teacher, k) =>
     element("span", teacher, { class: "key", style: `--own: ${colour(k)}; --line: ${line(k)}` })));
   window.trustmopd = { run, state, trustWeights, mixedTarget };
-  filter();
+  // Begin at the sharpest change: the first responses are often one teacher's alone.
+  filter((shown) => shown.reduce((best, response) => (response.moved > best.moved ? response : best)));
 })();
