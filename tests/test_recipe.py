@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 import trustmopd.recipe
-from trustmopd.recipe import OWNED_ELSEWHERE, RULES, Recipe, RecipeError, TeacherSource, Trust, load_recipe
+from trustmopd.layers import RecipeError
+from trustmopd.recipe import OWNED_ELSEWHERE, RULES, Recipe, TeacherSource, Trust, load_recipe
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = sorted((ROOT / "recipes").glob("*-*b/*.yaml"))

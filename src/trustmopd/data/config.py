@@ -17,7 +17,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from trustmopd.recipe import REASONS, Fields, RecipeError, combine, read_layers
+from trustmopd.layers import Fields, RecipeError, combine, read_layers
+from trustmopd.recipe import REASONS
 
 Text = Annotated[str, Field(min_length=1)]
 Folder = Annotated[Path, Field(strict=False), PlainSerializer(Path.as_posix)]

@@ -8,7 +8,8 @@ from typing import Any
 from peft import LoraConfig
 
 from trustmopd.data import load_prompts
-from trustmopd.recipe import Recipe, RecipeError
+from trustmopd.layers import RecipeError
+from trustmopd.recipe import Recipe
 from trustmopd.teachers import Teacher
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.setup import check_ingredients, used_teachers

@@ -24,6 +24,7 @@ from trustmopd.heads import Head, trust_objective
 from trustmopd.method import SCORES, Calibration, Objective, objective, response_means
 from trustmopd.teachers import Teacher, fingerprint
 from trustmopd.teachers.backbone import backbone_of, last_hidden_states
+from trustmopd.training.batch import response_mask, sequences, text, texts
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.manifest import describe_machine
@@ -166,10 +167,10 @@ class TrustMOPDTrainer(CalibratedRun):
         batch["row"] = torch.tensor([example.get(ROW, index) for index, example in enumerate(inputs)])
         batch["meta"] = [
             {
-                "id": _text(example.get("id")) or str(example.get(ROW)),
+                "id": text(example.get("id")) or str(example.get(ROW)),
                 "prompt": example["prompt"],
-                "domain": _text(example.get(self.args.domain_column or "")),
-                "capabilities": _texts(example.get("capabilities")),
+                "domain": text(example.get(self.args.domain_column or "")),
+                "capabilities": texts(example.get("capabilities")),
             }
             for example in inputs
         ]
@@ -179,7 +180,7 @@ class TrustMOPDTrainer(CalibratedRun):
                 raise ValueError(f"label {strangers[0]!r} names no teacher; the teachers are {', '.join(names)}.")
             batch["label"] = torch.tensor([names.index(meta["domain"]) for meta in batch["meta"]])
         # The loss is a mean over responses: they, not tokens, are the items.
-        count = (_response_mask(batch) != 0).any(dim=1).sum()
+        count = (response_mask(batch) != 0).any(dim=1).sum()
         batch["num_items_in_batch"] = self.accelerator.gather(count).sum()
         batch["answers"] = self._ask(batch)
         step = self.state.global_step
@@ -196,8 +197,8 @@ class TrustMOPDTrainer(CalibratedRun):
             labels = batch["label"].tolist()
             rows = {name: [i for i, label in enumerate(labels) if label == k] for k, name in enumerate(self.teachers)}
         return self.pool.ask(
-            *_sequences(batch),
-            _response_mask(batch),
+            *sequences(batch),
+            response_mask(batch),
             micro_batch=self.args.per_device_train_batch_size,
             rows=rows,
             timer=self.clock,
@@ -211,7 +212,7 @@ class TrustMOPDTrainer(CalibratedRun):
         answers = inputs["answers"] if "answers" in inputs else self._ask(inputs)
         with self.clock("student"):
             sampled_ids = inputs["completion_ids"]
-            states = last_hidden_states(backbone_of(student), *_sequences(inputs))
+            states = last_hidden_states(backbone_of(student), *sequences(inputs))
             hidden = states[:, -sampled_ids.shape[1] - 1 : -1]  # the state before a token predicts it
             scored = score_candidates(
                 hidden,
@@ -219,7 +220,7 @@ class TrustMOPDTrainer(CalibratedRun):
                 self.pool,
                 answers,
                 sampled_ids,
-                _response_mask(inputs),
+                response_mask(inputs),
                 num_candidates=args.num_candidates,
                 vocab_size=self.vocab_size,
                 temperature=args.distillation_temperature,
@@ -298,25 +299,3 @@ class TrustMOPDTrainer(CalibratedRun):
         metrics["memory/peak_gib"] = peak_memory_gib(self.accelerator.device)
         for metric, value in metrics.items():
             self._metrics["train"][metric].append(value)
-
-
-def _text(label: Any) -> str | None:
-    return None if label is None else str(label)
-
-
-def _texts(labels: Any) -> list[str] | None:
-    if labels is None:
-        return None
-    return [str(label) for label in labels] if isinstance(labels, (list, tuple)) else [str(labels)]
-
-
-def _sequences(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Prompt and response as one sequence, and its attention mask."""
-    input_ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    return input_ids, torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-
-
-def _response_mask(batch: dict[str, Any]) -> Tensor:
-    """TRL's: the EOS counts, a truncated response counts in full, what a tool wrote does not."""
-    mask = batch["completion_mask"]
-    return mask * batch["tool_mask"] if "tool_mask" in batch else mask

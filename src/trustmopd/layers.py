@@ -1,0 +1,113 @@
+"""YAML files that extend one another, and overrides such as "training.max_steps=10": their fields, unchecked."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Fields = dict[str, Any]
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used: the file, the field, its value, why, and what to write instead."""
+
+
+def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> tuple[list[Fields], list[Fields]]:
+    """What each file says, the one that extends no other first, and what each override says."""
+    return _read(Path(path)), [_parse_override(override) for override in overrides]
+
+
+def combine(files: Sequence[Fields], overrides: Sequence[Fields]) -> Fields:
+    """Overrides are merged one after another: `training={}` empties what is there, and `training.a=1` then fills it.
+    What starts afresh is settled by all of them together: `allocation.teacher=code allocation.rule=single`."""
+    fields = reduce(lambda base, child: _merge(_start_afresh(base, child), child), files)
+    return reduce(_merge, overrides, _start_afresh(fields, reduce(_merge, overrides, {})))
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key given twice, of which the standard loader silently keeps the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for i, key in enumerate(keys):
+            if key.value in [earlier.value for earlier in keys[:i]]:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} appears twice", problem_mark=key.start_mark)
+        return node
+
+
+class Dumper(yaml.SafeDumper):
+    """Quotes text that `_Loader` would take for a float."""
+
+
+# YAML 1.1 reads 1e-6 as text. An exponent of more than three digits stays text: it may be a short commit hash.
+_FLOAT = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]{1,3}$")
+for _either in (_Loader, Dumper):
+    _either.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+
+
+def _parse(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2026-02-30 looks like a date
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
+        where = f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source
+        raise RecipeError(f"{where}: not valid YAML: {problem}. Check indentation, colons and quotes there.") from None
+
+
+def _read(path: Path, children: tuple[Path, ...] = ()) -> list[Fields]:
+    """The fields of a file, after those of the files that it extends."""
+    chain = " extends ".join(map(str, (*children, path)))
+    if path.resolve() in [child.resolve() for child in children]:
+        raise RecipeError(f"{chain}: this is a circle. Remove one `extends`.")
+    try:
+        fields = _parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        raise RecipeError(f"{chain}: {path} {reason}. Give a YAML file; `extends` starts from its own file.") from None
+    if not isinstance(fields, dict):
+        found = "is empty" if fields is None else f"holds {fields!r:.80}"
+        raise RecipeError(f"{chain}: {path} {found}, and no fields. Start with `name:`, or `extends:` another recipe.")
+    base = fields.pop("extends", None)
+    if base is None:
+        return [fields]
+    if not isinstance(base, str):
+        raise RecipeError(f"{path}: extends = {base!r:.80}: it should be text. Give one path, relative to this file.")
+    return [*_read(path.parent / base, (*children, path)), fields]
+
+
+def _parse_override(override: str) -> Fields:
+    dotted, equals, text = override.partition("=")
+    keys = dotted.strip().split(".")
+    if not equals or not all(keys) or keys[0] == "extends":
+        raise RecipeError(f"override {override!r}: not a field and its value. Write it as training.max_steps=10.")
+    value = _parse(text, f"override {override!r}")
+    return reduce(lambda inner, key: {key: inner}, reversed(keys), value)
+
+
+def _start_afresh(base: Mapping[str, Any], child: Mapping[str, Any]) -> Fields:
+    """What of the base the child is merged with. Another rule, or another checkpoint of a teacher, inherits nothing:
+    `single` has no gamma, and a revision belongs to one checkpoint."""
+    kept = dict(base)
+    old, new = base.get("allocation"), child.get("allocation")
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and new.get("rule", old.get("rule")) != old.get("rule"):
+        del kept["allocation"]
+    old, new = base.get("teachers"), child.get("teachers")
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        kept["teachers"] = {name: {"model": was} if isinstance(was, str) else was for name, was in old.items()}
+        for name, source in new.items():
+            if isinstance(source, Mapping) and {"model", "adapter"} & {*source}:
+                kept["teachers"][name] = {}
+    return kept
+
+
+def _merge(base: Mapping[str, Any], child: Mapping[str, Any]) -> Fields:
+    """Deep, and the child wins. An empty mapping replaces: who writes {} wants nothing there."""
+    merged = dict(base)
+    for key, value in child.items():
+        both = isinstance(merged.get(key), Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge(merged[key], value) if both and value else value
+    return merged
