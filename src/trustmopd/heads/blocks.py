@@ -17,7 +17,8 @@ def blocks(count: int, bytes_each: int, budget: int, *, multiple: int = 1) -> li
 
 
 def addmm(total: Tensor, left: Tensor, right: Tensor, *, beta: int) -> None:
-    """total ← beta · total + left @ right, in the precision of `total`; `right` is rounded to that of `left`."""
+    """total ← beta · total + left @ right, in the precision of `total`; `right` is rounded to that of `left`.
+    Autocast leaves products into a given tensor alone."""
     if left.dtype == right.dtype == total.dtype:
         torch.addmm(total, left, right, beta=beta, out=total)
     elif left.is_cuda and left.dtype == right.dtype and total.dtype == torch.float32:

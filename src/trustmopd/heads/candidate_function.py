@@ -14,7 +14,7 @@ from trustmopd.heads.transform import transform, transform_gradient
 
 @dataclass(frozen=True)
 class Products:
-    """What differs between implementations. Sums are taken in the logits' precision; autocast is off inside."""
+    """What differs between implementations. Sums are taken in the logits' precision, under autocast too."""
 
     #: (hidden[N,H], weight[V,H], ids[N,C]) → [N,C]: hidden · weight[id], one product per candidate
     rows: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -39,8 +39,7 @@ class CandidateLogits(torch.autograd.Function):
         softcap: float | None,
     ) -> Tensor:
         ids = ids.contiguous()
-        with torch.autocast(hidden.device.type, enabled=False):
-            logits = products.rows(hidden, weight, ids)
+        logits = products.rows(hidden, weight, ids)
         if bias is not None:
             logits += bias[ids]
         logits = transform(logits, logit_scale, softcap, out=logits)
@@ -54,16 +53,15 @@ class CandidateLogits(torch.autograd.Function):
         hidden, weight, ids, bias, logits = ctx.saved_tensors
         _, for_hidden, for_weight, _, for_bias, *_ = ctx.needs_input_grad
         grad = transform_gradient(grad, logits, ctx.logit_scale, ctx.softcap).contiguous()
-        with torch.autocast(hidden.device.type, enabled=False):
-            return (
-                None,
-                ctx.products.hidden_gradient(grad, weight, ids, hidden.dtype) if for_hidden else None,
-                ctx.products.weight_gradient(grad, hidden, ids, weight) if for_weight else None,
-                None,
-                _bias_gradient(grad, ids, bias) if for_bias else None,
-                None,
-                None,
-            )
+        return (
+            None,
+            ctx.products.hidden_gradient(grad, weight, ids, hidden.dtype) if for_hidden else None,
+            ctx.products.weight_gradient(grad, hidden, ids, weight) if for_weight else None,
+            None,
+            _bias_gradient(grad, ids, bias) if for_bias else None,
+            None,
+            None,
+        )
 
 
 def check_ids(ids: Int[Tensor, "N C"], num_rows: int) -> None:

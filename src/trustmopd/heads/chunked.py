@@ -9,11 +9,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trustmopd.heads.blocks import addmm, blocks
+from trustmopd.heads.blocks import MIB, addmm, blocks
 from trustmopd.heads.candidate_function import CandidateLogits, Products, check_ids
 from trustmopd.heads.transform import logits_dtype, transform
 
-MIB = 2**20
 # Logits of one block of tokens over the whole vocabulary.
 BLOCK_BYTES = 64 * MIB
 # Gathered rows [n, C, H] of one chunk: on a CPU they should stay in the cache, a GPU wants enough work per launch.
@@ -125,25 +124,25 @@ def top_candidates_of(
     chunks = blocks(num_tokens, weight.shape[0] * dtype.itemsize, BLOCK_BYTES)
     # One buffer for all chunks: fresh pages for each cost more on a CPU than the top-C itself.
     buffer = torch.empty((chunks[0].stop if chunks else 0, weight.shape[0]), dtype=dtype, device=device)
-    with torch.autocast(device.type, enabled=False):
-        for chunk in chunks:
-            logits = buffer[: hidden[chunk].shape[0]]
-            addmm(logits, hidden[chunk], weight.T, beta=0)
-            if bias is not None:
-                logits += bias[:vocab_size]
-            transform(logits, logit_scale, softcap, out=logits)
-            largest, ids[chunk] = logits.topk(num_candidates, dim=-1)
-            # Clamped, so that a row of −inf gives −inf rather than NaN.
-            peak = largest[:, :1].clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
-            logsumexp[chunk] = logits.sub_(peak).exp_().sum(dim=-1).log_().add_(peak.squeeze(1))
+    for chunk in chunks:
+        logits = buffer[: hidden[chunk].shape[0]]
+        addmm(logits, hidden[chunk], weight.T, beta=0)
+        if bias is not None:
+            logits += bias[:vocab_size]
+        transform(logits, logit_scale, softcap, out=logits)
+        largest, ids[chunk] = logits.topk(num_candidates, dim=-1)
+        # Clamped, so that a row of −inf gives −inf rather than NaN.
+        peak = largest[:, :1].clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
+        logsumexp[chunk] = logits.sub_(peak).exp_().sum(dim=-1).log_().add_(peak.squeeze(1))
     return ids, logsumexp
 
 
 def _bmm(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """left @ right, exact products summed and returned in `dtype`."""
-    if left.is_cuda and left.dtype == right.dtype != dtype:
-        return torch.bmm(left, right, out_dtype=dtype)
-    return torch.bmm(left.to(dtype), right.to(dtype))
+    """left @ right, exact products summed and returned in `dtype`, whatever autocast would have."""
+    with torch.autocast(left.device.type, enabled=False):
+        if left.is_cuda and left.dtype == right.dtype != dtype:
+            return torch.bmm(left, right, out_dtype=dtype)
+        return torch.bmm(left.to(dtype), right.to(dtype))
 
 
 def _reads_rows_in_place(weight: Float[Tensor, "V H"], dtype: torch.dtype) -> bool:

@@ -92,10 +92,7 @@ def _weight_gradient(
     hidden, out = hidden.contiguous(), torch.empty_like(weight)
     row, order = ids.reshape(-1).to(torch.int32).sort(stable=True)  # half the passes that int64 takes
     starts = torch.searchsorted(row, torch.arange(weight.shape[0] + 1, dtype=row.dtype, device=row.device))
-    if ids.numel() > MANY:
-        marks = row[MANY :: MANY + 1]  # a row with more than MANY choices covers at least one mark
-        popular = torch.where(marks.diff(prepend=marks.new_full((1,), -1)) == 0, -1, marks)  # each once
-        _weighted_rows(out, hidden, grad, ids, order, starts, popular, shortest=MANY + 1, tile=LONG_TILE)
+    _weighted_rows(out, hidden, grad, ids, order, starts, row, shortest=MANY + 1, tile=LONG_TILE)
     _weighted_rows(out, hidden, grad, ids, order, starts, longest=MANY, tile=SHORT_TILE)
     return out
 
@@ -107,7 +104,7 @@ def _weighted_rows(
     ids: Tensor,
     order: Tensor | None = None,
     starts: Tensor | None = None,
-    items: Tensor | None = None,
+    sorted_rows: Tensor | None = None,
     *,
     shortest: int = 0,
     longest: int = 2**31 - 1,
@@ -115,8 +112,9 @@ def _weighted_rows(
 ) -> None:
     block_n, block_h, num_warps = tile
     block_h = min(block_h, _power(table.shape[1]))
-    grid = (len(out) if items is None else len(items), triton.cdiv(table.shape[1], block_h))
-    if grid[0]:
+    count = len(out) if sorted_rows is None else len(sorted_rows) // shortest
+    grid = (count, triton.cdiv(table.shape[1], block_h))
+    if count:
         with torch.cuda.device_of(table):
             kernels.weighted_rows[grid](
                 table,
@@ -124,14 +122,14 @@ def _weighted_rows(
                 ids,
                 order,
                 starts,
-                items,
+                sorted_rows,
                 out,
                 table.shape[1],
                 ids.shape[1],
                 shortest,
                 longest,
                 SORTED=order is not None,
-                LISTED=items is not None,
+                POPULAR=sorted_rows is not None,
                 BLOCK_N=block_n,
                 BLOCK_H=block_h,
                 num_warps=num_warps,
@@ -175,7 +173,7 @@ def top_candidates_of(
         buffer(rows, num_candidates, dtype=torch.int32),
     )
     ids, logsumexp = buffer(num_tokens, num_candidates, dtype=torch.long), buffer(num_tokens)
-    with torch.autocast(device.type, enabled=False), torch.cuda.device_of(hidden):
+    with torch.cuda.device_of(hidden):
         for chunk in chunks:
             count = hidden[chunk].shape[0]
             addmm(logits[:count], hidden[chunk], weight.T, beta=0)
@@ -185,7 +183,6 @@ def top_candidates_of(
                 maxima,
                 peaks,
                 sums,
-                vocab_size,
                 vocab_size,
                 num_groups,
                 logit_scale,
@@ -205,7 +202,6 @@ def top_candidates_of(
                 groups,
                 ids[chunk],
                 logsumexp[chunk],
-                vocab_size,
                 vocab_size,
                 num_groups,
                 num_parts,

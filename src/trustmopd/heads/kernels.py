@@ -38,7 +38,6 @@ def group_maxima(
     peaks,
     sums,
     vocab_size,
-    row_stride,
     num_groups,
     logit_scale,
     softcap,
@@ -54,7 +53,7 @@ def group_maxima(
     group = part * GROUPS + tl.arange(0, GROUPS)
     column = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     valid = column < vocab_size
-    place = logits + row * row_stride + column
+    place = logits + row * vocab_size + column
     values = tl.load(place, mask=valid, other=float("-inf"))
     if HAS_BIAS:
         values += tl.load(bias + column, mask=valid, other=0.0).to(tl.float32)
@@ -85,7 +84,6 @@ def choose_candidates(
     ids,
     logsumexp,
     vocab_size,
-    row_stride,
     num_groups,
     num_parts,
     count,
@@ -114,7 +112,7 @@ def choose_candidates(
     chosen = tl.load(groups + row * count + slot, mask=slot < count, other=0)
     column = chosen * GROUP + index % GROUP
     valid = (slot < count) & (column < vocab_size)
-    values = tl.load(logits + row * row_stride + column, mask=valid, other=0.0)
+    values = tl.load(logits + row * vocab_size + column, mask=valid, other=0.0)
     place = _largest(_ordered(values, valid), count)
     tl.store(ids + row * count + place, column.to(tl.int64), mask=place < count)
 
@@ -145,24 +143,27 @@ def weighted_rows(
     ids,
     order,
     starts,
-    items,
+    sorted_rows,
     out,
     hidden_size,
     num_candidates,
     shortest,
     longest,
     SORTED: tl.constexpr,
-    LISTED: tl.constexpr,
+    POPULAR: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
     """out[i] = Σ_j share_j · table[row_j], over the choices j of item i, in a fixed order. Items are tokens, each with
     its candidates and the rows of the weight; or, with choices SORTED by id, rows of the weight, each with the tokens
     that chose it and their hidden states. Items with fewer choices than `shortest` or more than `longest` are left to
-    another launch; LISTED takes the items from `items`, and −1 there is none."""
+    another launch. POPULAR looks for items among the `sorted_rows` of all choices: one with `shortest` choices or more
+    lies at one of the places shortest − 1, 2 · shortest − 1, … at least, and is taken at the first."""
     item = tl.program_id(0).to(tl.int64)
-    if LISTED:
-        item = tl.load(items + item).to(tl.int64)
+    if POPULAR:
+        mark = sorted_rows + (item + 1) * shortest - 1
+        found, before = tl.load(mark), tl.load(mark - shortest, mask=item > 0, other=-1)
+        item = tl.where(found == before, -1, found).to(tl.int64)
     if SORTED:
         first = tl.load(starts + item, mask=item >= 0, other=0)
         last = tl.load(starts + item + 1, mask=item >= 0, other=0)

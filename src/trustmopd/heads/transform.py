@@ -27,4 +27,4 @@ def transform_gradient(
     """Gradient before the transformation from the one after it. Only a soft cap needs the result of `transform`."""
     if softcap is not None and transformed is not None:
         grad = grad * (1.0 - (transformed / softcap).square())
-    return grad * logit_scale
+    return grad if logit_scale == 1.0 else grad * logit_scale
