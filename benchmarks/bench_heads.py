@@ -17,7 +17,10 @@ import math
 import multiprocessing
 import statistics
 import time
+import warnings
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +29,7 @@ import torch
 import torch.nn.functional as F
 import typer
 from peers import PEERS
-from record import append, number, versions
+from record import append, known, number, versions
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -42,6 +45,7 @@ from trustmopd.method import (
 
 RESULTS = Path(__file__).parent / "results" / "heads.csv"
 GIB = 2**30
+OURS = ("naive", "chunked", "fused")
 
 
 @dataclass(frozen=True)
@@ -108,8 +112,19 @@ def step(case: Case, models: list[Policy]) -> float:
     if case.implementation in PEERS:
         return PEERS[case.implementation](student, others[1:])
     find = naive_candidates if case.implementation == "naive" else head_candidates
-    with use_implementation("reference" if case.implementation == "naive" else case.implementation):
+    with use_implementation("reference" if case.implementation == "naive" else case.implementation), fall_backs_fail():
         return loss_and_backward(case, *find(student, others, case.candidates))
+
+
+@contextmanager
+def fall_backs_fail() -> Iterator[None]:
+    """What a head cannot take goes to another head with a warning. A row must not have the first one's name then."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*not the fused kernels")
+        try:
+            yield
+        except UserWarning as told:
+            raise SystemExit(str(told)) from None
 
 
 def loss_and_backward(case: Case, ids: Tensor, student_logits: Tensor, scored: list[Tensor]) -> float:
@@ -201,8 +216,9 @@ def main(
         tokens, vocab, repeats = "512,1024,2048,4096", "12288,24576,49152", 0
     if threads:
         torch.set_num_threads(threads)
+    chosen = known("implementation", implementations, [*OURS, *PEERS])
     shapes = [
-        [Case(device, name, k, t, hidden, v, c, dtype) for name in implementations.split(",")]
+        [Case(device, name, k, t, hidden, v, c, dtype) for name in chosen]
         for v, t, c, k in itertools.product(*(map(int, x.split(",")) for x in (vocab, tokens, candidates, teachers)))
     ]
     rows: list[dict[str, object]] = []

@@ -4,8 +4,9 @@
     python benchmarks/bench_rollouts.py --shapes tiny --batch 4 --tokens 16 --device cpu
 
 Random weights, sampling at temperature 0.6, no response ends early. `first` is the first call, with compilation where
-there is any; `other width` is a later call with longer prompts, as the next batch of training has. A static cache has
-room for both, and for as many tokens as `--room` says: that is what a long `max_completion_length` costs.
+there is any; `other width` is a later call with longer prompts, as the next batch of training has; `prefill` is a call
+for one token: what reading the prompts takes. `decoded/s` leaves it out, `tokens/s` does not. A static cache has room
+for both widths, and for as many tokens as `--room` says: that is what a long `max_completion_length` costs.
 """
 
 import time
@@ -15,8 +16,8 @@ from typing import Annotated
 
 import torch
 import typer
-from bench_step import Case, model
-from record import append, number, versions
+from bench_step import SHAPES, Case, model
+from record import append, known, number, versions
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -24,6 +25,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 RESULTS = Path(__file__).parent / "results" / "rollouts.csv"
 WIDER = 24
+MEASURED = ("tokens_per_second", "decoded_per_second", "first", "later", "prefill", "other_width", "peak_gib")
 
 
 def config(tokens: int, **settings: object) -> GenerationConfig:
@@ -67,10 +69,13 @@ def main(
     output: Annotated[Path, typer.Option(help="CSV file to append to.", show_default="results/rollouts.csv")] = RESULTS,
 ) -> None:
     """Compare the ways in which transformers can sample a batch of responses."""
-    table = Table("shape", "engine", "tokens/s", "first s", "later s", "other width s", "peak GiB")
-    for shape in shapes.split(","):
+    table = Table(
+        "shape", "engine", "tokens/s", "decoded/s", "first s", "later s", "prefill s", "other width s", "peak GiB"
+    )
+    chosen = known("engine", engines, ENGINES)
+    for shape in known("shape", shapes, SHAPES):
         policy = model(Case(device, shape, "", "", 0, 0, 0, 0), 0).eval()
-        for engine in engines.split(","):
+        for engine in chosen:
             row = measure(policy, engine, batch, prompt, tokens, max(room, prompt + WIDER + tokens), device)
             table.add_row(shape, engine, *(number(value, 2) for value in row.values()))
             print(shape, engine, row, flush=True)
@@ -96,7 +101,7 @@ def main(
 def measure(
     policy: PreTrainedModel, engine: str, batch: int, prompt: int, tokens: int, room: int, device: str
 ) -> dict[str, float]:
-    def seconds(width: int) -> tuple[float, int]:
+    def seconds(width: int, tokens: int = tokens) -> tuple[float, int]:
         torch.manual_seed(0)
         prompts = torch.randint(4, policy.config.vocab_size, (batch, width), device=device)
         began = time.perf_counter()
@@ -110,18 +115,14 @@ def measure(
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     try:
-        (first, _), (later, count), (other, _) = seconds(prompt), seconds(prompt), seconds(prompt + WIDER)
+        (first, _), (later, count), (prefill, once) = seconds(prompt), seconds(prompt), seconds(prompt, 1)
+        other, _ = seconds(prompt + WIDER)
     except Exception as error:  # a way that does not work here is a finding, not a failure of the others
         print(f"{engine}: {type(error).__name__}: {str(error)[:300]}")
-        return dict.fromkeys(("tokens_per_second", "first", "later", "other_width", "peak_gib"), float("nan"))
+        return dict.fromkeys(MEASURED, float("nan"))
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else float("nan")
-    return {
-        "tokens_per_second": count / later,
-        "first": first,
-        "later": later,
-        "other_width": other,
-        "peak_gib": peak,
-    }
+    values = (count / later, (count - once) / (later - prefill), first, later, prefill, other, peak)
+    return dict(zip(MEASURED, values, strict=True))
 
 
 if __name__ == "__main__":

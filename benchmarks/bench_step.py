@@ -26,7 +26,7 @@ import torch
 import typer
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from record import append, number, versions
+from record import append, known, number, versions
 from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -49,6 +49,8 @@ SHAPES = {
 PROMPT = 128
 WARM_UP = 1
 NAMES = ("math", "code", "if")
+RULES = ("trust", "uniform", "random", "single")
+PLACEMENTS = ("resident", "offload", "adapters")
 
 
 @dataclass(frozen=True)
@@ -260,9 +262,9 @@ def main(
 ) -> None:
     """Compare allocation rules and teacher placements on one whole training step."""
     cases = [
-        Case(device, shape, rule, placement, responses, tokens, micro_batch, candidates)
-        for placement in placements.split(",")
-        for rule in allocations.split(",")
+        Case(device, known("shape", shape, SHAPES)[0], rule, placement, responses, tokens, micro_batch, candidates)
+        for placement in known("placement", placements, PLACEMENTS)
+        for rule in known("allocation", allocations, [*RULES, *TRAINERS])
         if not (rule in TRAINERS and placement != "resident")
     ]
     found: dict[Case, list[dict[str, float]]] = {case: [] for case in cases}

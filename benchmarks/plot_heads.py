@@ -16,13 +16,18 @@ TITLES = {"tokens": "tokens, T", "vocab": "vocabulary, V", "candidates": "candid
 
 
 def points(axis: str) -> list[tuple[int, float, float]]:
-    """One axis moves, the others stay. Rows of one version of everything: that of the last."""
+    """One axis moves, the others stay. Rows of one version of everything: the last one with which the axis moved."""
     fixed = {**BASE, **{name: value for name, value in AXES.items() if name != axis}}
     with RESULTS.open() as file:
         rows = [row for row in csv.DictReader(file) if all(row[name] == value for name, value in fixed.items())]
-    rows = [row for row in rows if row["versions"] == rows[-1]["versions"]]
-    found = {int(row[axis]): (float(row["milliseconds"]), float(row["extra_gib"])) for row in rows}
-    return [(value, *measured) for value, measured in sorted(found.items())]
+    by_version: dict[str, dict[int, tuple[float, float]]] = {}
+    for row in rows:
+        found = by_version.setdefault(row["versions"], {})
+        found[int(row[axis])] = float(row["milliseconds"]), float(row["extra_gib"])
+    swept = [found for found in by_version.values() if len(found) > 1]
+    if not swept:
+        raise SystemExit(f"{RESULTS} has no sweep over {axis}: run bench_heads.py with several values of it.")
+    return [(value, *measured) for value, measured in sorted(swept[-1].items())]
 
 
 def main() -> None:

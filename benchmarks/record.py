@@ -4,6 +4,7 @@ import csv
 import math
 import platform
 import subprocess
+from collections.abc import Collection
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,10 +29,26 @@ def versions(device: str) -> dict[str, str]:
 
 def _commit() -> list[str]:
     """The code itself, where it is a checkout: two rows of one day may be of two kernels."""
-    told = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True
-    )
-    return [f"trustmopd {told.stdout.strip()}"] if told.returncode == 0 else []
+    here = Path(__file__).parent
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True)
+
+    try:
+        told = git("describe", "--always")
+        # The rows that a benchmark itself has just appended are no change of the code.
+        changed = git("diff", "--quiet", "HEAD", "--", "..", ":(exclude)results").returncode
+    except OSError:  # no git here
+        return []
+    return [f"trustmopd {told.stdout.strip()}{'-dirty' if changed else ''}"] if told.returncode == 0 else []
+
+
+def known(kind: str, names: str, choices: Collection[str]) -> list[str]:
+    """The names between the commas, if all of them are: a slip must not become the label of another measurement."""
+    found = names.split(",")
+    if wrong := [name for name in found if name not in choices]:
+        raise SystemExit(f"there is no {kind} '{wrong[0]}'. Choose from {', '.join(choices)}.")
+    return found
 
 
 def number(value: float, digits: int) -> str:
@@ -39,10 +56,15 @@ def number(value: float, digits: int) -> str:
 
 
 def append(rows: list[dict[str, object]], path: Path) -> None:
+    """Into a file with the same columns; a file with others is left as it is, and the rows go beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    columns = list(rows[0])
+    if path.exists() and next(csv.reader(path.read_text().splitlines()), columns) != columns:
+        path = path.with_stem(f"{path.stem}-{date.today().isoformat()}")
+        print(f"other columns than these rows have: writing to {path}")
     fresh = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n")
         if fresh:
             writer.writeheader()
         writer.writerows(rows)

@@ -27,14 +27,27 @@ def test_candidates_of_another_number_of_tokens_are_refused():
         ({"hidden": torch.zeros(1, 3, 4)}, r"hidden has shape \(1, 3, 4\)"),
         ({"ids": torch.zeros(3, dtype=torch.long)}, r"ids has shape \(3,\)"),
         ({"bias": torch.zeros(5)}, r"a bias of shape \(5,\) does not fit an output head of 6 rows"),
+        ({"hidden": torch.zeros(3, 4, dtype=torch.long)}, "hidden holds torch.int64"),
+        ({"ids": torch.full((3, 2), 0.5)}, "ids hold torch.float32: .* Pass torch.int64"),
+        ({"ids": torch.zeros(3, 2, dtype=torch.bool)}, "ids hold torch.bool"),
     ],
-    ids=["hidden", "ids", "bias"],
+    ids=["hidden", "ids", "bias", "whole numbers", "fractions", "bool"],
 )
 @pytest.mark.parametrize("name", ["auto", "fused", "reference"])
-def test_shapes_that_a_kernel_would_misread_are_refused(change, said, name):
+def test_shapes_and_types_that_a_kernel_would_misread_are_refused(change, said, name):
     given = {"hidden": torch.zeros(3, 4), "weight": torch.zeros(6, 4), "ids": torch.zeros(3, 2, dtype=torch.long)}
     with use_implementation(name), pytest.raises(ValueError, match=said):
         candidate_logits(**{**given, **change})
+
+
+@pytest.mark.parametrize("name", ["chunked", "fused", "reference"])
+def test_no_candidates_have_no_logits_and_no_gradients(name):
+    case = problem((5, 6, 17, 4))
+    hidden = case.hidden.detach().requires_grad_()
+    with use_implementation(name):
+        logits = candidate_logits(hidden, case.weight, case.ids[:, :0], case.bias)
+    logits.sum().backward()
+    assert logits.shape == (5, 0) and not hidden.grad.any()
 
 
 def test_tensors_on_two_devices_are_refused():

@@ -9,6 +9,7 @@ from problems import ADVERSARIAL, SHAPES, TRANSFORMS, assert_agree, assert_top, 
 from torch.utils.checkpoint import checkpoint
 
 from trustmopd.heads import blocks, candidate_logits, chunked, dispatch, reference, top_candidates_of
+from trustmopd.heads.candidate_function import _bias_gradient
 
 pytest.importorskip("triton")
 from trustmopd.heads import fused
@@ -134,6 +135,22 @@ def test_gradients_are_the_same_bit_for_bit_in_every_run():
     case = problem((40, 24, 9, 7), torch.bfloat16, device=DEVICE)
     first, second = (values_and_gradients(fused, case)[1] for _ in range(2))
     assert len(first) == 3 and all(torch.equal(*pair) for pair in zip(first, second, strict=True))
+
+
+def test_a_bias_gradient_of_many_choices_is_added_up_in_one_order():
+    """Enough of them that torch adds in parallel, where there are two threads to do so."""
+    torch.manual_seed(0)
+    grad = torch.randn((4096, 128), device=DEVICE)
+    ids, bias = torch.randint(1000, grad.shape, device=DEVICE), torch.zeros(1000, device=DEVICE)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        first, *others = (_bias_gradient(grad, ids, bias) for _ in range(30))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(first, other) for other in others)
+    exact = torch.zeros(1000, dtype=torch.float64).index_add_(0, ids.cpu().reshape(-1), grad.cpu().double().reshape(-1))
+    torch.testing.assert_close(first.cpu().double(), exact, rtol=1e-4, atol=1e-3)
 
 
 def test_half_precision_hidden_states_meet_a_float32_master_weight_without_rounding_it():

@@ -78,6 +78,8 @@ def check_ids(ids: Int[Tensor, "N C"], num_rows: int) -> None:
 
 
 def _bias_gradient(grad: Float[Tensor, "N C"], ids: Int[Tensor, "N C"], bias: Float[Tensor, " V"]) -> Tensor:
-    total = grad.new_zeros(bias.shape[0])
-    # Unlike `index_add_`, this sorts on a GPU instead of adding in whatever order threads arrive.
-    return total.index_put_((ids.reshape(-1),), grad.reshape(-1), accumulate=True).to(bias.dtype)
+    total, ids, grad = grad.new_zeros(bias.shape[0]), ids.reshape(-1), grad.reshape(-1)
+    # Each adds in whatever order threads arrive on the other's device, and in a fixed order on its own.
+    if grad.is_cuda:
+        return total.index_put_((ids,), grad, accumulate=True).to(bias.dtype)
+    return total.index_add_(0, ids, grad).to(bias.dtype)

@@ -38,7 +38,7 @@ def _row_products(
     hidden: Float[Tensor, "N H"], weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"]
 ) -> Float[Tensor, "N C"]:
     dtype = logits_dtype(hidden, weight)
-    if _reads_rows_in_place(weight, dtype):
+    if ids.numel() and _reads_rows_in_place(weight, dtype):
         check_ids(ids, weight.shape[0])
         # What Σ_c s_c · weight[ids_c] has for gradient in its shares s, when the gradient of the sum is `hidden`.
         starts = torch.arange(0, ids.numel(), ids.shape[1], dtype=ids.dtype)
@@ -57,7 +57,7 @@ def _row_products(
 def _hidden_gradient(
     grad: Float[Tensor, "N C"], weight: Float[Tensor, "V H"], ids: Int[Tensor, "N C"], dtype: torch.dtype
 ) -> Float[Tensor, "N H"]:
-    if _reads_rows_in_place(weight, grad.dtype):
+    if ids.numel() and _reads_rows_in_place(weight, grad.dtype):
         return F.embedding_bag(ids, weight, per_sample_weights=grad, mode="sum").to(dtype)
     result = torch.empty((ids.shape[0], weight.shape[1]), dtype=grad.dtype, device=grad.device)
     for chunk in _row_chunks(weight, ids, grad.dtype):

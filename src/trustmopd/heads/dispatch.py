@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -166,6 +167,14 @@ def _check_fit(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor 
             f"candidates of {ids.shape[0]} tokens do not fit the hidden states of {hidden.shape[0]}. Pass one row of "
             "ids per token."
         )
+    for name, tensor in (("hidden", hidden), ("weight", weight), ("bias", bias)):
+        if tensor is not None and not tensor.is_floating_point():
+            raise ValueError(
+                f"{name} holds {tensor.dtype}: logits are sums of fractions, which that would cut off. Pass a "
+                "floating-point tensor."
+            )
+    if ids is not None and ids.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"ids hold {ids.dtype}: they number rows of the output head. Pass torch.int64 or torch.int32.")
     for name, tensor in (("weight", weight), ("bias", bias), ("ids", ids)):
         if tensor is not None and tensor.device != hidden.device:
             raise ValueError(
