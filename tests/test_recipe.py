@@ -102,7 +102,7 @@ def test_the_trust_recipe_states_the_hyper_parameters_of_the_paper():
         "distillation_temperature": 1.0,
         "calibration_batches": 8,
     }
-    assert recipe.reference is None and recipe.prompts.path == "data/singlecap"
+    assert recipe.reference is None and recipe.prompts.path == "./data/singlecap"
     assert recipe.evaluation.temperature == 0.6 and recipe.evaluation.samples is None
 
 
@@ -164,7 +164,7 @@ def test_transfer_recipes_change_the_prompts_alone():
         for rule in ("trust", "uniform"):
             default = load_recipe(SINGLECAP.with_name(f"{data}-{rule}.yaml"))
             transfer = load_recipe(SINGLECAP.with_name(f"transfer-data-{data}-{rule}.yaml"))
-            assert default.prompts.path == f"data/{data}" and transfer.prompts.path == f"data/transfer-{data}"
+            assert default.prompts.path == f"./data/{data}" and transfer.prompts.path == f"./data/transfer-{data}"
             own = {"name", "output", "prompts"}
             assert transfer.model_dump(exclude=own) == default.model_dump(exclude=own)
 

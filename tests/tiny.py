@@ -18,7 +18,7 @@ TEMPLATE = (
 )
 
 
-def tokenizer(template: str = TEMPLATE, characters: str = CHARACTERS) -> PreTrainedTokenizerFast:
+def tokenizer(template: str | None = TEMPLATE, characters: str = CHARACTERS) -> PreTrainedTokenizerFast:
     vocab = {token: index for index, token in enumerate([*SPECIAL, *characters])}
     core = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")

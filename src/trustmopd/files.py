@@ -66,6 +66,13 @@ def check_free(folder: str | Path, *, overwrite: bool = False) -> None:
         )
 
 
+def meant_here(path: str) -> bool:
+    """Whether a path that may as well be a Hub id is one on this disk, even if nothing lies there: a slip in it should
+    not be looked for on the Hub, which takes half a minute to fail."""
+    given = Path(path)
+    return given.is_absolute() or path.startswith((".", "~")) or (len(given.parts) > 1 and given.parent.is_dir())
+
+
 @contextmanager
 def whole_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A folder to write into that takes its name only when the block ends well. An older one is replaced last: the

@@ -218,6 +218,6 @@ def test_a_set_that_another_is_made_from_is_built_first_and_not_sought_on_the_hu
 
 def test_the_recipes_find_the_sets_where_the_configs_put_them():
     recipes = CONFIGS.parent / "smollm3-3b"
-    wanted = {load_recipe(path).prompts.path for path in recipes.glob("*.yaml")}
+    wanted = {str(Path(load_recipe(path).prompts.path)) for path in recipes.glob("*.yaml")}
     names = ("singlecap", "multicap", "transfer-singlecap", "transfer-multicap")
     assert wanted == {str(load_config(CONFIGS / f"{name}.yaml").output) for name in names}

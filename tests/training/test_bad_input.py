@@ -106,9 +106,29 @@ def test_a_loaded_teacher_that_ends_responses_otherwise_is_refused_as_one_on_dis
 def test_a_teacher_with_another_chat_template_is_refused(refuse, family, tmp_path):
     stranger = tiny.save(family.specialists["math"], tmp_path / "stranger", tiny.tokenizer(OTHER_TEMPLATE))
     refuse(
-        "teacher 'math'", stranger, "another chat template", "allow_template_mismatch=True",
-        teachers={**family.specialists, "math": stranger},
+        "teacher 'math'", stranger, "another chat template", "allow_template_mismatch=True", "answer:", "assistant:",
+        "training.allow_template_mismatch=true", teachers={**family.specialists, "math": stranger},
     )  # fmt: skip
+
+
+def test_conversations_for_a_tokenizer_without_a_template_are_refused(refuse, build):
+    bare = tiny.tokenizer(template=None)
+    refuse("no chat template", "plain text", tokenizer=bare, allow_template_mismatch=True)
+    build(tokenizer=bare, prompts=Dataset.from_dict({"prompt": ["1+1="] * 4}), allow_template_mismatch=True)
+
+
+@pytest.mark.parametrize("part", ["model", "teacher", "adapter"])
+def test_a_slip_in_a_path_is_not_looked_for_on_the_hub(refuse, family, tmp_path, monkeypatch, part):
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("somebody asked the network"))
+    wrong = {
+        "model": {"model": "models/bse"},
+        "teacher": {"teachers": {"math": "models/mth"}},
+        "adapter": {"teachers": {"math": Teacher(adapter="models/mth")}},
+    }[part]
+    refuse("does not exist", "Check the path", "models/bse" if part == "model" else "teacher 'math'", **wrong)
 
 
 def test_template_and_eos_differences_that_were_allowed_are_only_warned_of(build, family, tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 import os
 import runpy
 import shutil
@@ -173,6 +174,21 @@ def test_a_student_that_trains_an_adapter_resumes_on_the_same_trajectory(make, t
     make(tmp_path / "resumed", peft_config=adapter, **settings).train(resume_from_checkpoint=True)
     expected = [line["loss"] for line in steps_of(tmp_path / "whole")][2:]
     assert [line["loss"] for line in steps_of(tmp_path / "resumed")] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tied_output_layer_is_not_said_to_be_missing(make, tmp_path, caplog, tied):
+    student = tiny.model(0, tied=tied)
+    settings = {"teachers": {"math": tiny.specialist(student, 1)}, "calibration_batches": 1, "save_steps": 1}
+    make(tmp_path / "run", model=copy.deepcopy(student), max_steps=1, **settings).train()
+    resumed = make(tmp_path / "run", model=copy.deepcopy(student), max_steps=2, **settings)
+    with caplog.at_level(logging.WARNING, logger="transformers"):
+        logging.getLogger("transformers").addHandler(caplog.handler)
+        try:
+            resumed.train(resume_from_checkpoint=True)
+        finally:
+            logging.getLogger("transformers").removeHandler(caplog.handler)
+    assert "missing keys" not in caplog.text
 
 
 # ---- Which checkpoint, and whether it belongs to this run

@@ -56,7 +56,7 @@ def train(
             console.rule(f"{loaded.name}, seed {seed}")
             trainer = trainer_of(loaded, seed, **calibration)
             show_progress(trainer, "Distilling")
-            if trainer.accelerator.is_main_process and not checkpoints[seed]:
+            if trainer.accelerator.is_main_process:  # on --resume too: overrides may have changed it
                 write_text(run_dir / "recipe.yaml", loaded.to_yaml())
             trainer.train(resume_from_checkpoint=bool(checkpoints[seed]))
             if trainer.args.calibrates:  # it does not depend on the seed: measured once, used by all

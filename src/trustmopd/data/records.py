@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trustmopd.data.config import Source
+from trustmopd.files import meant_here
 
 #: How a file names its split: train-00000-of-00002.parquet, as on the Hub, train.jsonl, gsm8k_test.csv.
 _SPLIT = re.compile(r"(\w+)-\d{5}-of-\d{5}[.-]|(?:^|[-_.])(train|validation|valid|val|dev|test)\.", re.IGNORECASE)
@@ -43,7 +44,7 @@ def local_files(source: Source, name: str) -> list[Path]:
         if kind_of(local) not in _READERS:
             raise ValueError(f"{name}: {local} ends in {local.suffix!r}; {READABLE}")
         return [local]
-    if kind_of(local) in _READERS or local.is_absolute() or source.path.startswith("."):
+    if kind_of(local) in _READERS or meant_here(source.path):
         first = "" if kind_of(local) in _READERS else " A prompt set is built first: trustmopd data build CONFIG.yaml."
         raise FileNotFoundError(
             f"{name}: {source.path} does not exist. Give a file, a folder, or the id of a Hub dataset.{first}"

@@ -9,12 +9,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 from peft import PeftConfig
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from trustmopd.files import meant_here
 from trustmopd.method.candidates import check_candidate_count
 from trustmopd.teachers.spec import Teacher
 
@@ -82,6 +84,7 @@ def load_tokenizer(
     source: str, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
     """The student's tokenizer, which renders the prompts for everyone."""
+    check_files("the student", source)
     try:
         return AutoTokenizer.from_pretrained(
             source,
@@ -192,8 +195,7 @@ def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mism
     if our_template != their_template:
         _mismatch(
             f"{other.role} ({other.source}) has another chat template than the student ({student.source}): "
-            f"{_start(their_template)} against {_start(our_template)}; it would see prompts in a form it was not "
-            "trained on",
+            f"{_difference(their_template, our_template)}; it would see prompts in a form it was not trained on",
             allow_template_mismatch,
         )
 
@@ -211,7 +213,10 @@ def _check_end(student: ModelFacts, other: ModelFacts, allow_template_mismatch: 
 
 
 def _mismatch(difference: str, allowed: bool) -> None:
-    remedy = "Give the checkpoints one template and EOS, or set allow_template_mismatch=True if that is harmless here."
+    remedy = (
+        "Give the checkpoints one template and EOS, or set allow_template_mismatch=True if that is harmless here (in a "
+        "recipe: training.allow_template_mismatch=true)."
+    )
     if not allowed:
         raise ValueError(f"{difference}. {remedy}")
     warnings.warn(f"{difference}. Allowed by allow_template_mismatch.", stacklevel=3)
@@ -220,6 +225,8 @@ def _mismatch(difference: str, allowed: bool) -> None:
 def check_files(role: str, source: str) -> None:
     """Every safetensors file of a local checkpoint is whole, and every shard that its index names is there."""
     folder = Path(source)
+    if not folder.exists() and meant_here(source):
+        raise ValueError(f"{role}: {source} does not exist. Check the path; the id of a Hub model is written org/name.")
     if not folder.is_dir():
         return
     if not any(file.suffix in (".safetensors", ".bin", ".gguf") for file in folder.iterdir()):
@@ -254,5 +261,11 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0][:200]
 
 
-def _start(template: str | None) -> str:
-    return "none" if template is None else repr(template[:40] + ("…" if len(template) > 40 else ""))
+def _difference(theirs: str | None, ours: str | None, around: int = 30) -> str:
+    """Both templates where they part: most begin alike."""
+    if not isinstance(theirs, str) or not isinstance(ours, str):
+        return " against ".join("none" if template is None else "one" for template in (theirs, ours))
+    place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(theirs, ours, strict=False)))
+    start = max(0, place - around)
+    parts = [f"{'…' if start else ''}{text[start : place + around]}" for text in (theirs, ours)]
+    return f"{parts[0]!r} against {parts[1]!r} at character {place}"

@@ -81,6 +81,8 @@ class TrustMOPDConfig(DistillationConfig):
         if self.bf16 is None:
             self.bf16 = not self.fp16 and has_bfloat16()
         self._derive_accumulation()
+        if not torch.accelerator.is_available():
+            self.dataloader_pin_memory = False  # memory is pinned for an accelerator; torch warns where there is none
         super().__post_init__()
 
     @property

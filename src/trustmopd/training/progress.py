@@ -5,6 +5,7 @@ from typing import Any
 from tqdm.auto import tqdm
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 
 def show_progress(trainer: Trainer, description: str) -> None:
@@ -20,6 +21,8 @@ class _Bar(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self.others = is_progress_bar_enabled()
+        disable_progress_bar()  # of transformers, which would draw another one through ours at every checkpoint
         self.bar = tqdm(
             total=state.max_steps,
             initial=state.global_step,
@@ -45,3 +48,5 @@ class _Bar(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.bar.close()
+        if self.others:
+            enable_progress_bar()

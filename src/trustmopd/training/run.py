@@ -4,6 +4,7 @@ import logging
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
@@ -12,8 +13,10 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl import DistillationTrainer
 
+from trustmopd.files import write_text
 from trustmopd.method import Calibration
 from trustmopd.training.calibrating import measure_calibration
+from trustmopd.training.card import model_card
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.cost import record_calibration_cost
@@ -102,6 +105,21 @@ class CalibratedRun(DistillationTrainer):
             return super().evaluate(*args, **kwargs)
         finally:
             self.clock.take()  # the next step's seconds are its own
+
+    def create_model_card(
+        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
+    ) -> None:
+        if self.is_world_process_zero():
+            card = model_card(self, model_name, dataset_name, [tags] if isinstance(tags, str) else tags or [])
+            write_text(Path(self.args.output_dir) / "README.md", card)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """A tied output layer is saved once, under its other name: it is not missing."""
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        missing = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(
+            SimpleNamespace(missing_keys=missing, unexpected_keys=load_result.unexpected_keys)
+        )
 
     def _loaded(self, path: Path) -> Calibration:
         calibration = Calibration.load(path)

@@ -79,6 +79,12 @@ def check_ingredients(
         raise ValueError(
             f"processing_class is a {type(tokenizer).__name__}; only text models, with a tokenizer, are supported."
         )
+    if tokenizer.chat_template is None and not isinstance(prompts[0]["prompt"], str):
+        raise ValueError(
+            f"the prompts are conversations, but the student's tokenizer ({source}) has no chat template, so it is "
+            "unknown how they are written out. Save the template that it was trained with beside it, or give prompts "
+            "as plain text."
+        )
     reference = _as_reference(reference, model)
     vocab_size = preflight(
         model,
