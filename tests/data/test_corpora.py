@@ -212,8 +212,9 @@ def test_split_chooses_among_the_files_of_a_folder(tmp_path):
     assert texts(tmp_path, split="test") == ["test-00000-of-00001"]
     with pytest.raises(ValueError, match=r"pools.x: folder .* no file of split 'dev', only of test, train"):
         texts(tmp_path, split="dev")
-    with pytest.raises(ValueError, match=r"several splits \(test, train\)\. Choose one: set `split`"):
+    with pytest.raises(ValueError, match=r"several splits \(test, train\)\. Choose one: set pools\.x\.split"):
         texts(tmp_path)
+    assert len(texts(tmp_path, split="all")) == 3
     for shard in tmp_path.glob("train-*"):
         shard.unlink()
     assert texts(tmp_path) == ["test-00000-of-00001"]
@@ -234,7 +235,12 @@ def test_subset_is_a_folder_inside_a_folder_and_a_file_has_none(tmp_path):
     pools.write_jsonl(tmp_path / "socratic" / "test.jsonl", [{"prompt": "socratic"}])
     assert texts(tmp_path, subset="main", split="test") == ["main"]
     assert texts(tmp_path / "main" / "test.jsonl", subset="main") == ["main"]
-    assert texts(tmp_path / "main", subset="full", split="test") == ["main"]  # a folder of one's own has no such part
+    source = Source(path=str(tmp_path / "main"), subset="full", split="test")  # a folder of one's own has no such part
+    own = read_pool("pools.x", source)
+    assert [row.text for row in own.rows] == ["main"] and own.lacks_subset
+    assert not read_pool("pools.x", Source(path=str(tmp_path), subset="main", split="test")).lacks_subset
+    with pytest.raises(ValueError, match=r"has no subset 'nope', only main, socratic\. .*: pools\.x\.subset; or null"):
+        texts(tmp_path, subset="nope", split="test")
 
 
 @pytest.mark.parametrize(

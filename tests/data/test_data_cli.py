@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 from trustmopd.data import load_prompts
+from trustmopd.data.prompts import SCHEMA
 
 
 def run(*arguments, code=0):
@@ -229,3 +231,34 @@ def test_an_error_does_not_tell_the_terminal_what_a_file_says(tmp_path, kind):
     for arguments in (["show", path], ["decontaminate", path, "--against", path, "--out", tmp_path / "k.jsonl"]):
         said = run(*arguments, code=1)
         assert "there is \\x1b[2Jevil\\x9b" in said and "\x1b" not in said and "\x9b" not in said
+
+
+def test_the_split_of_candidates_is_not_that_of_what_they_are_compared_with(tmp_path):
+    """Test rows that lie in a pool called train must not pass because a comparison folder has a train file too."""
+    secret = [{"question": f"How many of the {n} hens of farmer {n} lay no egg on Monday?"} for n in range(5)]
+    other = [{"question": "An innocent question about ducks and ponds and rain?"}]
+    for name, rows in {"pool/train": secret, "pool/test": other, "exam/train": other, "exam/test": secret}.items():
+        pools.write_jsonl(tmp_path / f"{name}.jsonl", rows)
+    given = ["decontaminate", tmp_path / "pool", "--column", "question", "--against", f"{tmp_path / 'exam'}:question"]
+    said = run(*given, "--out", tmp_path / "kept.jsonl", code=1)
+    assert "has files of several splits (test, train). Choose one: --split." in said
+    said = run(*given, "--split", "train", "--out", tmp_path / "kept.jsonl")
+    assert f"Compared with 6 texts of {tmp_path / 'exam'} (test.jsonl, train.jsonl)." in said
+    assert (tmp_path / "kept.jsonl").read_text() == ""
+    listing = json.loads((tmp_path / "kept.removed.json").read_text())
+    assert listing["counts"]["cross_exact"] == 5 and listing["compared"][0]["rows"] == 6
+
+
+def test_a_subset_that_the_folder_does_not_have_is_told(tmp_path):
+    path = pools.small(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "math.jsonl").rename(tmp_path / "own" / "math.jsonl")
+    given = [f"pools.math.path={tmp_path / 'own'}", "pools.math.subset=nope"]
+    assert "Read whole, for want of the subset that is asked for: pools.math." in run("build", path, *given)
+    sources = json.loads((tmp_path / "out" / "card.json").read_text())["sources"]
+    assert [name for name, source in sources.items() if source.get("subset_found") is False] == ["math"]
+
+
+def test_the_documentation_names_every_column_of_a_set():
+    written = (Path(__file__).parents[2] / "docs" / "data.md").read_text().partition("## What is written")[2]
+    assert [name for name in SCHEMA.names if f"`{name}`" not in written] == []

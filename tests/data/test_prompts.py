@@ -74,7 +74,11 @@ def test_a_folder_of_both_kinds_of_file_is_refused(prompts, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["{}-00000-of-00001.jsonl", "{}.jsonl", "gsm8k_{}.jsonl", "gsm8k-{}-00000-of-00001.jsonl"]
+    "name",
+    [
+        *("{}-00000-of-00001.jsonl", "{}.jsonl", "gsm8k_{}.jsonl", "gsm8k-{}-00000-of-00001.jsonl"),
+        *("{}_v1.jsonl", "{}-1.jsonl", "{}2.jsonl", "{}ing.jsonl", "{} (1).jsonl", "{}-part-00000-of-00001.jsonl"),
+    ],
 )
 def test_of_a_folder_with_several_splits_only_the_one_that_is_asked_for_is_read(prompts, tmp_path, name):
     """A recipe with {path: folder, split: train} must not train on test rows."""
@@ -82,12 +86,31 @@ def test_of_a_folder_with_several_splits_only_the_one_that_is_asked_for_is_read(
     write_jsonl(prompts.select(range(4, 6)), tmp_path / name.format("test"))
     assert load_prompts(tmp_path)["id"][:] == prompts["id"][:4]
     assert load_prompts(tmp_path, split="test")["id"][:] == prompts["id"][4:]
-    with pytest.raises(ValueError, match=rf"{tmp_path} has no file of split 'validation', only of test, train"):
+    assert load_prompts(tmp_path, split="all")["id"][:] == prompts["id"][4:] + prompts["id"][:4]
+    with pytest.raises(ValueError, match=rf"{tmp_path} has no file of split 'validation', only of test(ing)?, train"):
         load_prompts(tmp_path, split="validation")
     (tmp_path / name.format("train")).unlink()
     with pytest.raises(ValueError, match="no file of split 'train', only of test"):
         load_prompts(tmp_path)
     assert len(load_prompts(tmp_path / name.format("test"))) == 2, "a file is read whole"
+
+
+@pytest.mark.parametrize("word", ["part", "prompts", "use_with_caution"])
+def test_shards_of_a_name_that_is_no_split_are_read(prompts, tmp_path, word):
+    for shard in range(2):
+        write_jsonl(prompts.select(range(3 * shard, 3 * shard + 3)), tmp_path / f"{word}-0000{shard}-of-00002.jsonl")
+    assert load_prompts(tmp_path)["id"][:] == prompts["id"][:]
+    write_jsonl(prompts, tmp_path / "other-00000-of-00001.jsonl")
+    with pytest.raises(ValueError, match=rf"no file of split 'train', only of .*{word}"):
+        load_prompts(tmp_path)
+
+
+def test_a_name_with_two_splits_is_taken_for_neither(prompts, tmp_path):
+    write_jsonl(prompts, tmp_path / "train_dev.jsonl")
+    with pytest.raises(ValueError, match=r"no file of split 'train', only of train\+dev"):
+        load_prompts(tmp_path)
+    write_jsonl(prompts.select([0]), tmp_path / "train.jsonl")
+    assert len(load_prompts(tmp_path)) == 1
 
 
 def test_a_file_of_no_split_beside_files_of_one_is_refused(prompts, tmp_path):

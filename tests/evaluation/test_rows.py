@@ -54,6 +54,33 @@ def test_rows_are_read_from_every_kind_of_file(tmp_path: Path, form: str) -> Non
     assert len(aime.load(path, limit=2)) == 2
 
 
+def test_of_a_folder_only_the_split_that_is_scored_is_read(tmp_path: Path) -> None:
+    files = {"train_v1": 3, "test": 2, "test2": 1, "dev": 4, "train_test": 5, "more": 1}
+    for name, count in files.items():
+        rows = [{"id": f"{name}-{i}", "problem": "?", "answer": "1"} for i in range(count)]
+        write(tmp_path / f"{name}.jsonl", rows)
+    said = r"is left out what is not of split 'test': dev\.jsonl, train_test\.jsonl, train_v1\.jsonl"
+    with pytest.warns(UserWarning, match=said):
+        rows = get_benchmark("aime25").load(tmp_path)
+    assert [row["id"] for row in rows] == ["more-0", "test-0", "test-1", "test2-0"]
+    assert [file.name for file in rows.files] == ["more.jsonl", "test.jsonl", "test2.jsonl"]
+    for name in ("test", "test2", "more"):
+        (tmp_path / f"{name}.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"no file of split 'test', only of dev, train, train\+test\. Give the file"):
+        get_benchmark("aime25").load(tmp_path)
+    assert len(get_benchmark("aime25").load(tmp_path / "train_v1.jsonl")) == 3
+
+
+def test_a_split_that_the_hub_calls_train_is_read_under_either_name(tmp_path: Path) -> None:
+    row = {"prompt": "?", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    write(tmp_path / "train-00000-of-00001.jsonl", [{**row, "key": 1}])
+    ifeval = get_benchmark("ifeval")
+    assert len(ifeval.load(tmp_path)) == 1
+    write(tmp_path / "IFEval_test.jsonl", [{**row, "key": 2}])
+    with pytest.warns(UserWarning, match="train-00000-of-00001"):
+        assert [found["id"] for found in ifeval.load(tmp_path)] == ["2"]
+
+
 def test_a_malformed_row_is_named_counted_and_left_out(tmp_path: Path) -> None:
     path = tmp_path / "aime.jsonl"
     good = {"id": "a", "problem": "1 + 1?", "answer": 2}

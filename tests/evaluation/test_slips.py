@@ -53,6 +53,20 @@ def test_a_local_copy_in_the_folder_of_the_evaluation_is_not_written_over(
     run("evaluate", world / "student", *arguments, "--out", tmp_path / "below")
 
 
+@pytest.mark.parametrize("place", ["out", "run/seed-1/evaluation"])
+def test_a_set_called_scores_is_not_written_over_by_a_recipes(world: Path, tmp_path: Path, place: str) -> None:
+    recipe = yaml.safe_load((world / "recipe.yaml").read_text()) | {"output": str(tmp_path / "run")}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    own = tmp_path / place / "scores.json"
+    own.parent.mkdir(parents=True)
+    own.write_text(json.dumps([{"id": "a", "prompt": "1 + 1?", "answer": 2}]))
+    before = own.read_text()
+    given = ["--only", "initial", "--benchmarks", own, "--out", tmp_path / "out"]
+    said = run("evaluate", tmp_path / "recipe.yaml", *given, code=1)
+    assert f"would write over {own}, which no evaluation wrote" in said and own.read_text() == before
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted([own, tmp_path / "recipe.yaml"])
+
+
 def test_a_file_of_a_benchmarks_name_that_is_no_journal_is_kept(world: Path, tmp_path: Path) -> None:
     (tmp_path / "math_sums.jsonl").write_text("something of the user's")
     with pytest.raises(OSError, match="would write over .*math_sums.jsonl"):

@@ -40,6 +40,10 @@ def build(
             blocks = [row.block for row in built.pools[name].rows if row.block]
             rows = f"{len(blocks):,} of the {len(built.pools[name].rows):,} rows of {name!r}"
             console.print(_plain(f"Blocks: {rows} have one, such as {blocks[0]!r}. Read a few."), soft_wrap=True)
+        read = {f"pools.{name}": pool for name, pool in built.pools.items()}
+        read |= {f"comparison.{name}": pool for name, pool in built.comparison.items()}
+        if whole := [name for name, pool in read.items() if pool.lacks_subset]:
+            console.print(_plain(f"Read whole, for want of the subset that is asked for: {', '.join(whole)}."))
         if settings.left_out:
             console.print(_plain(f"Left out of the comparison: {', '.join(settings.left_out)}."))
         counts = ", ".join(f"{category.count:,} {name}" for name, category in settings.categories.items())
@@ -54,16 +58,14 @@ def build(
 def decontaminate(
     candidates: Annotated[str, typer.Argument(help="File, folder or Hub id of the candidates.", show_default=False)],
     against: Annotated[
-        list[str], typer.Option(help="A comparison corpus as PATH or PATH:COLUMN; may be given several times.")
+        list[str], typer.Option(help="A comparison corpus, all its splits, as PATH or PATH:COLUMN; may be repeated.")
     ],
     out: Annotated[Path, typer.Option(help="File for what is kept, .jsonl or .parquet.")],
     column: Annotated[str, typer.Option(help="Column of the candidates' texts.")] = "prompt",
     parent: Annotated[
         str | None, typer.Option(help="Column of the texts that candidates were made from.", show_default=False)
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Split to read of folders and on the Hub (there: train).", show_default=False)
-    ] = None,
+    split: Annotated[str | None, typer.Option(help="Split of the candidates (Hub: train).", show_default=False)] = None,
     ngram: Annotated[int, typer.Option(help="Words in an n-gram.")] = 5,
     threshold: Annotated[float, typer.Option(help="Jaccard similarity from which two texts match.")] = 0.8,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it is there already.")] = False,
@@ -73,7 +75,7 @@ def decontaminate(
         from trustmopd.data.decontaminate import removal_table
         from trustmopd.data.screen import screen_file
 
-        screened, listing = screen_file(
+        screened, listing, compared = screen_file(
             candidates,
             against,
             out,
@@ -87,6 +89,9 @@ def decontaminate(
         )
         size = len(screened.kept) + len(screened.removed)
         _print(removal_table({Path(candidates).name: (size, screened.counts)}), "screening")
+        for path, pool in compared:
+            files = f" ({', '.join(Path(file).name for file in pool.files)})" if Path(path).is_dir() else ""
+            console.print(_plain(f"Compared with {len(pool.rows):,} texts of {path}{files}."), soft_wrap=True)
         console.print(_plain(f"Kept:    {out}\nRemoved: {listing}"), soft_wrap=True)
 
 

@@ -63,7 +63,7 @@ def evaluate(
         from trustmopd.evaluation.cost import counted
         from trustmopd.evaluation.evaluate import evaluate_checkpoint
         from trustmopd.evaluation.methods import AVERAGE, make_average
-        from trustmopd.evaluation.run_record import load_benchmarks
+        from trustmopd.evaluation.run_record import check_scores, load_benchmarks
         from trustmopd.evaluation.sampling import check_engine, make_engine
         from trustmopd.evaluation.sandbox import UNSANDBOXED
 
@@ -81,6 +81,8 @@ def evaluate(
         loaded = load_benchmarks(
             [each.strip() for each in benchmarks.split(",")] if benchmarks else names, files, limit
         )
+        handed = [recipe.run_directory(seed) / "evaluation" for seed in recipe.seeds] if recipe else []
+        check_scores([folder, *handed], loaded)
         options = {"tensor_parallel_size": tensor_parallel_size}
         for method in methods:
             if recipe is not None and method.name == AVERAGE:

@@ -24,6 +24,7 @@ Text = Annotated[str, Field(min_length=1)]
 Folder = Annotated[Path, Field(strict=False), PlainSerializer(Path.as_posix)]
 Column = Annotated[Text | None, Field(description="Give a column, dotted for a field inside one; null: none.")]
 Scalar = str | int | float | bool
+EVERY_SPLIT = "all"  # what datasets calls them on the Hub
 LENGTH_EDGES = [32, 64, 128, 256, 512]  # of buckets of prompt length, in words
 
 

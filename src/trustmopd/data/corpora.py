@@ -11,7 +11,16 @@ from tqdm.auto import tqdm
 
 from trustmopd.data.config import Source
 from trustmopd.data.ngrams import words_of
-from trustmopd.data.records import NoColumn, column_remedy, file_sha256, kind_of, local_files, no_column, read_records
+from trustmopd.data.records import (
+    NoColumn,
+    column_remedy,
+    file_sha256,
+    kind_of,
+    lacks_subset,
+    local_files,
+    no_column,
+    read_records,
+)
 
 Messages = list[dict[str, str]]
 
@@ -46,6 +55,7 @@ class Pool:
     read: int  # before `where`
     sha256: str  # of the rows in order
     files: dict[str, str]  # local files and their sha256
+    lacks_subset: bool = False  # the folder has none of that name, and was read whole
 
 
 def read_pool(name: str, source: Source, *, answered: bool = True, progress: bool = False) -> Pool:
@@ -88,7 +98,8 @@ def _read_pool(name: str, source: Source, answered: bool, progress: bool) -> Poo
     if not rows:
         found = f"none of its {number + 1} rows has {source.where}" if number >= 0 else "it is empty"
         raise ValueError(f"{name}: {source.path} gives no prompt: {found}. Check path, split and `where`.")
-    return Pool(rows, number + 1, digest.hexdigest(), {str(f): file_sha256(f) for f in local_files(source, name)})
+    files = {str(file): file_sha256(file) for file in local_files(source, name)}
+    return Pool(rows, number + 1, digest.hexdigest(), files, lacks_subset(source))
 
 
 def _row(record: dict[str, Any], source: Source, source_id: str, where: str) -> Row:

@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import io
 import json
-import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,11 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trustmopd.data.config import Source
+from trustmopd.data.config import EVERY_SPLIT, Source
 from trustmopd.files import meant_here
+from trustmopd.splits import is_known, is_of, split_of
 
-#: How a file names its split: train-00000-of-00002.parquet, as on the Hub, train.jsonl, gsm8k_test.csv.
-_SPLIT = re.compile(r"(\w+)-\d{5}-of-\d{5}[.-]|(?:^|[-_.])(train|validation|valid|val|dev|test)\.", re.IGNORECASE)
 READABLE = "it must be .jsonl, .json or .csv, plain or gzipped (.jsonl.gz), or .parquet. Unpack or convert it."
 Record = tuple[str, dict[str, Any]]  # where it stands, for messages; and what it holds
 
@@ -52,25 +50,42 @@ def local_files(source: Source, name: str) -> list[Path]:
     return []
 
 
+def lacks_subset(source: Source) -> bool:
+    """Whether a folder was read whole because it has no such folder inside, as one's own in a config for the Hub."""
+    local = Path(source.path)
+    return bool(source.subset and not source.files and local.is_dir() and not (local / source.subset).is_dir())
+
+
 def _in_folder(folder: Path, source: Source, name: str) -> list[Path]:
-    """`files`, `subset` and `split` choose as they do on the Hub; a subset is a folder inside, where there is one."""
+    """`files`, `subset` and `split` choose as they do on the Hub; a subset is a folder inside, where there are any."""
     if source.files:
         files = _matching(folder, source.files, name)
     else:
-        folder = inner if (inner := folder / (source.subset or "")).is_dir() else folder
-        there = sorted(file for file in folder.iterdir() if kind_of(file) in _READERS)
+        if lacks_subset(source):
+            if subsets := sorted(inner.name for inner in folder.iterdir() if inner.is_dir() and _readable(inner)):
+                raise ValueError(
+                    f"{name}: folder {folder} has no subset {source.subset!r}, only {', '.join(subsets)}. Choose one "
+                    f"of them: {name}.subset; or null for the files of {folder} itself."
+                )
+        elif source.subset:
+            folder /= source.subset
+        there = _readable(folder)
         # A prompt set's card is JSON beside its prompts: .json and .csv files count where there are no others.
         files = [file for file in there if kind_of(file) in (".parquet", ".jsonl")] or there
         if not files:
             raise ValueError(
                 f"{name}: folder {folder} holds no {', '.join(_READERS)} file. Give the folder or the file of the rows."
             )
-        files = _of_split(files, source.split, f"{name}: folder {folder}")
+        files = _of_split(files, source.split, f"{name}: folder {folder}", _split_remedy(name))
     kinds = sorted({kind_of(file) for file in files})
     if len(kinds) > 1 or kinds[0] not in _READERS:
         readable, found = ", ".join(_READERS), ", ".join(kinds)
         raise ValueError(f"{name}: folder {folder} must give files of one kind ({readable}), has {found}. Give a file.")
     return files
+
+
+def _readable(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if kind_of(file) in _READERS)
 
 
 def _matching(folder: Path, pattern: str, name: str) -> list[Path]:
@@ -83,27 +98,28 @@ def _matching(folder: Path, pattern: str, name: str) -> list[Path]:
     return files
 
 
-def _of_split(files: list[Path], split: str | None, where: str) -> list[Path]:
+def _of_split(files: list[Path], split: str | None, where: str, remedy: str) -> list[Path]:
     """Those of one split, where files name theirs: nobody should train on test rows that lie in the same folder, or
     compare with the train rows alone because no split was named."""
-    named = {file: found[1] or found[2] for file in files if (found := _SPLIT.search(file.name))}
-    if not named:
-        return files
-    splits = ", ".join(sorted(set(named.values())))
-    if others := [file.name for file in files if file not in named]:
+    named = {file: told for file in files if (told := split_of(file.name))}
+    splits = sorted(set(named.values()))
+    unnamed = [file.name for file in files if file not in named]
+    if not named or split == EVERY_SPLIT or (not unnamed and len(splits) == 1 and not is_known(splits[0])):
+        return files  # also part-00000-of-00002: a word, but no split
+    if unnamed:
         raise ValueError(
-            f"{where} has files that name their split ({splits}), and {others[0]}, which does not. Move it elsewhere, "
-            "or give a file instead of the folder."
+            f"{where} has files that name their split ({', '.join(splits)}), and {unnamed[0]}, which does not. Move it "
+            "elsewhere, or give a file instead of the folder."
         )
     if split is None:
-        if len(set(named.values())) > 1:
-            raise ValueError(f"{where} has files of several splits ({splits}). Choose one: set `split`.")
+        if len(splits) > 1:
+            raise ValueError(f"{where} has files of several splits ({', '.join(splits)}). Choose one: {remedy}.")
         return files
-    chosen = [file for file, its in named.items() if its.casefold() == split.casefold()]
+    chosen = [file for file, told in named.items() if is_of(told, split)]
     if not chosen:
         raise ValueError(
-            f"{where} has no file of split {split!r}, only of {splits}. Choose another split, or give a file instead "
-            "of the folder."
+            f"{where} has no file of split {split!r}, only of {', '.join(splits)}. Choose another split, or give a "
+            "file instead of the folder."
         )
     return chosen
 
@@ -224,6 +240,10 @@ def column_remedy(name: str) -> str:
     if name == "candidates":
         return "Name the right one: --column, or --parent for parents."
     return f"Name the right one in {name}.columns or {name}.where."
+
+
+def _split_remedy(name: str) -> str:
+    return "--split" if name == "candidates" else f"set {name}.split (`{EVERY_SPLIT}` for every one)"
 
 
 def _path_remedy(name: str) -> str:

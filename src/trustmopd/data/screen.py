@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trustmopd.data.card import write_lines, write_table
-from trustmopd.data.config import Columns, Source
-from trustmopd.data.corpora import read_pool
+from trustmopd.data.config import EVERY_SPLIT, Columns, Source
+from trustmopd.data.corpora import Pool, read_pool
 from trustmopd.data.decontaminate import Screening, decontaminate
 from trustmopd.data.records import local_files, read_records
 from trustmopd.files import write_json
@@ -29,18 +29,16 @@ def screen_file(
     threshold: float = 0.8,
     overwrite: bool = False,
     progress: bool = False,
-) -> tuple[Screening[int], Path]:
-    """Write the rows kept, unchanged, to `out`, and what was removed and why beside it."""
+) -> tuple[Screening[int], Path, list[tuple[str, Pool]]]:
+    """Write the rows kept, unchanged, to `out`, and what was removed and why beside it. Also returns what was compared
+    with. `split` is the candidates'."""
     source = Source(path=candidates, split=split, columns=Columns(prompt=column, parent=parent))
-    others = [_comparison(each, split) for each in against]
+    others = [_comparison(each) for each in against]
     listing = out.with_name(f"{out.stem}.removed.json")
     _check_out(out, listing, {"candidates": source} | {f"--against {other.path}": other for other in others}, overwrite)
     rows = read_pool("candidates", source, progress=progress).rows
-    comparison = [
-        (other.path, place, row.text)
-        for other in others
-        for place, row in enumerate(read_pool(f"--against {other.path}", other, progress=progress).rows)
-    ]
+    compared = [(other.path, read_pool(f"--against {other.path}", other, progress=progress)) for other in others]
+    comparison = [(path, place, row.text) for path, pool in compared for place, row in enumerate(pool.rows)]
     table = None
     if out.suffix == ".parquet":  # what cannot be written is told before minutes are spent
         table = _table(source)
@@ -65,15 +63,17 @@ def screen_file(
         what = {"row": place, "text": rows[place].text, "parent": rows[place].parent}
         why = {"rule": rule, "similarity": similarity, "matched": text, "matched_source": path, "matched_row": row}
         removed.append(what | why)
-    return found, write_json(listing, {"counts": found.counts, "removed": removed})
+    sources = [{"source": path, "files": [*pool.files], "rows": len(pool.rows)} for path, pool in compared]
+    return found, write_json(listing, {"counts": found.counts, "compared": sources, "removed": removed}), compared
 
 
-def _comparison(against: str, split: str | None) -> Source:
-    """PATH or PATH:COLUMN. A path that is there is taken whole, should it have a colon itself."""
+def _comparison(against: str) -> Source:
+    """PATH or PATH:COLUMN. A path that is there is taken whole, should it have a colon itself. Every split is read: to
+    compare with too much loses a row, which is told, and with too little lets a test row through."""
     path, colon, column = against.rpartition(":")
     if not colon or Path(against).exists():
         path, column = against, "prompt"
-    return Source(path=path, split=split, columns=Columns(prompt=column))
+    return Source(path=path, split=EVERY_SPLIT, columns=Columns(prompt=column))
 
 
 def _check_out(out: Path, listing: Path, inputs: dict[str, Source], overwrite: bool) -> None:

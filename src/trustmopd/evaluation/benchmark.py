@@ -43,11 +43,11 @@ class Benchmark:
     path: Path | None = None
 
     def load(self, path: str | Path | None = None, limit: int | None = None) -> Rows:
-        """Its rows, from the Hub or from a local file or folder. Rows that cannot be used are left out, and named in
-        the list's `malformed`."""
+        """Its rows, from the Hub or from a local file or folder; of a folder, what names another split is left out.
+        Rows that cannot be used are left out too, and named in the list's `malformed`."""
         path = path or self.path
         if path is not None:
-            rows = read_local(Path(path), self.row, self.name, limit)
+            rows = read_local(Path(path), self.row, self.name, limit, self.split)
         else:
             assert self.hub is not None
             rows = read_hub(self.hub, self.config, self.split, self.row, self.name, limit)

@@ -2,9 +2,12 @@
 
 import gzip
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from trustmopd.splits import is_known, is_of, split_of
 
 Row = Mapping[str, Any]
 Convert = Callable[[Mapping[str, Any], int], Row]
@@ -20,7 +23,8 @@ class Rows(list[Row]):
     complaint: str
 
 
-def read_local(path: Path, convert: Convert, name: str, limit: int | None = None) -> Rows:
+def read_local(path: Path, convert: Convert, name: str, limit: int | None = None, split: str = "test") -> Rows:
+    """Of a folder, the files that name no other split than `split`: GSM8K's train rows are no benchmark."""
     if not path.exists():
         raise FileNotFoundError(f"benchmark {name}: there is no {path}. Give a file ({', '.join(SUFFIXES)}) of it.")
     files = [path]
@@ -28,9 +32,29 @@ def read_local(path: Path, convert: Convert, name: str, limit: int | None = None
         files = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES))
     if not files or not all(file.name.endswith(SUFFIXES) for file in files):
         raise ValueError(f"benchmark {name}: {path} is no {', '.join(SUFFIXES)} file and has none. Give one.")
+    if path.is_dir():
+        files = _of_split(files, split, path, name)
     rows = _convert((pair for file in files for pair in _read(file)), convert, name, str(path), limit)
     rows.files = files
     return rows
+
+
+def _of_split(files: list[Path], split: str, folder: Path, name: str) -> list[Path]:
+    told = {file: its for file in files if (its := split_of(file.name)) and is_known(its)}
+    if any(is_of(its, "test") for its in told.values()):
+        split = "test"  # IFEval's is called train on the Hub, and not where there is a test split beside it
+    others = {file: its for file, its in told.items() if not is_of(its, split)}
+    if len(others) == len(files):
+        raise ValueError(
+            f"benchmark {name}: {folder} has no file of split {split!r}, only of "
+            f"{', '.join(sorted(set(others.values())))}. Give the file that you mean instead of the folder."
+        )
+    if others:
+        names = ", ".join(file.name for file in others)
+        warnings.warn(
+            f"benchmark {name}: of {folder} is left out what is not of split {split!r}: {names}", stacklevel=4
+        )
+    return [file for file in files if file not in others]
 
 
 def read_hub(hub: str, config: str | None, split: str, convert: Convert, name: str, limit: int | None = None) -> Rows:

@@ -2,7 +2,7 @@
 
 import fcntl
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from trustmopd.evaluation.sampling import Sampling
 from trustmopd.files import read_json, write_json
 
 RECORD = "run.json"
+SCORES = "scores.json"
 _SCHEMA = 2
 
 
@@ -79,13 +80,24 @@ def run_folder(folder: Path, method: Method, sampling: Sampling, benchmarks: Seq
         yield
 
 
+def check_scores(folders: Iterable[Path], benchmarks: Sequence[Loaded]) -> None:
+    """A user's own set may be called scores.json, as what is written when all is sampled."""
+    data = [file for loaded in benchmarks for file in loaded.rows.files]
+    for folder in folders:
+        _refuse(folder, [folder / SCORES], data)
+
+
 def _refuse_to_write_over(folder: Path, benchmarks: Sequence[Loaded]) -> None:
     """A user's data in the folder may be called as what is written there, and a journal cuts off half a line."""
     data = [file for loaded in benchmarks for file in loaded.rows.files]
     journals = [folder / f"{each.benchmark.name}{end}" for each in benchmarks for end in (".responses.jsonl", ".jsonl")]
     foreign = [] if (folder / RECORD).exists() else journals  # the record is written first
-    for path in (*journals, folder / RECORD, folder / "scores.json"):
-        if path.exists() and (path in foreign or any(path.samefile(file) for file in data)):
+    _refuse(folder, [*journals, folder / RECORD, folder / SCORES], [*data, *foreign])
+
+
+def _refuse(folder: Path, written: Iterable[Path], kept: Sequence[Path]) -> None:
+    for path in written:
+        if path.exists() and any(file.exists() and path.samefile(file) for file in kept):
             raise FileExistsError(
                 f"--out {folder} would write over {path}, which no evaluation wrote; choose another --out."
             )

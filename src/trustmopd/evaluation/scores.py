@@ -10,6 +10,7 @@ import numpy as np
 
 from trustmopd.evaluation.answers import Answers, Checkpoint
 from trustmopd.evaluation.methods import AVERAGE, INITIAL, ROUTED, TEACHER
+from trustmopd.evaluation.run_record import SCORES
 from trustmopd.files import write_json
 from trustmopd.statistics import Spread, bootstrap_means, paired_difference, recovery, spread
 from trustmopd.tables import TextTable, text_table
@@ -83,7 +84,7 @@ def for_seed(methods: Mapping[str, Mapping[int, Checkpoint]], name: str, seed: i
 def write_scores(out: Path, summary: Mapping[str, Any]) -> Path:
     """`scores.json`, and `tables/scores` as Markdown, CSV and LaTeX."""
     score_table(summary).write(out / "tables" / "scores")
-    return write_json(out / "scores.json", dict(summary))
+    return write_json(out / SCORES, dict(summary))
 
 
 def score_table(summary: Mapping[str, Any]) -> TextTable:
