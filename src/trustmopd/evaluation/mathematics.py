@@ -15,6 +15,7 @@ from trustmopd.evaluation.quantities import (
     PERCENT,
     as_latex,
     bare,
+    in_figures,
     number_of,
     scales_asked_for,
     with_its_words,
@@ -27,28 +28,43 @@ TIME_LIMIT = 2.0
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 _TOKEN = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\.|\{|\}", re.DOTALL)
-_STATEMENT = re.compile(r"\banswer\b[*\s]*(?:is|:|=)[*\s:=]*([^\n]{1,200})", re.IGNORECASE)
-#: Where what an answer is ends, and the reasons begin.
-_REASONS = re.compile(r"[,;.]\s|\s(?:because|since|as|where|when|if|so|but)\b|\s\([^()]*\)\W*$")
+_STATEMENT = re.compile(r"\banswer\b[*\s]*(?:is\b(?! not\b)|:|=)[*\s:=]*([^\n]{1,200})", re.IGNORECASE)
+#: Where what an answer is ends, and the reasons begin: a word behind a comma that is in no brackets, "for n = 5", …
+_REASONS = re.compile(
+    r"[,;]\s+(?=[$*(]*[A-Za-z])(?![^(\[{]*[)\]}])|\.\s|\s(?:because|since|as|where|when|if|so|but|which|i\.e)\b"
+    r"|\s(?:for|with|given|at|assuming)\W+\w+\W*=|\s*\\pmod\b|(?<=[\w$*)}])\s\([^()]*\)\W*$"
+)
 _EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)")
-_CALCULATION = re.compile(r"\s*[-+*/×÷·^]\s*(?:[\d(\\]|[b-z]\b)|\s*x\s*\d")
+#: x = 5 or y = 6 are two answers.
+_SEVERAL = re.compile(r"=.*(?:,|;|\bor\b|\band\b)[\s$]*[A-Za-z]\w?[\s$]*=")
+_NUMBER_ENDS = re.compile(r"[\s.,;:!?*$)]|\\?%|$")
+#: What makes more of a number: an operation, a command, a second number.
+_GOES_ON = re.compile(
+    r"(?:\s\*\*|!?\s*[-+*/×÷·^])\s*\$?(?:[\d(.√\\]|[b-z]\b|sqrt)|\s*√|\s*\\(?!%)"
+    r"|\s*(?:times|plus|minus|over|mod|choose|divided by|multiplied by)\s*\$?\d"
+    rf"|(?:(?:\s*(?:[,;–&]|\b(?:and|or|to)\b))+[\s$]*{NUMBER.pattern})+\W*$|[A-Za-z\s]*\b(?:and|or)\s+\$?\d"
+)
 _threads = threading.local()
 
 
 def grade_answer(row: Row, response: str) -> Grade:
     """Passed if the last box equals `row["answer"]`. Without a box, an explicit "the answer is …" counts."""
+    response = in_figures(response)
     return _grade(row, last_boxed(response) or _statement(response))
 
 
 def grade_number(row: Row, response: str) -> Grade:
     """As `grade_answer`, but without either the last number counts, as is the custom for word problems, and so it does
-    where the statement begins with words ("is about 18"). What stands before #### in the reference is working."""
+    where the statement begins with words ("is about 18"). What stands before #### in the reference is working, and so
+    is what GSM8K's calculator notes, <<2*9=18>>."""
+    response = in_figures(re.sub("<<[^<>]*>>", "", response))
     given, prose = last_boxed(response), response
     if given is None and (said := _statement(response)):
-        if "\\" in said or not said[0].isalpha():
+        has_number = NUMBER.search(said) is not None
+        if re.search(r"[\\=]|^[^A-Za-z]", said) or (has_number and not re.search("[A-Za-z]{2}", said)):
             given = said
-        elif NUMBER.search(sentence := _REASONS.split(said)[0]):
-            prose = sentence
+        elif has_number:
+            prose = said
     prose = re.sub(r"(?<=[A-Za-z}])\^\{?[23]\}?", "", prose)  # the 2 of cm^2 is no answer
     if given is None and (numbers := list(NUMBER.finditer(prose))):
         given = with_its_words(prose, numbers[-1])
@@ -102,22 +118,29 @@ def _grade(row: Row, given: str | None) -> Grade:
 
 
 def _statement(text: str) -> str | None:
-    """What the last "answer is …" says, from the last = on: the number it begins with ("70, because …"), or all of the
-    line."""
+    """What the last "answer is …" says before its reasons: of sides of an equation the last that is a number ("8" of
+    "5 + 3 = 8", "18" of "18 = 2 × 9"), or the last."""
     statements = _STATEMENT.findall(text)
     if not statements:
         return None
-    line = statements[-1]
-    reasons = _REASONS.search(line)
-    results = list(_EQUALS.finditer(line, 0, reasons.start() if reasons else len(line)))
-    line = line[results[-1].end() :] if results else line
-    said = re.sub(r"\\[()]", "", line).strip(" *$.")
-    opened = bare(said)
+    clause = re.sub(r"(?<=\d)\s*x\s*(?=\d)", r" \\times ", re.sub(r"\\[()$]", "", statements[-1]))
+    if _SEVERAL.search(clause):
+        return clause
+    if reasons := _REASONS.search(clause):
+        clause = clause[: reasons.start()]
+    sides = [side.lstrip(" *_$≈~\"'“`").rstrip(" *_$.\\\"'”`") for side in _EQUALS.split(clause)]
+    numbers = [number for side in sides if (number := _number(side))]
+    return numbers[-1] if numbers else sides[-1] or None
+
+
+def _number(side: str) -> str | None:
+    """The number that a side begins with, unless it is the beginning of a calculation."""
+    opened = bare(side)
     number = NUMBER.match(opened)
     behind = opened[number.end() :] if number else ""
-    if number and re.match(r"[\s.,;:!?*$)]|\\?%|$", behind) and not _CALCULATION.match(behind):
+    if number and _NUMBER_ENDS.match(behind) and not _GOES_ON.match(behind):
         return with_its_words(opened, number)
-    return said or None
+    return None
 
 
 class _Judge:
