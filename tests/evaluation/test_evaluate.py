@@ -55,7 +55,7 @@ def test_a_folder_holds_one_checkpoint_and_one_way_of_sampling(world: Path, tmp_
     more = Echo()
     evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(samples=2), lambda: more)
     assert more.asked == [(f"math{i}", 1) for i in range(4)]
-    with pytest.raises(ValueError, match="temperature = 0.6, and now it is 1.0: they do not mix. Choose another --out"):
+    with pytest.raises(ValueError, match="temperature = 0.6, and now it is 1.0: they do not mix. Remove that folder"):
         evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(temperature=1.0), Echo)
     other = Method("m", TeacherSource(model="elsewhere"), "m")
     with pytest.raises(ValueError, match="model = 'somewhere'"):

@@ -67,6 +67,15 @@ def test_a_set_called_scores_is_not_written_over_by_a_recipes(world: Path, tmp_p
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted([own, tmp_path / "recipe.yaml"])
 
 
+def test_a_row_that_cannot_go_on_is_named_before_another_is_sampled(world: Path, tmp_path: Path) -> None:
+    given = ["evaluate", world / "recipe.yaml", "--out", tmp_path]
+    run(*given, "--only", "tiny", "--benchmarks", world / "math_sums.jsonl")
+    said = run(*given, "--benchmarks", world / "code_sums.jsonl", "--temperature", "1", code=1)
+    place = tmp_path / "tiny" / "seed-0"
+    assert f"{place} holds an evaluation with temperature = 0.6" in said and "Remove that folder" in said
+    assert not (tmp_path / "initial").exists(), "rows were sampled before the refusal"
+
+
 def test_a_file_of_a_benchmarks_name_that_is_no_journal_is_kept(world: Path, tmp_path: Path) -> None:
     (tmp_path / "math_sums.jsonl").write_text("something of the user's")
     with pytest.raises(OSError, match="would write over .*math_sums.jsonl"):

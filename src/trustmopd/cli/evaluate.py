@@ -63,7 +63,7 @@ def evaluate(
         from trustmopd.evaluation.cost import counted
         from trustmopd.evaluation.evaluate import evaluate_checkpoint
         from trustmopd.evaluation.methods import AVERAGE, make_average
-        from trustmopd.evaluation.run_record import check_scores, load_benchmarks
+        from trustmopd.evaluation.run_record import check_run_folder, check_scores, load_benchmarks
         from trustmopd.evaluation.sampling import check_engine, make_engine
         from trustmopd.evaluation.sandbox import UNSANDBOXED
 
@@ -83,6 +83,10 @@ def evaluate(
         )
         handed = [recipe.run_directory(seed) / "evaluation" for seed in recipe.seeds] if recipe else []
         check_scores([folder, *handed], loaded)
+        places = {method: folder / method.folder if recipe is not None else folder for method in methods}
+        for method, place in places.items():
+            if method.name != AVERAGE or Path(str(method.source.model)).exists():
+                check_run_folder(place, method, sampling, loaded)
         options = {"tensor_parallel_size": tensor_parallel_size}
         for method in methods:
             if recipe is not None and method.name == AVERAGE:
@@ -91,7 +95,7 @@ def evaluate(
             with counted(trained, tensor_parallel_size if engine == "vllm" else 1) if trained else nullcontext():
                 evaluate_checkpoint(
                     method,
-                    folder / method.folder if recipe is not None else folder,
+                    places[method],
                     loaded,
                     sampling,
                     partial(make_engine, engine, method.source, method.base, batch_size=batch_size, options=options),

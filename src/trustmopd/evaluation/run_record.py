@@ -76,8 +76,27 @@ def run_folder(folder: Path, method: Method, sampling: Sampling, benchmarks: Seq
             ) from None
         except OSError:
             pass  # a file system without locks: there, to start it once is the user's care
+        _check_same(folder, method, sampling)
         _write_record(folder, method, sampling, benchmarks)
         yield
+
+
+def check_run_folder(folder: Path, method: Method, sampling: Sampling, benchmarks: Sequence[Loaded]) -> None:
+    """Refuse a folder that holds something else, before another row is sampled for hours."""
+    _refuse_to_write_over(folder, benchmarks)
+    _check_same(folder, method, sampling)
+
+
+def _check_same(folder: Path, method: Method, sampling: Sampling) -> None:
+    if not _holds_responses(folder):
+        return
+    found = read_record(folder)
+    for field, value in _about(method, sampling).items():
+        if found.get(field) != value:
+            raise ValueError(
+                f"{folder} holds an evaluation with {field} = {found.get(field)!r}, and now it is {value!r}: they do "
+                "not mix. Remove that folder to evaluate anew, or choose another --out."
+            )
 
 
 def check_scores(folders: Iterable[Path], benchmarks: Sequence[Loaded]) -> None:
@@ -104,22 +123,7 @@ def _refuse(folder: Path, written: Iterable[Path], kept: Sequence[Path]) -> None
 
 
 def _write_record(folder: Path, method: Method, sampling: Sampling, benchmarks: Sequence[Loaded]) -> None:
-    settings = asdict(sampling)
-    del settings["samples"]
-    about = {"method": method.name, "seed": method.seed, **method.source.model_dump()}
-    about |= {"base": method.base, "files": weight_files(method.source, method.base)}
-    about |= {"sampling_seed": settings.pop("seed"), **settings}
-    known: dict[str, Any] = {}
-    # Without a response nothing is mixed: the record is of a checkpoint that could not be loaded.
-    if (folder / RECORD).exists() and any(journal.stat().st_size for journal in folder.glob("*.jsonl")):
-        found = read_record(folder)
-        known = found.pop("benchmarks")
-        for field, value in about.items():
-            if found.get(field) != value:
-                raise ValueError(
-                    f"{folder} holds an evaluation with {field} = {found.get(field)!r}, and now it is {value!r}: they "
-                    "do not mix. Choose another --out."
-                )
+    known: dict[str, Any] = read_record(folder)["benchmarks"] if _holds_responses(folder) else {}
     for loaded in benchmarks:
         name = loaded.benchmark.name
         asked = Asked(
@@ -131,7 +135,21 @@ def _write_record(folder: Path, method: Method, sampling: Sampling, benchmarks: 
         if name in known:
             _warn_if_less(folder, name, known[name], asked)
         known[name] = asked
-    write_json(folder / RECORD, {**about, "benchmarks": known}, schema_version=_SCHEMA)
+    write_json(folder / RECORD, {**_about(method, sampling), "benchmarks": known}, schema_version=_SCHEMA)
+
+
+def _about(method: Method, sampling: Sampling) -> dict[str, Any]:
+    """What the responses of one folder have in common: checkpoint and sampling."""
+    settings = asdict(sampling)
+    del settings["samples"]
+    about = {"method": method.name, "seed": method.seed, **method.source.model_dump()}
+    about |= {"base": method.base, "files": weight_files(method.source, method.base)}
+    return {**about, "sampling_seed": settings.pop("seed"), **settings}
+
+
+def _holds_responses(folder: Path) -> bool:
+    """Without a response nothing is mixed: the record is then of a checkpoint that could not be loaded."""
+    return (folder / RECORD).exists() and any(journal.stat().st_size for journal in folder.glob("*.jsonl"))
 
 
 def _warn_if_less(folder: Path, name: str, before: Asked, now: Asked) -> None:
