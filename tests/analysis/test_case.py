@@ -30,6 +30,7 @@ def run(*arguments: str | Path, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Trained from its own folder, with relative paths, and asked from another."""
     folder = tmp_path_factory.mktemp("case")
     base = tiny.model(0)
     student = tiny.save(base, folder / "student")
@@ -37,18 +38,20 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     tiny.prompts(24).to_json(folder / "prompts.jsonl")
     recipe = {
         "name": "case",
-        "student": student,
-        "teachers": teachers,
-        "prompts": {"path": str(folder / "prompts.jsonl")},
+        "student": "student",
+        "teachers": {name: name for name in NAMES},
+        "prompts": {"path": "prompts.jsonl"},
         "training": {
             "max_steps": 3, "learning_rate": 1e-2, "num_candidates": C, "global_batch_size": 8, "save_steps": 2,
             "max_completion_length": 8, "calibration_batches": 2, "record_allocation_every": 1, "bf16": False,
             "use_cpu": True,
         },
-        "output": str(folder / "run"),
+        "output": "run",
     }  # fmt: skip
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    run("train", folder / "recipe.yaml")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run("train", "recipe.yaml")
     return SimpleNamespace(run=folder / "run", student=student, teachers=teachers)
 
 
@@ -187,6 +190,14 @@ def test_what_cannot_be_asked_again_is_said(trained: SimpleNamespace) -> None:
     broken = run("analyze", trained.run, "--case", f"1/{one}:0", "--tokens", "a=/(/", code=1)
     assert "is no regular expression" in broken
     recipe = trained.run / "recipe.yaml"
+    prompts = trained.run.parent / "prompts.jsonl"
+    prompts.rename(prompts.with_suffix(".away"))
+    try:
+        lost = run("analyze", trained.run, "--case", f"1/{one}:0", "--tokens", "a=b", code=1)
+        assert f"{recipe}: prompts: prompts.jsonl does not exist." in lost
+        assert f"beside the run, in {prompts.parent}, where it was trained, and here, in {Path.cwd()}." in lost
+    finally:
+        prompts.with_suffix(".away").rename(prompts)
     text = recipe.read_text()
     changed = yaml.safe_load(text) | {"allocation": {"rule": "uniform"}}
     recipe.write_text(yaml.safe_dump(changed))

@@ -72,11 +72,11 @@ def test_weights_where_no_label_names_a_teacher_are_a_mean_over_rollouts(tmp_pat
 def test_a_run_that_stopped_is_told_of_first(tmp_path: Path) -> None:
     half = recorded.make_run(tmp_path / "half", steps=1, max_steps=4, seed=1, scores=recorded.scores_of("half", 0.22))
     alone, _ = told(half)
-    assert "The run stopped at step 1 of 4: these are the numbers of an unfinished run." in alone
+    assert alone.startswith("The run stopped at step 1 of 4: these are the numbers of an unfinished run.")
     assert "trust, step 1 of 4: On prompts that need several specialists" in alone
     recorded.make_run(tmp_path / "whole", scores=recorded.scores_of("whole", 0.44))
     said, _ = told(tmp_path)
-    assert f"{half} stopped at step 1 of 4. No unfinished run is averaged with a finished one" in said
+    assert said.startswith(f"{half} stopped at step 1 of 4. No unfinished run is averaged with a finished one")
     assert "With trust the student recovered 80% of the gap" in said and "trust, step 1 of 4: On" not in said
 
 

@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +14,7 @@ import recorded
 from trustmopd.analysis.compare import Comparison, compare
 from trustmopd.analysis.experiment import method_name
 from trustmopd.analysis.identity import told_apart
-from trustmopd.analysis.run import find_runs
+from trustmopd.analysis.run import find_runs, open_run
 from trustmopd.analysis.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables
 from trustmopd.files import write_json
@@ -144,13 +145,47 @@ def test_calibration_is_a_share_of_the_method_that_paid_for_it(tmp_path: Path) -
     assert row(tables_of(run)["cost"], "calibration")["against uniform"] == "10.0% of γ = 3"
 
 
-def test_a_calibration_that_another_folder_paid_for_is_found(tmp_path: Path) -> None:
-    paid = tmp_path / "calibration"
-    write_json(paid / "cost.json", {"calibration": {"seconds": 180.0, "device_hours": 0.05}})
-    run = recorded.make_run(tmp_path / "run", calibration_path=str(paid / "calibration.json"))
+def test_calibration_is_a_share_of_the_hours_in_the_row_above_it(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        recorded.make_run(tmp_path / str(seed), steps=1, rollouts=1, seed=seed)
+    (tmp_path / "1" / "cost.json").unlink()  # lost: its hours are in no row
+    found = tables_of(tmp_path)["cost"]
+    assert (row(found, "trust")["seeds"], row(found, "trust")["device-hours"]) == ("1", "0.1")
+    assert row(found, "calibration")["against uniform"] == "10.0% of trust"
+
+
+def calibrated_elsewhere(study: Path, **config: Any) -> Path:
+    """A run whose mu was measured, and paid for, in another folder of its study."""
+    run = recorded.make_run(study / "runs" / "trust", **config)
     cost = json.loads((run / "cost.json").read_text())
     write_json(run / "cost.json", {**cost, "calibration": None})
+    paid = {"calibration": {"seconds": 180.0, "device_hours": 0.05}}
+    write_json(study / "calibration" / "cost.json", paid)
+    return run
+
+
+@pytest.mark.parametrize("directory", ["recorded", "of an earlier release"])
+def test_a_calibration_that_another_folder_paid_for_is_found_from_anywhere(tmp_path: Path, directory: str) -> None:
+    paths = {"calibration_path": "study/calibration/calibration.json", "run_dir": "study/runs/trust"}
+    run = calibrated_elsewhere(tmp_path / "study", **paths)
+    if directory == "recorded":
+        manifest = json.loads((run / "manifest.json").read_text())
+        write_json(run / "manifest.json", {**manifest, "directory": str(tmp_path)})
     assert row(tables_of(run)["cost"], "calibration")["device-hours"] == "0.05"
+    moved = (tmp_path / "study").rename(tmp_path / "renamed")
+    assert row(tables_of(moved / "runs")["cost"], "calibration")["device-hours"] == "0.05"
+
+
+def test_a_calibration_whose_cost_is_not_found_is_said(tmp_path: Path) -> None:
+    paths = {"calibration_path": "study/calibration/calibration.json", "run_dir": "study/runs/trust"}
+    run = calibrated_elsewhere(tmp_path / "study", **paths)
+    (tmp_path / "study" / "calibration" / "cost.json").write_text("{")
+    said = " ".join(map(str, summarise_run(open_run(run)).missing))
+    assert f"What calibrating cost is not known. {tmp_path / 'study' / 'calibration'}: " in said
+    (tmp_path / "study" / "calibration" / "cost.json").unlink()
+    found = summarise_run(open_run(run))
+    assert "What calibrating cost is not known. It is not in study/calibration." in " ".join(map(str, found.missing))
+    assert not [each for each in tables_of(run)["cost"] if each[""] == "calibration"]
 
 
 def test_calibration_constants_and_statistics_of_one_run(trusting: Path) -> None:

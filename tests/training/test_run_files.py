@@ -12,6 +12,8 @@ import recorded
 import torch
 import transformers
 
+from trustmopd.analysis.run import open_run
+from trustmopd.analysis.summary import summarise_run
 from trustmopd.method import displacement, trust_weights
 from trustmopd.teachers import TeacherPool, fingerprint
 from trustmopd.training.clock import PhaseClock
@@ -443,14 +445,54 @@ def test_cost_counts_scored_models_device_time_and_calibration(trained, steps_of
     assert cost["calibration"]["seconds"] > 0
 
 
-def test_cost_is_the_same_however_often_steps_are_logged(build, tmp_path, steps_of):
-    build(max_steps=5, logging_steps=2, allocation="single", single_teacher="code").train()
+@pytest.fixture
+def spent(monkeypatch):
+    """Seconds of each step, as the clock gave them out."""
+    seconds, take = [], PhaseClock.take
+
+    def noted(clock):
+        taken = take(clock)
+        seconds.append(sum(taken.values()))
+        return taken
+
+    monkeypatch.setattr(PhaseClock, "take", noted)
+    return seconds
+
+
+@pytest.mark.parametrize("evaluated", [False, True])  # at the end: then the summary has nothing of training
+def test_steps_after_the_last_logged_one_are_counted_and_the_run_is_finished(
+    build, family, tmp_path, steps_of, spent, evaluated
+):
+    last = {"eval_strategy": "steps", "eval_steps": 3, "eval_prompts": family.prompts.select(range(4))}
+    settings = {"logging_steps": 2, "allocation": "single", "single_teacher": "code", **(last if evaluated else {})}
+    build(max_steps=3, **settings).train()
     cost = json.loads((tmp_path / "run" / "cost.json").read_text())
     assert cost["scored"] == {"teachers": 1, "reference": 0} and cost["calibration"] is None
-    lines = steps_of(tmp_path / "run")
-    each = [sum(value for name, value in line.items() if name.startswith("seconds/")) for line in lines]
-    assert cost["training"]["seconds"] == pytest.approx(2 * each[0] + 2 * each[1])
-    assert cost["training"]["steps"] == 4  # the fifth was not logged
+    assert [line["step"] for line in steps_of(tmp_path / "run")] == [2]
+    assert cost["training"]["steps"] == 3
+    assert cost["training"]["seconds"] == pytest.approx(sum(spent[:3]))  # evaluating is not training
+    found = summarise_run(open_run(tmp_path / "run"))
+    assert found.finished and found.steps == 3 and found.stopped == ""
+    assert not any("--resume" in str(each) for each in found.missing)
+
+
+def test_a_resumed_run_counts_the_steps_of_a_summary_once(build, tmp_path, spent):
+    settings = {"logging_steps": 2, "save_steps": 3, "allocation": "uniform"}
+    build(max_steps=3, **settings).train()
+    build(max_steps=5, **settings).train(resume_from_checkpoint=True)
+    cost = json.loads((tmp_path / "run" / "cost.json").read_text())
+    assert cost["training"]["steps"] == 5 and cost["training"]["seconds"] == pytest.approx(sum(spent))
+
+
+def test_a_run_killed_between_logged_steps_is_not_finished(build, tmp_path):
+    class Killed(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(max_steps=4, logging_steps=2, allocation="uniform", callbacks=[Killed()]).train()
+    assert summarise_run(open_run(tmp_path / "run")).stopped == "step 2 of 4"
 
 
 def test_a_resumed_run_still_knows_what_calibrating_cost_and_counts_each_step_once(build, tmp_path, steps_of):

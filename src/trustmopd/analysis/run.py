@@ -1,6 +1,5 @@
 """A run directory as analysis sees it: whatever is there is read, and whatever is not is said, with how to get it."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,9 +10,11 @@ from typing import Any
 import yaml
 
 from trustmopd.analysis.experiment import method_name
+from trustmopd.analysis.logged import read_metrics
 from trustmopd.analysis.records import RECORDS, TokenRecords, read_records
 from trustmopd.analysis.shapes import in_shape
 from trustmopd.files import read_json
+from trustmopd.places import located
 
 REFERENCE_ROWS = ("initial", "routed-teachers", "parameter-average")
 _FILES = ("manifest.json", "metrics.jsonl", "calibration.json", RECORDS)
@@ -71,10 +72,15 @@ class Run:
         how = "Training writes it with every checkpoint and at its end."
         cost = self._json("cost.json", "what the run cost", how)
         used = self.config.get("calibration_path")
-        if cost and not cost.get("calibration") and used and (Path(used).parent / "cost.json").is_file():
-            paid = Run(Path(used).parent)._json("cost.json", "what calibrating cost", None)
-            return {**cost, "calibration": paid.get("calibration")}
-        return cost
+        if not cost or cost.get("calibration") or not used or not self.calibration:
+            return cost
+        payer = Run(located(Path(used).with_name("cost.json"), self.path, self.manifest).parent)
+        paid = payer._json("cost.json", "what calibrating cost", None).get("calibration")
+        if not paid:
+            said = [f"{payer.path}: {each.what}" for each in payer.missing] or [f"It is not in {payer.path}."]
+            how = "Keep the folder in which `trustmopd calibrate`, or the seed that calibrated, wrote it."
+            self.missing.append(Missing(f"What calibrating cost is not known. {' '.join(said)}", how))
+        return {**cost, "calibration": paid}
 
     @cached_property
     def diagnosis(self) -> dict[str, Any]:
@@ -128,40 +134,27 @@ class Run:
         return loaded if isinstance(loaded, dict) else {}
 
     @cached_property
+    def logged(self) -> list[dict[str, float]]:
+        found, said = read_metrics(self.path / "metrics.jsonl")
+        self.missing.extend(Missing(*each) for each in said)
+        return found
+
+    @cached_property
     def steps(self) -> list[dict[str, float]]:
-        """The step lines of metrics.jsonl. The last line of a killed run may be half a line."""
-        path = self.path / "metrics.jsonl"
-        try:
-            lines = path.read_bytes().splitlines()
-        except FileNotFoundError:
-            self.missing.append(Missing("There is no metrics.jsonl.", "Training writes it step by step."))
-            return []
-        except OSError as error:
-            self.missing.append(Missing(f"{path} cannot be read ({error.strerror}).", "It is left out."))
-            return []
-        steps, bad = [], []
-        for number, line in enumerate(lines, start=1):
-            try:
-                logged = json.loads(line)
-            except ValueError:  # not JSON, or not UTF-8
-                logged = None
-            numbers = {name: v for name, v in logged.items() if type(v) in (int, float)} if type(logged) is dict else {}
-            if {"step", "loss"} <= set(numbers) and math.isfinite(numbers["step"]):
-                steps.append(numbers)
-            elif type(logged) is not dict or "loss" in logged:  # others are of evaluations, or the run's summary
-                bad.append(str(number))
-        if bad:
-            more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-            lines_are = f"Lines {', '.join(bad[:5])}{more}" if len(bad) > 1 else f"Line {bad[0]}"
-            verb, left = ("are", "They are left out.") if len(bad) > 1 else ("is", "It is left out.")
-            self.missing.append(Missing(f"{lines_are} of metrics.jsonl {verb} not whole.", left))
-        return steps
+        """The lines of metrics.jsonl that are means over steps, one for every `logging_steps` of them."""
+        return [line for line in self.logged if "loss" in line]
+
+    @property
+    def last_step(self) -> int:
+        """By any line: the last steps of a run have none of their own where `logging_steps` does not divide them."""
+        return int(self.logged[-1]["step"]) if self.logged else 0
 
     @cached_property
     def decontamination(self) -> dict[str, Any]:
         """What was removed from the prompt set, from the card beside it."""
         prompts = self.recipe.get("prompts")
-        path = Path(str(prompts.get("path"))) if isinstance(prompts, dict) else None
+        named = prompts.get("path") if isinstance(prompts, dict) else None
+        path = None if named is None else located(str(named), self.path, self.manifest)
         card = None if path is None else (path if path.is_dir() else path.parent) / "card.json"
         if card is None or not card.is_file():
             return {}
@@ -248,7 +241,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return bool(self.steps) and (self.max_steps <= 0 or self.steps[-1]["step"] >= self.max_steps)
+        return bool(self.logged) and (self.max_steps <= 0 or self.last_step >= self.max_steps)
 
     @property
     def max_steps(self) -> int:

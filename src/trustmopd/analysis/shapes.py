@@ -45,7 +45,10 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "config.seed": int,
         "config.max_steps": int,
         "config.calibration_path": str | None,
+        "config.run_dir": str | None,
+        "config.output_dir": str | None,
         "planned_steps": int,
+        "directory": str,
     },
     "calibration.json": {"mu": dict[str, Annotated[FiniteFloat, Field(gt=0)]], "depends_on": _OBJECT},
     "cost.json": {

@@ -17,7 +17,7 @@ NEAR_UNIFORM = 0.05
 
 
 def story(summaries: Sequence[Summary], comparison: Comparison) -> list[str]:
-    return [*_did_it_work(comparison), *_who_helped(comparison), *_stopped(summaries)]
+    return [*_stopped(summaries), *_did_it_work(comparison), *_who_helped(comparison)]
 
 
 def _stopped(summaries: Sequence[Summary]) -> list[str]:

@@ -1,6 +1,7 @@
 """Tables of what data and compute went in: decontamination, cost."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from statistics import mean
 
 from trustmopd.analysis.cells import NONE, Titled, label_in
 from trustmopd.analysis.compare import FULL, UNIFORM, Comparison
@@ -32,13 +33,14 @@ def cost_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled |
     measured = [run for run in summaries if run.cost.get("training")]
     evaluated = all(run.cost.get("evaluation") for run in measured)
     for setting in comparison.settings:
-        hours = {method: _hours(seeds.values(), evaluated) for method, seeds in setting.methods.items()}
+        priced = {
+            method: [run for run in seeds.values() if run.cost.get("training")]
+            for method, seeds in setting.methods.items()
+        }
+        hours = {method: _hours(runs, evaluated) for method, runs in priced.items() if runs}
         uniform = hours.get(UNIFORM)
-        for method, seeds in setting.methods.items():
-            runs = [run for run in seeds.values() if run.cost.get("training")]
-            each = hours[method]
-            if not runs or each is None:
-                continue
+        for method, each in hours.items():
+            runs = priced[method]
             whole = not any(run.stopped for run in runs)  # some of the steps cost less than all of them
             relative = f"{100 * (each / uniform - 1):+.1f}%" if uniform and whole else NONE
             peak = max(run.cost["training"]["peak_memory_gib"] for run in runs)
@@ -55,8 +57,8 @@ def cost_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled |
         paid = [run for seeds in setting.methods.values() for run in seeds.values() if run.cost.get("calibration")]
         if paid:
             run = min(paid, key=lambda run: (run.method != FULL, bool(run.stopped)))
-            once, full = run.cost["calibration"]["device_hours"], hours[run.method]
-            share = f"{100 * once / (full * len(setting.methods[run.method])):.1f}% of {run.method}" if full else NONE
+            once, full = run.cost["calibration"]["device_hours"], hours.get(run.method)
+            share = f"{100 * once / (full * len(priced[run.method])):.1f}% of {run.method}" if full else NONE
             cells = [*_scored(run), "once", f"{once:.3g}", share, NONE]
             rows.append([label_in(comparison)(setting, "calibration"), *cells])
     device = next((run.cost["device"] for run in summaries if run.cost.get("device")), "")
@@ -72,11 +74,9 @@ def _scored(run: Summary) -> list[str]:
     return [str(run.cost.get("scored", {}).get(who, NONE)) for who in ("teachers", "reference")]
 
 
-def _hours(runs: Iterable[Summary], evaluated: bool) -> float | None:
+def _hours(runs: Sequence[Summary], evaluated: bool) -> float:
     """Device-hours of a seed."""
-    found = [
+    return mean(
         run.cost["training"]["device_hours"] + (run.cost["evaluation"]["device_hours"] if evaluated else 0.0)
         for run in runs
-        if run.cost.get("training")
-    ]
-    return sum(found) / len(found) if found else None
+    )

@@ -19,11 +19,12 @@ RESPONSES = 64
 
 @dataclass(frozen=True)
 class Viewer:
-    """Ready for the template: `data` and `responses` go into script elements as they are."""
+    """Ready for the template: `data` and `responses` go into script elements as they are. Responses are by their
+    number; the one that the page opens with is the first, so that it is read while the others still load."""
 
     about: str
     data: str
-    responses: list[str]
+    responses: dict[int, str]
 
 
 class _Texts:
@@ -45,7 +46,9 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
     policies = list(shown[0].candidates.logp) if shown[0].candidates else []
     scored = all(rollout.scores is not None for rollout in shown)
     routed = run.config.get("allocation") == "routed"
-    packed = [_pack(rollout, records, texts, policies, scored, routed) for rollout in shown]
+    packed = dict(enumerate(_pack(rollout, records, texts, policies, scored, routed) for rollout in shown))
+    moved = [float(moved_weight(rollout.weights).max(initial=0.0)) for rollout in shown]
+    opening = int(np.argmax(moved))  # the first responses are often one teacher's alone
     data = {
         "teachers": records.teachers,
         "policies": policies,
@@ -64,16 +67,17 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
                 "group": rollout.group,
                 "tokens": len(rollout.texts),
                 "width": rollout.candidates.ids.shape[1] if rollout.candidates else 0,
-                "moved": float(moved_weight(rollout.weights).max(initial=0.0)),
+                "moved": sharpest,
             }
-            for rollout in shown
+            for rollout, sharpest in zip(shown, moved, strict=True)
         ],
+        "opening": opening,
     }
     total = len(records.rollouts)
     about = f"{run.title}: {len(shown)} of {total} recorded responses" + (
         ", evenly over training." if len(shown) < total else "."
     )
-    return Viewer(about, script_json(data), packed)
+    return Viewer(about, script_json(data), {opening: packed[opening], **packed})
 
 
 def choose(rollouts: list[Rollout], limit: int) -> list[Rollout]:

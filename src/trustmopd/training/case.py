@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trustmopd.data import load_prompts
 from trustmopd.method import calibrated_scores, mixed_target, response_level, trust_weights
-from trustmopd.recipe import Trust, load_recipe
-from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
+from trustmopd.places import located, searched
+from trustmopd.recipe import Recipe, Trust, load_recipe
+from trustmopd.training.from_recipe import trainer_of
 from trustmopd.training.manifest import CALIBRATION, MANIFEST, read_manifest
 from trustmopd.training.prompts import ROW
 from trustmopd.training.records import TokenTexts
@@ -108,7 +108,8 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
             f"{run} has no recipe.yaml, which names the models and prompts to ask again; `trustmopd train` writes one. "
             "For a run started from Python, write the recipe into it."
         )
-    recipe = load_recipe(run / "recipe.yaml")
+    manifest = read_manifest(run)
+    recipe = _from_here(load_recipe(run / "recipe.yaml"), run, manifest)
     if not isinstance(recipe.allocation, Trust):
         raise ValueError(
             f"{run} was trained with allocation {recipe.allocation.rule}, which scores no teacher: there is no r and w "
@@ -121,19 +122,35 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
             f"the student that wrote the rollouts of step {step} is gone: there is no {checkpoint}. Take a rollout of "
             f"step {', '.join(map(str, [1, *whole]))}, or keep more checkpoints (save_steps, save_total_limit)."
         )
-    seed = int(read_manifest(run)["config"]["seed"])
     changes = {"calibration_path": str(run / CALIBRATION)} if recipe.allocation.calibrated else {}
-    trainer = TrustMOPDTrainer(
-        model=recipe.student,
-        teachers=teachers_of(recipe),
-        reference=recipe.reference,
-        args=config_of(recipe, seed, **changes),
-        train_dataset=load_prompts(recipe.prompts.path, recipe.prompts.split),
-        peft_config=lora_of(recipe),
-    )
+    try:
+        trainer = trainer_of(recipe, recipe.seeds[0], **changes)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{run / 'recipe.yaml'}: {error} {searched(manifest)}") from error
     if step > 1:  # after the pool was built: its reference stays the initial student
         trainer._load_from_checkpoint(str(checkpoint))
     return trainer
+
+
+def _from_here(recipe: Recipe, run: Path, manifest: Mapping[str, Any]) -> Recipe:
+    """The recipe of this seed alone, with the run as its output and its paths as they are found from here."""
+
+    def at(source: str | None) -> str | None:
+        return source and str(located(source, run, manifest))
+
+    teachers = {
+        name: teacher.model_copy(update={"model": at(teacher.model), "adapter": at(teacher.adapter)})
+        for name, teacher in recipe.teachers.items()
+    }
+    changes = {
+        "student": at(recipe.student),
+        "reference": at(recipe.reference),
+        "teachers": teachers,
+        "prompts": recipe.prompts.model_copy(update={"path": at(recipe.prompts.path)}),
+        "seeds": [int(manifest["config"]["seed"])],
+        "output": run,
+    }
+    return recipe.model_copy(update=changes)
 
 
 @torch.no_grad()

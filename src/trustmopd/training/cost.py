@@ -20,19 +20,25 @@ def record_calibration_cost(trainer: "TrustMOPDTrainer", seconds: float) -> None
 
 def record_training_cost(trainer: "TrustMOPDTrainer") -> None:
     """From metrics.jsonl, which a resumed run continues: interruptions add nothing, and steps made twice count once.
-    Saving checkpoints is not counted."""
+    Saving checkpoints is not counted. The last steps may have no line yet, or share the run's summary."""
     seconds, peak, done = 0.0, 0.0, 0
-    for line in (trainer.run_dir / "metrics.jsonl").read_text().splitlines():
-        logged = json.loads(line)
-        if "loss" in logged:  # a mean over the steps since the line before
-            phases = sum(value for name, value in logged.items() if name.startswith("seconds/"))
-            seconds += phases * (logged["step"] - done)
+    lines = (trainer.run_dir / "metrics.jsonl").read_text().splitlines()
+    for logged in (*map(json.loads, lines), _since_the_last_line(trainer)):
+        phases = [value for name, value in logged.items() if name.startswith("seconds/")]
+        if phases:  # means over the steps since the line before
+            seconds += sum(phases) * (logged["step"] - done)
             peak, done = max(peak, logged["memory/peak_gib"]), logged["step"]
     training = {"steps": done, **_device_time(trainer, seconds), "peak_memory_gib": peak}
     earlier = _earlier(trainer.run_dir / COST)
     if trainer.args.calibration_path is not None:
         earlier["calibration"] = None
     write_json(trainer.run_dir / COST, {**_shared(trainer), "training": training, **earlier})
+
+
+def _since_the_last_line(trainer: "TrustMOPDTrainer") -> dict[str, float]:
+    waiting = trainer._metrics["train"].items()
+    means = {name: sum(v) / len(v) for name, v in waiting if v and name.startswith(("seconds/", "memory/"))}
+    return {**means, "step": trainer.state.global_step}
 
 
 def _shared(trainer: "TrustMOPDTrainer") -> dict[str, Any]:

@@ -85,6 +85,7 @@ def run_manifest(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
     unused = {name: {"source": teacher.source, "fingerprint": None} for name, teacher in trainer.teachers.items()}
     return {
         "run": trainer.run_id,
+        "directory": str(Path.cwd()),  # relative paths in `config` and recipe.yaml start here (`places.py`)
         **trainer.machine,
         "models": {
             "student": {

@@ -42,7 +42,7 @@ class _Bar(TrainerCallback):
         if logs and "loss" in logs:
             weights = {key.removeprefix("weight/"): f"{logs[key]:.2f}" for key in logs if key.startswith("weight/")}
             self.bar.set_postfix(loss=f"{logs['loss']:.4f}", **weights, refresh=False)
-            self.bar.update(state.global_step - self.bar.n)
+        self.bar.update(state.global_step - self.bar.n)  # the last steps may have a summary only
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

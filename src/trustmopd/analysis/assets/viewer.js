@@ -6,7 +6,7 @@
   const run = JSON.parse(document.getElementById("viewer-data").textContent);
   const K = run.teachers.length;
   const $ = (id) => document.getElementById(`viewer-${id}`);
-  const state = { shown: [], response: null, weights: [], changes: [], position: 0 };
+  const state = { shown: [], response: null, weights: [], changes: [], position: 0, tallest: 0 };
 
   // ---- Reading a response
 
@@ -94,6 +94,7 @@
 
   // ---- Drawing
 
+  const RARE = 0.0005; // what is less for everyone would be a row of 0.0%
   const HIDDEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
   function visible(text) {
     if (text === "") return "∅";
@@ -182,7 +183,7 @@
   function drawDetail(t) {
     const response = state.response, weights = state.weights[t], { T } = response;
     const text = run.texts[response.texts[t]];
-    $("where").textContent = `Position ${response.positions[t]} of ${T}: “${inLine(text)}”, student's entropy ${number(response.entropy[t])}`;
+    $("where").textContent = `Token ${t + 1} of ${T}, position ${response.positions[t]}: “${inLine(text)}”, student's entropy ${number(response.entropy[t])}`;
     const scored = run.scored;
     $("teachers").replaceChildren(table(["teacher", ...(scored ? ["score ρ", ...(run.mu ? ["r = ρ/μ"] : [])] : []), "weight"],
       run.teachers.map((teacher, k) => {
@@ -194,13 +195,22 @@
     const teachers = run.teachers.map((teacher) => opinions[run.policies.indexOf(teacher)]);
     const heard = run.teachers.map((_, k) => k).filter((k) => weights[k] > 0);
     const target = heard.every((k) => teachers[k]) ? mixedTarget(heard.map((k) => teachers[k]), heard.map((k) => weights[k])) : null;
-    const rows = Array.from({ length: response.c + 1 }, (_, i) => {
-      const other = i === response.c;
-      const id = other ? null : response.candidates[t * response.c + i];
-      const name = element("td", other ? "all others" : inLine(run.texts[id]), { class: "candidate" });
-      if (id === response.texts[t]) name.classList.add("sampled");
-      return [name, ...opinions.map((logp) => percent(Math.exp(logp[i]))), ...(target ? [element("td", percent(target[i]), { class: "target" })] : [])];
+    const shares = [...opinions.map((logp) => logp.map(Math.exp)), ...(target ? [target] : [])];
+    const ids = response.candidates.subarray(t * response.c, (t + 1) * response.c);
+    // The target too: where teachers exclude each other's favourites, what none of them likes may be likeliest.
+    const rare = [...ids.keys()].filter((i) => ids[i] !== response.texts[t] && !shares.some((share) => share[i] >= RARE));
+    const folded = new Set($("all").checked ? [] : rare);
+    const cells = (places) => shares.map((share, column) => element("td", percent(places.reduce((sum, i) => sum + share[i], 0)),
+      column === opinions.length ? { class: "target" } : {}));
+    const rows = [...ids.keys()].filter((i) => !folded.has(i)).map((i) => {
+      const sampled = ids[i] === response.texts[t] ? " sampled" : "";
+      return [element("td", inLine(run.texts[ids[i]]), { class: `candidate${sampled}` }), ...cells([i])];
     });
+    rows.push([element("td", "all others", { class: "candidate" }), ...cells([response.c, ...folded])]);
+    $("rare").textContent = `(${rare.length} here)`;
+    // Within a response the table never gets shorter: the page would move under the pointer, and so to another token.
+    state.tallest = Math.max(state.tallest, rows.length + 1);
+    $("candidates").style.setProperty("--rows", state.tallest);
     $("candidates").replaceChildren(table(["candidate", ...run.policies.map((name) => (name === "reference" ? "ref." : name)), ...(target ? ["target"] : [])], rows));
   }
 
@@ -229,25 +239,28 @@
     const response = await readResponse(index);
     if (String(index) !== $("response").value) return; // another was chosen meanwhile
     state.response = response;
-    state.position = 0;
+    state.position = state.tallest = 0;
     const { prompt, step, row, group } = run.responses[index];
     $("prompt").textContent = run.prompts[prompt] ?? `prompt ${prompt} (its text was not recorded)`;
     $("about").textContent = `Step ${step}, rollout ${row}, prompt ${prompt}, ${group}, ${response.T} tokens`;
     drawTokens();
     drawWeights();
-    choose(0, false);
+    const sharpest = state.changes.reduce((best, change) => (change.moved > best.moved ? change : best), { t: 0, moved: 0 });
+    choose(sharpest.t, false);
+    // Within its own box: a page that opens must not jump down to the viewer.
+    $("tokens").scrollTop = $("tokens").children[sharpest.t].offsetTop - $("tokens").clientHeight / 2;
     document.documentElement.dataset.shown = String(index);
   }
 
   function showNone() {
     Object.assign(state, { response: null, weights: [], changes: [], position: 0 });
-    for (const id of ["prompt", "tokens", "rows", "where", "teachers", "candidates", "changes"]) $(id).replaceChildren();
+    for (const id of ["prompt", "tokens", "rows", "where", "teachers", "candidates", "rare", "changes"]) $(id).replaceChildren();
     $("tokens").removeAttribute("aria-activedescendant");
     $("about").textContent = "No response matches.";
     delete document.documentElement.dataset.shown;
   }
 
-  function filter(first = (shown) => shown[0]) {
+  function filter(first) {
     const group = $("group").value, words = $("search").value.toLowerCase();
     state.shown = run.responses.map((response, index) => ({ ...response, index })).filter((response) =>
       (!group || response.group === group) &&
@@ -257,7 +270,7 @@
         { value: index })));
     $("count").textContent = `${state.shown.length} of ${run.responses.length} responses${state.shown.length ? "; this one" : ""}`;
     if (!state.shown.length) return showNone();
-    const { index } = first(state.shown);
+    const index = first ?? state.shown[0].index;
     $("response").value = String(index);
     show(index);
   }
@@ -302,6 +315,10 @@
     if ($("rule").value === "recorded") $("rule").value = run.own;
     drawWeights();
   });
+  $("all").addEventListener("change", () => {
+    state.tallest = 0;
+    if (state.response) drawDetail(state.position);
+  });
   $("group").addEventListener("change", () => filter());
   $("search").addEventListener("input", () => filter());
   $("response").addEventListener("change", () => show(Number($("response").value)));
@@ -318,6 +335,5 @@
   $("legend").replaceChildren(...run.teachers.map((teacher, k) =>
     element("span", teacher, { class: "key", style: `--own: ${colour(k)}; --line: ${line(k)}` })));
   window.trustmopd = { run, state, trustWeights, mixedTarget };
-  // Begin at the sharpest change: the first responses are often one teacher's alone.
-  filter((shown) => shown.reduce((best, response) => (response.moved > best.moved ? response : best)));
+  filter(run.opening);
 })();

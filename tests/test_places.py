@@ -1,0 +1,58 @@
+"""Files that a run names are found from any working directory, and after a move."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trustmopd.places import located, searched
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """What one folder held when it was trained in: a run, and prompts in a folder beside it."""
+    (tmp_path / "home" / "study" / "runs" / "trust").mkdir(parents=True)
+    (tmp_path / "home" / "study" / "prompts.jsonl").touch()
+    return tmp_path / "home" / "study"
+
+
+def manifest(run_dir: str | Path, directory: Path | None = None) -> dict[str, Any]:
+    return {"config": {"run_dir": str(run_dir)}, **({"directory": str(directory)} if directory else {})}
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["directory recorded", "earlier release"])
+@pytest.mark.parametrize("absolute", [True, False], ids=["absolute", "relative"])
+def test_what_lay_beside_a_run_is_found_beside_it_after_a_move(study: Path, absolute: bool, recorded: bool) -> None:
+    home = study.parent
+    base = study if absolute else Path("study")
+    known = manifest(base / "runs" / "trust", home if recorded else None)
+    wanted = str(base / "prompts.jsonl")
+    assert located(wanted, study / "runs" / "trust", known) == study / "prompts.jsonl"
+    moved = study.rename(home / "renamed")
+    assert located(wanted, moved / "runs" / "trust", known) == moved / "prompts.jsonl"
+
+
+def test_a_run_that_was_moved_alone_finds_what_stayed(study: Path, tmp_path: Path) -> None:
+    known = manifest("study/runs/trust", study.parent)
+    run = (study / "runs" / "trust").rename(tmp_path / "trust")
+    assert located("study/prompts.jsonl", run, known) == study / "prompts.jsonl"
+
+
+def test_of_two_the_one_beside_the_run_is_taken(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "prompts.jsonl").touch()  # of another study, in the working directory
+    monkeypatch.chdir(tmp_path)
+    known = manifest("study/runs/trust")
+    assert located("study/prompts.jsonl", study / "runs" / "trust", known) == study / "prompts.jsonl"
+
+
+@pytest.mark.parametrize("known", [{}, {"config": {}}, manifest("study/runs/trust")])
+def test_what_is_nowhere_stays_as_it_is(study: Path, known: dict[str, Any]) -> None:
+    assert located("organisation/model", study / "runs" / "trust", known) == Path("organisation/model")
+
+
+def test_an_error_can_say_where_it_was_looked_for(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(study)
+    said = searched(manifest("study/runs/trust", study.parent))
+    assert f"in {study.parent}, where it was trained, and here, in {study}." in said
+    assert "where it was trained" not in searched(manifest("study/runs/trust"))
