@@ -13,6 +13,7 @@ def test_spread_is_the_mean_and_the_deviation_with_n_minus_one():
     assert spread(values) == pytest.approx((np.mean(values), np.std(values, ddof=1), 3))
     assert spread([0.25]) == (0.25, 0.0, 1)
     assert (spread(values).percent(), spread([0.25]).percent()) == ("56.7 ± 30.6", "25.0")
+    assert (spread([-0.0004, 0.0]).percent(), spread([-0.001, 0.0]).text()) == ("0.0 ± 0.0", "0.00 ± 0.00")
     with pytest.raises(ValueError, match="no values"):
         spread([])
 

@@ -16,10 +16,11 @@ class Spread(NamedTuple):
     n: int = 1
 
     def percent(self, digits: int = 1) -> str:
-        return f"{100 * self.mean:.{digits}f}" + (f" ± {100 * self.sd:.{digits}f}" if self.n > 1 else "")
+        return Spread(100 * self.mean, 100 * self.sd, self.n).text(digits)
 
     def text(self, digits: int = 2) -> str:
-        return f"{self.mean:.{digits}f}" + (f" ± {self.sd:.{digits}f}" if self.n > 1 else "")
+        # z: what rounds to nothing has no sign.
+        return f"{self.mean:z.{digits}f}" + (f" ± {self.sd:.{digits}f}" if self.n > 1 else "")
 
 
 def spread(values: Sequence[float]) -> Spread:

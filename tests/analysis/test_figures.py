@@ -1,6 +1,7 @@
 """What is drawn is what was stored: heights, places and lengths of the marks themselves."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, stdev
@@ -14,6 +15,8 @@ import recorded
 from trustmopd.analysis import drawing
 from trustmopd.analysis.compare import compare
 from trustmopd.analysis.figures import draw_all
+from trustmopd.analysis.figures_scores import draw_scores
+from trustmopd.analysis.identity import told_apart
 from trustmopd.analysis.run import find_runs
 from trustmopd.analysis.summary import Summary, summarise_run
 
@@ -168,23 +171,45 @@ def test_error_bars_are_deviations_over_seeds(drawn: tuple[dict[str, Any], list[
 
 
 def test_score_bars_are_means_over_seeds(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
-    axes = drawn[0]["scores"][0]
-    names = [label.get_text() for label in axes.get_xticklabels()]
-    of_bars = [container for container in axes.containers if hasattr(container, "patches")]
-    for container, domain in zip(of_bars, ("math", "code", "if"), strict=True):
-        found = dict(zip(names, (patch.get_height() for patch in container.patches), strict=True))
+    panels = drawn[0]["scores"]
+    names = [label.get_text() for label in panels[0].get_yticklabels()]
+    assert names[0] == "initial student" and names[-1] == "routed teachers"
+    for axes, domain in zip(panels, ("math", "code", "if"), strict=True):
+        (container,) = [each for each in axes.containers if hasattr(each, "patches")]
+        assert axes.get_title() == domain
+        assert [bar.get_y() + bar.get_height() / 2 for bar in container] == pytest.approx(range(len(names)))
+        found = dict(zip(names, (patch.get_width() for patch in container.patches), strict=True))
+        assert [text.get_text() for text in axes.texts] == [f"{score:.1f}" for score in found.values()]
         _, _, (lines,) = container.errorbar
-        errors = dict(zip(names, (np.ptp(line[:, 1]) / 2 for line in lines.get_segments()), strict=True))
+        errors = dict(zip(names, (np.ptp(line[:, 0]) / 2 for line in lines.get_segments()), strict=True))
         folders = {"trust": "trust", "uniform": "uniform", "γ = 3": "gamma-3", "without μ": "without-mu"}
         students = [("multicap", method) for method in (*folders, "response-level")]
         students += [("singlecap", "trust"), ("singlecap", "uniform")]
         assert len(names) == len(students) + 2  # all that the main comparison has
         for prompts, method in students:
             scores = stored(study, prompts, folders.get(method, method), domain)
-            assert found[f"{prompts}\n{method}"] == pytest.approx(mean(scores))
-            assert errors[f"{prompts}\n{method}"] == pytest.approx(stdev(scores))
+            assert found[f"{prompts}, {method}"] == pytest.approx(mean(scores))
+            assert errors[f"{prompts}, {method}"] == pytest.approx(stdev(scores))
         for title, reference in (("initial student", "initial"), ("routed teachers", "routed-teachers")):
             assert found[title] == pytest.approx(100 * recorded.REFERENCES[reference][domain]) and errors[title] == 0
+
+
+def test_scores_of_thirty_students_are_as_legible_as_those_of_three(tmp_path: Path) -> None:
+    """Beside the report's text, that is: no figure is wider than the page, or it would be shown smaller."""
+    widths = {}
+    for count in (1, 10):
+        for place in range(count):
+            for prompts in ("multicap", "singlecap", "transfer-data-multicap-of-another-kind"):
+                run = tmp_path / str(count) / prompts / str(place)
+                scores = recorded.scores_of("student", 0.3 + 0.01 * place)
+                recorded.make_run(run, steps=1, record=False, scores=scores, gamma=3.0 + place, learning_rate=place)
+                (run / "recipe.yaml").write_text(f"name: student\nprompts: {{path: data/{prompts}}}\n")
+        summaries = told_apart([summarise_run(run) for run in find_runs([tmp_path / str(count)])])
+        picture = draw_scores(summaries, compare(summaries), tmp_path / str(count))
+        assert picture is not None
+        svg = picture.path.with_suffix(".svg").read_text()
+        widths[count] = float(re.search(r'width="([\d.]+)pt"', svg)[1]) / 0.75  # in pixels of a page
+    assert widths[10] < 1.3 * widths[1] and widths[10] < 72 * 16
 
 
 def test_change_bars_are_the_weight_that_changes_hands_by_place(

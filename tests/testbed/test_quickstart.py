@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 from trustmopd.testbed import quickstart as quickstarting
+from trustmopd.testbed.cells import load_cells
 from trustmopd.testbed.experiment import STORY
-from trustmopd.testbed.reproduce import load_cells, reproduce
+from trustmopd.testbed.reproduce import reproduce
 
 
 @pytest.fixture(scope="module")

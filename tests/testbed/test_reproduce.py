@@ -24,10 +24,11 @@ from typer.testing import CliRunner
 from trustmopd import TrustMOPDConfig
 from trustmopd.cli import app
 from trustmopd.testbed import reproduce as reproducing
+from trustmopd.testbed.cells import Cell, load_cells
 from trustmopd.testbed.checkpoints import SHIPPED
 from trustmopd.testbed.experiment import METHODS, Scale, World, run_cell
 from trustmopd.testbed.machine import made_by
-from trustmopd.testbed.reproduce import Cell, all_cells, load_cells, parse_seeds, prepare, reproduce
+from trustmopd.testbed.reproduce import all_cells, parse_seeds, prepare, reproduce
 from trustmopd.testbed.results import summarise, write_results
 
 
@@ -157,8 +158,72 @@ def test_a_cell_that_lacks_a_field_is_named_with_the_way_out(tmp_path: Path) -> 
     damaged = tmp_path / "cells" / "multicap" / "trust" / "seed-0.json"
     damaged.parent.mkdir(parents=True)
     damaged.write_text('{"schema_version": 1, "seed": 0}')
-    with pytest.raises(ValueError, match=r"seed-0.json lacks prompts, method, scores, max_weight. Remove the file"):
+    said = r"seed-0.json lacks prompts, method, scores, allocation, max_weight, seconds. Remove the file"
+    with pytest.raises(ValueError, match=said):
         load_cells(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("seconds", None, r"lacks seconds\."),
+        ("seconds", "12", r"has seconds = '12': input should be a valid number\."),
+        ("allocation", None, r"lacks allocation\."),
+        ("allocation", [], r"has allocation = \[\]: input should be a valid dictionary\."),
+        ("allocation.math.weights", None, r"lacks allocation.math.weights\."),
+        ("allocation.math.weights.if", float("inf"), r"has allocation.math.weights.if = inf: .* finite number\."),
+        ("scores", {}, r"has scores = {}: it lacks math, code, if, overall\."),
+        ("scores.if", None, r"it lacks if\."),
+        ("scores.math", float("nan"), r"has scores.math = nan: input should be a finite number\."),
+        ("max_weight", True, r"has max_weight = True: input should be a valid number\."),
+        ("method", "trsut", r"has method = 'trsut': it is none of trust, uniform, random,"),
+        ("prompts", "both", r"has prompts = 'both': it is none of singlecap, multicap\."),
+        ("seed", -1, r"has seed = -1: input should be greater than or equal to 0\."),
+        ("seed", 7, r"is that of multicap/trust/seed-7\."),
+    ],
+)
+def test_a_damaged_cell_is_named_whatever_is_wrong_with_it(
+    finished: Path, tmp_path: Path, place: str, value: object, said: str
+) -> None:
+    out = shutil.copytree(finished, tmp_path / "out", ignore=shutil.ignore_patterns("runs", "parameter-average"))
+    damaged = out / "cells" / "multicap" / "trust" / "seed-0.json"
+    cell = json.loads(damaged.read_text())
+    *parents, field = place.split(".")
+    holder = cell
+    for parent in parents:
+        holder = holder[parent]
+    if value is None:
+        del holder[field]
+    else:
+        holder[field] = value
+    damaged.write_text(json.dumps(cell))
+    with pytest.raises(ValueError, match=said) as error:
+        write_results(out)
+    assert str(damaged) in str(error.value) and "Remove the file: the cell is then run again." in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("references.json", '{"scores": {"initial": {"math": 0.1}}, "scale": {}, "date": ""}', "it lacks code, if,"),
+        ("diagnosis/multicap.json", '{"domains": [{"domain": "math"}]}', "lacks domains.0.rollouts, domains.0.score"),
+    ],
+)
+def test_other_damaged_files_of_a_comparison_are_named(
+    finished: Path, tmp_path: Path, file: str, text: str, said: str
+) -> None:
+    out = shutil.copytree(finished, tmp_path / "out", ignore=shutil.ignore_patterns("runs", "parameter-average"))
+    (out / file).write_text(json.dumps({"schema_version": 1, **json.loads(text)}))
+    with pytest.raises(ValueError, match=f"{Path(file).name} .*{said}"):
+        write_results(out)
+
+
+def test_prompts_are_listed_in_the_order_of_the_domains(finished: Path) -> None:
+    text = write_results(finished).read_text()
+    rows = [line.split(" | ")[0].strip("| ") for line in text.split("Where trust's weight went")[1].splitlines()[4:]]
+    listed = [row for row in rows if row]
+    order = ["math", "code", "if", "math+code", "math+if", "code+if"]
+    assert listed == [group for group in order if group in listed] and len(listed) > 3
 
 
 def test_results_of_another_scale_are_not_mixed_in(finished: Path) -> None:

@@ -66,6 +66,12 @@ def one_seed_note(comparison: Comparison, runs: Sequence[Summary]) -> str:
     return f" Of each method one seed ({', '.join(map(str, seeds))})." if comparison.seeds > 1 else ""
 
 
+def clock_note(comparison: Comparison) -> str:
+    """What a difference between two times may be."""
+    alone = " With one seed, nothing says how much of a difference is that." if comparison.seeds < 2 else ""
+    return f"Seconds are by the clock on the wall: what else the machine did is in them.{alone}"
+
+
 def groups_of(summaries: Sequence[Summary], of: Callable[[Summary], dict]) -> list[str]:
     return list(dict.fromkeys(group for run in summaries for group in of(run)))
 

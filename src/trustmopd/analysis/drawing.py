@@ -83,9 +83,8 @@ def grouped_bars(
     series: Mapping[str, Sequence[float | None]],
     look: Mapping[str, Mapping[str, Any]],
     fmt: str,
-    errors: Mapping[str, Sequence[float]] | None = None,
 ) -> None:
-    """One cluster of bars a group, one bar a series; None leaves its place empty. `errors` are by series and group."""
+    """One cluster of bars a group, one bar a series; None leaves its place empty."""
     width = 0.8 / max(1, len(series))
     for index, (name, values) in enumerate(series.items()):
         places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(groups))]
@@ -98,7 +97,6 @@ def grouped_bars(
             color=look[name]["colour"],
             hatch=look[name]["hatch"],
             edgecolor="white",
-            yerr=[e for e, value in zip(errors[name], values, strict=True) if value is not None] if errors else None,
         )
         if len(groups) * len(series) <= 24:
             axes.bar_label(bars, fmt=fmt, fontsize=7, padding=1)

@@ -1,53 +1,80 @@
 """Figures of students' scores and cost: by domain, ablations, gamma, transfer, loss and lengths, time."""
 
+import textwrap
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from trustmopd.analysis.cells import label_in, one_seed
+from trustmopd.analysis.cells import clock_note, label_in, one_seed
 from trustmopd.analysis.compare import ABLATIONS, FULL, UNIFORM, Comparison, differences
-from trustmopd.analysis.drawing import Picture, figure, grouped_bars, styles, whole_numbers
+from trustmopd.analysis.drawing import COLOURS, Picture, figure, styles, whole_numbers
 from trustmopd.analysis.summary import Summary
 from trustmopd.statistics import Spread, spread
 
+_PANELS = 4  # side by side
+
 
 def draw_scores(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
-    """Scores by domain, for students and what they started from and aim at."""
-    ends: dict[str, list[tuple[str, dict[str, Spread]]]] = {"initial": [], "routed-teachers": []}
-    for (student, team), known in comparison.references.items():
-        whose = f"{student}\n{team}\n" if len(comparison.references) > 1 else ""
-        for name, title in (("initial", "initial student"), ("routed-teachers", "routed teachers")):
-            if name in known:
-                ends[name].append((whose + title, {key: Spread(value, 0.0) for key, value in known[name].items()}))
-    students = [
-        (
-            label_in(comparison)(setting, method).replace(", ", "\n"),
-            {
-                column: spread(list(values.values()))
-                for column in comparison.columns
-                if (values := setting.score(method, column))
-            },
-        )
+    """A panel a domain; in each a row a student, between what they started from and what they aim at. However many
+    rows there are, the figure is no wider."""
+    students = {
+        label_in(comparison)(setting, method): {
+            column: spread(list(values.values()))
+            for column in comparison.columns
+            if (values := setting.score(method, column))
+        }
         for setting in comparison.settings
         for method in setting.methods
         if setting.overall(method)
-    ]
+    }
     domains = comparison.columns
     if not domains or not students:
         return None
-    shown = [*ends["initial"], *students, *ends["routed-teachers"]]
-    longest = max(len(line) for name, _ in shown for line in name.split("\n"))
-    place = min(2.5, max(1.1, 0.075 * longest))  # inches for a name under its bars
-    with figure(folder / "scores", max(6.0, place * len(shown) + 1), 3.2) as axes:
-        series = {d: [100 * row[d].mean if d in row else None for _, row in shown] for d in domains}
-        errors = {d: [100 * row[d].sd if d in row else 0.0 for _, row in shown] for d in domains}
-        grouped_bars(axes, [name for name, _ in shown], series, styles(domains), "%.0f", errors)
-        axes.set_ylabel("score, %")
-        axes.legend(ncols=len(domains), loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    caption = _one(comparison) or "Mean over seeds; lines are the standard deviation."
-    return Picture(folder / "scores", "Scores by domain", caption)
+    initial, routed = (_reference_rows(comparison, name) for name in ("initial", "routed-teachers"))
+    shown = {**initial, **students, **routed}
+    colours = [*["0.6"] * len(initial), *[COLOURS[0]] * len(students), *["0.6"] * len(routed)]
+    names = [textwrap.fill(name, 36) for name in shown]
+    lines = max(name.count("\n") + 1 for name in names)
+    panels = min(_PANELS, len(domains))
+    width = 0.07 * max(len(line) for name in names for line in name.split("\n")) + 2.2 * panels
+    height = 0.8 + (0.1 + 0.14 * lines) * len(shown)
+    with figure(folder / "scores", width, height, panels, -(-len(domains) // panels), sharex=True, sharey=True) as rows:
+        for axes, domain in zip_longest(rows.flat, domains):
+            if domain is None:
+                axes.set_axis_off()
+                continue
+            found = {place: row[domain] for place, row in enumerate(shown.values()) if domain in row}
+            bars = axes.barh(
+                list(found),
+                [100 * score.mean for score in found.values()],
+                0.7,
+                xerr=[100 * score.sd for score in found.values()],
+                color=[colours[place] for place in found],
+            )
+            axes.bar_label(bars, fmt="%.1f", fontsize=8, padding=3)
+            axes.set_title(domain, fontsize=9)
+            axes.set_xlabel("score, %")
+        axes = rows.flat[0]
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.set_xlim(0, 1.2 * max(100 * (s.mean + s.sd) for row in shown.values() for s in row.values()) or 1)
+    spreads = _one(comparison) or "Mean over seeds; lines are the standard deviation."
+    return Picture(folder / "scores", "Scores by domain", f"{spreads} Grey: without distillation.")
+
+
+def _reference_rows(comparison: Comparison, name: str) -> dict[str, dict[str, Spread]]:
+    """The row of this name for each student and its teachers."""
+    title = name.replace("initial", "initial student").replace("-", " ")
+    return {
+        ", ".join([student, team, title] if len(comparison.references) > 1 else [title]): {
+            column: Spread(known[name][column], 0.0) for column in comparison.columns if column in known[name]
+        }
+        for (student, team), known in comparison.references.items()
+        if name in known
+    }
 
 
 def draw_ablations(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
@@ -221,7 +248,10 @@ def draw_cost(summaries: Sequence[Summary], comparison: Comparison, folder: Path
         axes.invert_yaxis()
         axes.set_xlabel("seconds a step")
     device = next((run.cost["device"] for run in summaries if run.cost.get("device")), "")
-    caption = f"{device}; mean over steps and seeds{'; lines are the standard deviation over seeds' * spreads}."
+    caption = (
+        f"{device}; mean over steps and seeds{'; lines are the standard deviation over seeds' * spreads}. "
+        f"{clock_note(comparison)}"
+    )
     return Picture(folder / "cost", "Time of a training step", caption)
 
 

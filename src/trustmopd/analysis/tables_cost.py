@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import mean
 
-from trustmopd.analysis.cells import NONE, Titled, label_in
+from trustmopd.analysis.cells import NONE, Titled, clock_note, label_in
 from trustmopd.analysis.compare import FULL, UNIFORM, Comparison
 from trustmopd.analysis.summary import Summary
 from trustmopd.tables import text_table
@@ -64,7 +64,8 @@ def cost_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled |
     device = next((run.cost["device"] for run in summaries if run.cost.get("device")), "")
     note = (
         f"{device}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} evaluation; "
-        "the share against uniform is per seed. Peak memory is of one device (of the process, on a CPU)."
+        "the share against uniform is per seed. Peak memory is of one device (of the process, on a CPU). "
+        f"{clock_note(comparison)}"
     )
     header = ("", "teachers scored", "reference scored", "seeds", "device-hours", "against uniform", "peak GiB")
     return Titled("cost", "Computational cost", note, text_table(header, rows)) if rows else None

@@ -87,17 +87,21 @@ def _case(run: "Run", place: str, tokens: list[str]) -> None:
 
     where = parse_place(place)
     rollout, at = find_rollout(run.records(), where)
+    from transformers.utils import logging
+
     from trustmopd.training.case import compute_case, parse_tokens
 
-    case = compute_case(
-        run.path,
-        parse_tokens(tokens),
-        step=rollout.step,
-        row=rollout.row,
-        at=at,
-        token_ids=rollout.token_ids.tolist(),
-        recorded=rollout.weights,
-    )
+    logging.disable_progress_bar()  # one for each model, and nothing between them
+    with console.status("Asking the run's models again"):
+        case = compute_case(
+            run.path,
+            parse_tokens(tokens),
+            step=rollout.step,
+            row=rollout.row,
+            at=at,
+            token_ids=rollout.token_ids.tolist(),
+            recorded=rollout.weights,
+        )
     view, path = write_case({**case, "position": where.position}, run.path)
     console.print(f"[bold]{escape(view.title)}[/]\n{escape(view.prefix[-400:])}\n")
     for table in view.tables:

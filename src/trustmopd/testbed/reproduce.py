@@ -10,18 +10,18 @@ import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from multiprocessing.connection import wait
 from pathlib import Path
 from threading import RLock, Thread
-from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 
 from trustmopd.analysis.allocation import summarise_records
-from trustmopd.files import read_json, write_json
+from trustmopd.files import write_json
+from trustmopd.testbed.cells import REFERENCES, Cell, read_references, records
 from trustmopd.testbed.experiment import (
     ALIASES,
     METHODS,
@@ -36,18 +36,6 @@ from trustmopd.testbed.machine import made_by, mixture, reproducibly
 from trustmopd.training.diagnosis import diagnose
 
 MOST_SEEDS = 100
-REFERENCES = "references.json"
-
-
-@dataclass(frozen=True, order=True)
-class Cell:
-    prompts: str
-    method: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.prompts}/{self.method}/seed-{self.seed}"
 
 
 def all_cells(seeds: Iterable[int], only: Sequence[str] = ()) -> list[Cell]:
@@ -234,29 +222,6 @@ def _run(cell: Cell, out: Path, world: World, scale: Scale) -> None:
             **made_by(),
         },
     )
-
-
-def load_cells(out: Path) -> list[dict[str, Any]]:
-    remedy = "Remove the file: the cell is then run again."
-    paths = sorted((out / "cells").glob("*/*/seed-*.json"))
-    return [_read(path, "cell", remedy, "prompts", "method", "seed", "scores", "max_weight") for path in paths]
-
-
-def read_references(out: Path) -> dict[str, Any]:
-    return _read(out / REFERENCES, "references", "Choose another folder with --out.", "scores", "scale", "date")
-
-
-def _read(path: Path, what: str, remedy: str, *fields: str) -> dict[str, Any]:
-    found = read_json(path, what=what, remedy=remedy)
-    if missing := [field for field in fields if field not in found]:
-        raise ValueError(f"{what} {path} lacks {', '.join(missing)}. {remedy}")
-    return found
-
-
-def records(out: Path) -> dict[str, dict[str, Any]]:
-    """Everything that the tables of a comparison are made from, by name."""
-    cells = {Cell(cell["prompts"], cell["method"], cell["seed"]).name: cell for cell in load_cells(out)}
-    return {"the rows without distillation": read_references(out), **cells}
 
 
 def _start_worker() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from trustmopd.files import read_json, write_text
+from trustmopd.files import write_text
 from trustmopd.statistics import paired_difference, spread
 from trustmopd.tables import TextTable, text_table
+from trustmopd.testbed.cells import load_cells, read_diagnosis, read_references, records
 from trustmopd.testbed.experiment import METHODS, PROMPT_SETS, with_recovery
 from trustmopd.testbed.figures import draw_recovery
 from trustmopd.testbed.machine import describe, mixture
-from trustmopd.testbed.reproduce import load_cells, read_references, records
 from trustmopd.testbed.tasks import DOMAINS
 
 COLUMNS = (*DOMAINS, "overall", "recovery")
@@ -140,7 +140,7 @@ def markdown(
 def _diagnosis_lines(path: Path) -> list[str]:
     if not path.is_file():
         return []
-    found = read_json(path, what="diagnosis", remedy="Remove it and run again.")
+    found = read_diagnosis(path)
     teachers = list(found["domains"][0]["score"])
     cells = [
         (name, *(f"{d['score'][name]:.2f} ± {d['spread'][name]:.2f}" for d in found["domains"])) for name in teachers
@@ -177,16 +177,26 @@ def _allocation_lines(row: Mapping[str, Any] | None) -> list[str]:
 
 
 def _mean_allocation(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Means over seeds, entry by entry."""
+    """Means over seeds, entry by entry, of what every seed has."""
     merged: dict[str, Any] = {}
-    for needs in sorted({needs for summary in summaries for needs in summary}, key=lambda n: (n.count("+"), n)):
+    for needs in sorted({needs for summary in summaries for needs in summary}, key=_place):
         entries = [summary[needs] for summary in summaries if needs in summary]
         merged[needs] = {
-            "weights": {name: mean(e["weights"][name] for e in entries) for name in entries[0]["weights"]},
+            "weights": {
+                name: mean(entry["weights"][name] for entry in entries)
+                for name in entries[0]["weights"]
+                if all(name in entry["weights"] for entry in entries)
+            },
             **{
                 key: mean(entry[key] for entry in entries)
                 for key in ("relevant_mass", "margin", "positive_margin")
-                if key in entries[0]
+                if all(key in entry for entry in entries)
             },
         }
     return merged
+
+
+def _place(needs: str) -> tuple[int, list[int]]:
+    """Prompts of one domain before mixtures, and domains in the order of every other table."""
+    parts = needs.split("+")
+    return len(parts), [DOMAINS.index(part) if part in DOMAINS else len(DOMAINS) for part in parts]
