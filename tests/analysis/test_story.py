@@ -12,7 +12,7 @@ from recorded import TEACHERS
 
 from trustmopd.analysis.compare import compare
 from trustmopd.analysis.identity import told_apart
-from trustmopd.analysis.run import find_runs
+from trustmopd.analysis.run import Run, find_runs
 from trustmopd.analysis.story import next_steps, story
 from trustmopd.analysis.summary import summarise_run
 
@@ -85,6 +85,48 @@ def test_without_scores_the_loss_is_told_and_nothing_claimed(tmp_path: Path) -> 
     first, last = mean([1, 1 / 2]), mean([1 / 19, 1 / 20])  # a tenth of the steps at each end
     assert f"No scores yet, so whether it worked is not known: under trust the loss went from {first:.3g}" in said
     assert f"to {last:.3g}." in said and "recovered" not in said and "seed" not in advice
+
+
+@pytest.mark.parametrize(
+    ("left_out", "ends", "why"),
+    [
+        ("routed-teachers", (0.2, 0.5), "not every domain ('math' and 'code' and 'if') has a teacher of its name"),
+        ("initial", (0.2, 0.5), "the initial student was not scored"),
+        (None, (0.2, 0.2), "its teachers, each in its own domain, score what it started with"),
+    ],
+)
+def test_scores_without_a_recovery_are_told_with_the_reason(tmp_path: Path, left_out, ends, why) -> None:
+    for rule, overall in (("uniform", 0.15), ("trust", 0.13)):
+        rows = recorded.scores_of(rule, overall)
+        for name, score in zip(("initial", "routed-teachers"), ends, strict=True):
+            rows[name] = {**rows[name], "overall": score}
+        recorded.make_run(tmp_path / rule, rule=rule, scores={k: row for k, row in rows.items() if k != left_out})
+    said, _ = told(tmp_path)
+    gained = "" if left_out == "initial" else ", -7.0 on where it started"
+    assert said.startswith(f"With trust the student scores 13.0{gained}; with uniform weights 15.0. What share")
+    assert why in said and "No scores yet" not in said
+
+
+def test_a_loss_that_rises_calls_for_a_lower_learning_rate(tmp_path: Path) -> None:
+    run = recorded.make_run(tmp_path, steps=4)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for loss, line in enumerate(lines, start=1):
+        line["loss"] = loss / 100
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "Under trust the loss rose from 0.01 to 0.04" in told(run)[1]
+    assert "the loss rose" not in told(recorded.make_run(tmp_path / "falls", steps=4))[1]
+
+
+def test_scores_of_an_earlier_checkpoint_are_said_to_be(tmp_path: Path) -> None:
+    rows = recorded.scores_of("trust", 0.4)
+    rows["trust"]["checkpoint"] = "checkpoint-2"
+    run = recorded.make_run(tmp_path, scores=rows)
+    for step in (2, 10):
+        assert not any("since" in each.what for each in summarise_run(Run(run)).missing)
+        (run / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
+        (run / "checkpoints" / f"checkpoint-{step}" / "manifest.json").write_text("{}")
+    said = [each.what for each in summarise_run(Run(run)).missing]
+    assert "The scores are of checkpoint-2, and the run has checkpoint-10 since." in said
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,9 @@ def test_one_command_evaluates_every_row_of_a_recipe(world: Path, tmp_path: Path
     assert record["model"].endswith("seed-1/checkpoints/checkpoint-10")  # the last whole one, by number
     entries = (tmp_path / "initial" / "math_sums.jsonl").read_text().splitlines()
     assert len(entries) == 8
-    assert "scores.json" in said and "routed-teachers" in said
+    assert "scores.json" in said and "routed-teachers" in said and "No row of routed" not in said
+    handed = json.loads((world / "run" / "seed-1" / "evaluation" / "scores.json").read_text())
+    assert handed["tiny"]["checkpoint"] == "checkpoint-10" and handed["tiny"]["seeds"] == [1]
     for suffix in (".md", ".csv", ".tex"):
         assert "parameter-average" in (tmp_path / "tables" / f"scores{suffix}").read_text()
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*_sums*.jsonl")}
@@ -216,6 +218,14 @@ def test_one_command_evaluates_every_row_of_a_recipe(world: Path, tmp_path: Path
     assert "initial" in run("scores", tmp_path, "--against", "parameter-average")
     difference = json.loads((tmp_path / "scores.json").read_text())["tiny"]["difference"]
     assert difference["against"] == "parameter-average" and difference["n"] == 2
+
+
+def test_a_domain_without_a_teacher_of_its_name_is_told(world: Path, tmp_path: Path) -> None:
+    rows = [{"id": f"{i}", "prompt": f"{i} + 1 =", "answer": i + 1, "domain": "sums"} for i in range(2)]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    said = run("evaluate", world / "recipe.yaml", "--benchmarks", tmp_path / "own.jsonl", "--out", tmp_path / "out")
+    assert "No row of routed teachers, and so no recovery: no teacher is named 'sums'" in said
+    assert "The teachers are code, if, math" in said
 
 
 def test_one_row_alone_and_an_untrained_seed(world: Path, tmp_path: Path) -> None:

@@ -102,7 +102,17 @@ class Run:
                 self.missing.append(Missing(said, "It is left out; evaluate again with `trustmopd evaluate RECIPE`."))
             if "overall" in finite:
                 found[name] = finite
+            if (scored := row.get("checkpoint")) and (newest := self._newest_checkpoint()) not in (None, scored):
+                how = "Evaluate again with `trustmopd evaluate RECIPE`; it says which folder to remove."
+                self.missing.append(Missing(f"The scores are of {scored}, and the run has {newest} since.", how))
         return found
+
+    def _newest_checkpoint(self) -> str | None:
+        """Of those in the run directory, by step; None where there are none, or no longer."""
+        folders = (self.path, self.path / "checkpoints")
+        whole = [manifest for folder in folders for manifest in folder.glob("checkpoint-*/manifest.json")]
+        steps = [int(step) for path in whole if (step := path.parent.name.rpartition("-")[2]).isdigit()]
+        return f"checkpoint-{max(steps)}" if steps else None
 
     @cached_property
     def own_scores(self) -> dict[str, float]:

@@ -14,6 +14,8 @@ from trustmopd.statistics import spread
 #: A share of the gap below which a student is said to have learnt little, and a mass near what uniform would give.
 LITTLE = 0.25
 NEAR_UNIFORM = 0.05
+#: A rise of the loss over training that no noise explains.
+DIVERGED = 2.0
 
 
 def story(summaries: Sequence[Summary], comparison: Comparison) -> list[str]:
@@ -50,8 +52,25 @@ def _did_it_work(comparison: Comparison) -> list[str]:
             best = max(recovered, key=recovered.__getitem__)
             said.append(f"{where}The student trained with {best} recovered {recovered[best]:.0%} of the gap.")
         else:
-            said.append(_change_of_loss(setting, where))
+            said.append(where + (_scores_alone(setting, comparison) or _change_of_loss(setting)))
     return said
+
+
+def _scores_alone(setting: Setting, comparison: Comparison) -> str | None:
+    """Scores from which no recovery follows, and why; None without scores."""
+    overall = {method: setting.overall(method) for method in setting.methods}
+    scores = {method: spread(list(found.values())).mean for method, found in overall.items() if found}
+    if not scores:
+        return None
+    method = FULL if FULL in scores else max(scores, key=scores.__getitem__)
+    gains = comparison.gains(setting, method)
+    text = f"With {method} the student scores {100 * scores[method]:.1f}"
+    if gains:
+        text += f", {100 * spread(list(gains.values())).mean:+.1f} on where it started"
+    if method == FULL and UNIFORM in scores:
+        text += f"; with uniform weights {100 * scores[UNIFORM]:.1f}"
+    why = comparison.no_recovery(setting, method)
+    return f"{text}. What share of the gap to its teachers that is, is not known: {why}."
 
 
 def _recovered(setting: Setting, comparison: Comparison) -> dict[str, float]:
@@ -62,17 +81,22 @@ def _recovered(setting: Setting, comparison: Comparison) -> dict[str, float]:
     }
 
 
-def _change_of_loss(setting: Setting, where: str) -> str:
-    for method, run in ((method, run) for method, seeds in setting.methods.items() for run in seeds.values()):
-        loss = [value for value in run.series.get("loss", []) if math.isfinite(value)]
-        if loss:
-            window = max(1, len(loss) // 10)
-            first, last = sum(loss[:window]) / window, sum(loss[-window:]) / window
+def _change_of_loss(setting: Setting) -> str:
+    by_trust_first = sorted(setting.methods.items(), key=lambda item: item[0] != FULL)
+    for method, run in ((method, run) for method, seeds in by_trust_first for run in seeds.values()):
+        if ends := _ends_of_loss(run):
             return (
-                f"{where}No scores yet, so whether it worked is not known: under {method} the loss went from "
-                f"{first:.3g} to {last:.3g}."
+                f"No scores yet, so whether it worked is not known: under {method} the loss went from {ends[0]:.3g} to "
+                f"{ends[1]:.3g}."
             )
-    return f"{where}There are neither scores nor metrics, so whether it worked is not known."
+    return "There are neither scores nor metrics, so whether it worked is not known."
+
+
+def _ends_of_loss(run: Summary) -> tuple[float, float] | None:
+    """Its means over the first and the last tenth of the steps."""
+    loss = [value for value in run.series.get("loss", []) if math.isfinite(value)]
+    window = max(1, len(loss) // 10)
+    return (sum(loss[:window]) / window, sum(loss[-window:]) / window) if loss else None
 
 
 def _who_helped(comparison: Comparison) -> list[str]:
@@ -132,6 +156,13 @@ def next_steps(summaries: Sequence[Summary], comparison: Comparison) -> list[str
             said.append(
                 f"The student recovered {recovered[FULL]:.0%} on {setting.prompts}. If the loss still falls, "
                 "train longer or raise the learning rate."
+            )
+    for run in summaries:
+        ends = _ends_of_loss(run)
+        if ends and run.steps > 1 and ends[1] > DIVERGED * ends[0]:
+            said.append(
+                f"Under {run.method} the loss rose from {ends[0]:.3g} to {ends[1]:.3g}: the student moves away from "
+                "its teachers. Lower learning_rate."
             )
     if 0 < comparison.seeds < 2 and any(run.own_scores for run in summaries):
         said.append("Train more seeds (seeds=[0, 1, 2]): one seed does not say how much of a difference is chance.")

@@ -162,20 +162,24 @@ def _pairs(data: Sequence[str]) -> dict[str, str]:
 def _hand_over(folder: Path, recipe: "Recipe", benchmarks: Collection[str]) -> None:
     """Each seed's scores into its run directory, where `analyze` and `report` look for them."""
     from trustmopd.evaluation.answers import collect
+    from trustmopd.evaluation.run_record import read_record
     from trustmopd.evaluation.scores import for_seed, write_scores
 
     methods, _ = collect([folder], benchmarks)
     for seed in methods.get(recipe.name, {}):
         own = recipe.run_directory(seed) / "evaluation" if seed in recipe.seeds else folder
         if own.resolve() != folder.resolve():
-            write_scores(own, for_seed(methods, recipe.name, seed))
+            rows = for_seed(methods, recipe.name, seed)
+            record = read_record(folder / recipe.name / f"seed-{seed}")
+            rows[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name
+            write_scores(own, rows)
 
 
 def _report(
     folders: Sequence[Path], out: Path, against: str | None = None, benchmarks: Collection[str] | None = None
 ) -> None:
     from trustmopd.evaluation.answers import collect
-    from trustmopd.evaluation.scores import score_table, summarise, write_scores
+    from trustmopd.evaluation.scores import score_table, summarise, without_routed, write_scores
 
     methods, notes = collect(folders, benchmarks)
     for note in notes:
@@ -187,6 +191,8 @@ def _report(
     for row in table.rows:
         shown.add_row(*row)
     console.print(shown)
+    if why := without_routed(summary):
+        console.print(why)
     for name, row in summary.items():
         for benchmark, facts in row["benchmarks"].items():
             counts = {

@@ -53,6 +53,9 @@ def _evaluate(
     ):
         sampled = _by_key(responses, rows, benchmark)
         done = _by_key(graded, rows, benchmark)
+        lacking = [key for key in wanted if key not in sampled and key not in done]
+        missing = [Request(*key, benchmark.prompt(rows[key[0]])) for key in lacking]
+        model = engine() if missing else None  # loaded before the bar, which its own bar would cut in two
         with tqdm(total=len(wanted), desc=f"{label} {benchmark.name}".strip(), unit="response") as bar:
             for key in wanted:
                 if key in done:
@@ -61,9 +64,7 @@ def _evaluate(
                     graders.take(sampled[key])
             bar.initial = bar.n = graders.counted  # an ETA counts from here
             graders.bar = bar
-            lacking = [key for key in wanted if key not in sampled and key not in done]
-            missing = [Request(*key, benchmark.prompt(rows[key[0]])) for key in lacking]
-            for reply in engine().sample(missing, sampling) if missing else ():
+            for reply in model.sample(missing, sampling) if model else ():
                 entry = {
                     "id": reply.request.id,
                     "sample": reply.request.sample,

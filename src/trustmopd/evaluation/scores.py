@@ -75,6 +75,19 @@ def summarise(methods: Mapping[str, Mapping[int, Checkpoint]], against: str | No
     return summary
 
 
+def without_routed(summary: Mapping[str, Any]) -> str | None:
+    """Why there are teachers and no row of routed teachers, and so no recovery; None where there is one, or none."""
+    teachers = [name.removeprefix(TEACHER) for name in summary if name.startswith(TEACHER)]
+    if ROUTED in summary or not teachers:
+        return None
+    domains = dict.fromkeys(facts["domain"] for row in summary.values() for facts in row["benchmarks"].values())
+    alone = [domain for domain in domains if domain not in teachers]
+    return (
+        f"No row of routed teachers, and so no recovery: no teacher is named '{alone[0]}', as the domain of some "
+        f"benchmark is. The teachers are {', '.join(teachers)}; a row of your own set may name one as its `domain`."
+    )
+
+
 def for_seed(methods: Mapping[str, Mapping[int, Checkpoint]], name: str, seed: int) -> dict[str, Any]:
     """The rows of one student alone: `summarise` of the reference rows and of this seed, without other students."""
     references = {row: seeds for row, seeds in methods.items() if row in (INITIAL, AVERAGE) or row.startswith(TEACHER)}
