@@ -1,6 +1,7 @@
 """Rows of measurements with what they depend on, appended to a CSV file."""
 
 import csv
+import itertools
 import math
 import platform
 import subprocess
@@ -58,10 +59,12 @@ def number(value: float, digits: int) -> str:
 def append(rows: list[dict[str, object]], path: Path) -> None:
     """Into a file with the same columns; a file with others is left as it is, and the rows go beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = list(rows[0])
-    if path.exists() and next(csv.reader(path.read_text().splitlines()), columns) != columns:
-        path = path.with_stem(f"{path.stem}-{date.today().isoformat()}")
-        print(f"other columns than these rows have: writing to {path}")
+    columns, wished = list(rows[0]), path
+    beside = (wished.with_stem(f"{wished.stem}-{number}") for number in itertools.count(2))
+    while path.exists() and next(csv.reader(path.read_text().splitlines()), columns) != columns:
+        path = next(beside)
+    if path != wished:
+        print(f"{wished} has other columns than these rows: writing to {path}")
     fresh = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n")

@@ -46,6 +46,8 @@ def test_rows_of_other_columns_do_not_shift_those_of_a_file(tmp_path, capsys):
     (other,) = set(tmp_path.iterdir()) - {path}
     assert other.read_text() == "a,c,b\n5,6,7\n"
     assert str(other) in capsys.readouterr().out
+    record.append([{"a": 8, "d": 9}], path)
+    assert (tmp_path / "rows-3.csv").read_text() == "a,d\n8,9\n" and other.read_text() == "a,c,b\n5,6,7\n"
 
 
 def test_measurements_are_kept_where_there_is_no_git(monkeypatch):

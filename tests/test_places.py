@@ -1,5 +1,6 @@
 """Files that a run names are found from any working directory, and after a move."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,23 @@ def test_of_two_the_one_beside_the_run_is_taken(study: Path, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("known", [{}, {"config": {}}, manifest("study/runs/trust")])
-def test_what_is_nowhere_stays_as_it_is(study: Path, known: dict[str, Any]) -> None:
-    assert located("organisation/model", study / "runs" / "trust", known) == Path("organisation/model")
+def test_what_is_nowhere_is_not_found(study: Path, known: dict[str, Any]) -> None:
+    for name in ("organisation/model", "./data/prompts", "n" * 300):
+        assert located(name, study / "runs" / "trust", known) is None
+
+
+def test_a_folder_that_is_closed_to_us_holds_nothing(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may look anywhere, so the refusal is made by the call beneath."""
+    look = os.stat
+
+    def closed(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        if str(path).startswith(str(study.parent / "alice")):
+            raise PermissionError(13, "Permission denied", path)
+        return look(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", closed)
+    known = manifest("runs/trust", study.parent / "alice")
+    assert located("prompts.jsonl", study / "elsewhere", known) is None
 
 
 def test_an_error_can_say_where_it_was_looked_for(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 
-def located(path: str | Path, run: Path, manifest: Mapping[str, Any]) -> Path:
+def located(path: str | Path, run: Path, manifest: Mapping[str, Any]) -> Path | None:
     """`path`, of the run in folder `run`, from here: as it lay beside the run, wherever the two were moved together;
-    or else where it was; or else in the working directory. What is nowhere, such as a Hub id, stays as it is."""
+    or else where it was; or else in the working directory; None if it is nowhere, as a Hub id is."""
     tries = [run.resolve() / beside] if (beside := _beside(path, manifest)) else []
     tries += [Path(manifest.get("directory") or "", path), Path(path)]
-    return next((Path(os.path.normpath(each)) for each in tries if each.exists()), Path(path))
+    # `Path.exists` would raise where a folder of somebody else's is closed to us.
+    return next((Path(os.path.normpath(each)) for each in tries if os.path.exists(each)), None)
 
 
 def searched(manifest: Mapping[str, Any]) -> str:

@@ -107,14 +107,23 @@ def test_scores_without_a_recovery_are_told_with_the_reason(tmp_path: Path, left
     assert why in said and "No scores yet" not in said
 
 
-def test_a_loss_that_rises_calls_for_a_lower_learning_rate(tmp_path: Path) -> None:
-    run = recorded.make_run(tmp_path, steps=4)
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([0.01] * 6 + [1.0] * 6, True),
+        ([0.01, 0.02, 0.015, *[0.03] * 6, 0.041, 0.05, 0.09], True),
+        ([0.01, 0.02, 0.015, *[0.03] * 6, 0.039, 0.05, 0.09], False),  # one of the last is not twice the first ones
+        ([0.0009, 0.016, 0.004, 0.006, 0.006, 0.008], False),  # a run of six steps: batches differ that much
+    ],
+)
+def test_a_loss_that_rises_calls_for_a_lower_learning_rate(tmp_path: Path, losses: list[float], said: bool) -> None:
+    run = recorded.make_run(tmp_path, steps=len(losses))
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    for loss, line in enumerate(lines, start=1):
-        line["loss"] = loss / 100
+    for loss, line in zip(losses, lines, strict=True):
+        line["loss"] = loss
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert "Under trust the loss rose from 0.01 to 0.04" in told(run)[1]
-    assert "the loss rose" not in told(recorded.make_run(tmp_path / "falls", steps=4))[1]
+    advice = told(run)[1]
+    assert (f"{run}: the loss never fell below" in advice) == ("try a lower learning_rate" in advice) == said
 
 
 def test_scores_of_an_earlier_checkpoint_are_said_to_be(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -218,6 +219,15 @@ def test_one_command_evaluates_every_row_of_a_recipe(world: Path, tmp_path: Path
     assert "initial" in run("scores", tmp_path, "--against", "parameter-average")
     difference = json.loads((tmp_path / "scores.json").read_text())["tiny"]["difference"]
     assert difference["against"] == "parameter-average" and difference["n"] == 2
+
+
+def test_a_run_of_one_seed_knows_which_checkpoint_was_scored(world: Path, tmp_path: Path) -> None:
+    for folder in ("checkpoint-2", "checkpoint-10"):
+        shutil.copytree(world / "run/seed-0/checkpoints" / folder, tmp_path / "run/checkpoints" / folder)
+    changes = ("seeds=[0]", f"output={tmp_path / 'run'}", "--benchmarks", world / "math_sums.jsonl")
+    run("evaluate", world / "recipe.yaml", *changes)
+    scores = json.loads((tmp_path / "run" / "evaluation" / "scores.json").read_text())
+    assert scores["tiny"]["checkpoint"] == "checkpoint-10" and "teacher-math" in scores
 
 
 def test_a_domain_without_a_teacher_of_its_name_is_told(world: Path, tmp_path: Path) -> None:

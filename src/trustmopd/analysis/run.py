@@ -74,7 +74,8 @@ class Run:
         used = self.config.get("calibration_path")
         if not cost or cost.get("calibration") or not used or not self.calibration:
             return cost
-        payer = Run(located(Path(used).with_name("cost.json"), self.path, self.manifest).parent)
+        bill = Path(used).with_name("cost.json")
+        payer = Run((located(bill, self.path, self.manifest) or bill).parent)
         paid = payer._json("cost.json", "what calibrating cost", None).get("calibration")
         if not paid:
             said = [f"{payer.path}: {each.what}" for each in payer.missing] or [f"It is not in {payer.path}."]

@@ -14,7 +14,7 @@ from trustmopd.statistics import spread
 #: A share of the gap below which a student is said to have learnt little, and a mass near what uniform would give.
 LITTLE = 0.25
 NEAR_UNIFORM = 0.05
-#: A rise of the loss over training that no noise explains.
+#: A loss may differ tenfold between two batches; that all late ones are so much above all early ones is no chance.
 DIVERGED = 2.0
 
 
@@ -92,9 +92,13 @@ def _change_of_loss(setting: Setting) -> str:
     return "There are neither scores nor metrics, so whether it worked is not known."
 
 
+def _loss(run: Summary) -> list[float]:
+    return [value for value in run.series.get("loss", []) if math.isfinite(value)]
+
+
 def _ends_of_loss(run: Summary) -> tuple[float, float] | None:
     """Its means over the first and the last tenth of the steps."""
-    loss = [value for value in run.series.get("loss", []) if math.isfinite(value)]
+    loss = _loss(run)
     window = max(1, len(loss) // 10)
     return (sum(loss[:window]) / window, sum(loss[-window:]) / window) if loss else None
 
@@ -158,11 +162,13 @@ def next_steps(summaries: Sequence[Summary], comparison: Comparison) -> list[str
                 "train longer or raise the learning rate."
             )
     for run in summaries:
-        ends = _ends_of_loss(run)
-        if ends and run.steps > 1 and ends[1] > DIVERGED * ends[0]:
+        loss = _loss(run)
+        quarter = len(loss) // 4
+        if quarter > 2 and min(loss[-quarter:]) > DIVERGED * max(loss[:quarter]):
             said.append(
-                f"Under {run.method} the loss rose from {ends[0]:.3g} to {ends[1]:.3g}: the student moves away from "
-                "its teachers. Lower learning_rate."
+                f"{run.path}: the loss never fell below {min(loss[-quarter:]):.3g} in the last quarter of the steps, "
+                f"and never rose above {max(loss[:quarter]):.3g} in the first. The student may be moving away from its "
+                "teachers: try a lower learning_rate."
             )
     if 0 < comparison.seeds < 2 and any(run.own_scores for run in summaries):
         said.append("Train more seeds (seeds=[0, 1, 2]): one seed does not say how much of a difference is chance.")

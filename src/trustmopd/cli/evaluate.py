@@ -166,13 +166,11 @@ def _hand_over(folder: Path, recipe: "Recipe", benchmarks: Collection[str]) -> N
     from trustmopd.evaluation.scores import for_seed, write_scores
 
     methods, _ = collect([folder], benchmarks)
-    for seed in methods.get(recipe.name, {}):
-        own = recipe.run_directory(seed) / "evaluation" if seed in recipe.seeds else folder
-        if own.resolve() != folder.resolve():
-            rows = for_seed(methods, recipe.name, seed)
-            record = read_record(folder / recipe.name / f"seed-{seed}")
-            rows[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name
-            write_scores(own, rows)
+    for seed in methods.get(recipe.name, {}).keys() & set(recipe.seeds):
+        rows = for_seed(methods, recipe.name, seed)
+        record = read_record(folder / recipe.name / f"seed-{seed}")
+        rows[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name
+        write_scores(recipe.run_directory(seed) / "evaluation", rows)
 
 
 def _report(

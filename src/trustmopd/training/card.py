@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from huggingface_hub import ModelCardData
 
+from trustmopd.teachers import REFERENCE
 from trustmopd.training.config import rule_name
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ at temperature {temperature:g}, {candidates} candidates a token. Each `checkpoin
 `manifest.json` has every setting, version and fingerprint.
 
 **Licence.** A student inherits the terms of its base, its teachers and its prompts: state them here, and as `license`
-above, before publishing.
+above, before publishing. (Every checkpoint writes this file anew: edit a copy.)
 
 **Method.** *{paper}*. Trained with [TRL](https://github.com/huggingface/trl).
 """
@@ -40,6 +41,8 @@ def model_card(trainer: "TrustMOPDTrainer", name: str | None, dataset: str | Non
     teachers = list(trainer.pool.teachers)
     adapter = hasattr(trainer.model, "peft_config")
     rows = [("student at the start", student, "")]
+    if REFERENCE in trainer.pool.members and (reference := trainer.pool.members[REFERENCE].source) != student:
+        rows.append(("reference", reference, ""))
     rows += [(f"teacher `{name}`", trainer.teachers[name].source, f"{mu[name]:.4g}" if mu else "") for name in teachers]
     data = ModelCardData(
         base_model=None if Path(student).exists() or "/" not in student else student,

@@ -136,7 +136,7 @@ def _from_here(recipe: Recipe, run: Path, manifest: Mapping[str, Any]) -> Recipe
     """The recipe of this seed alone, with the run as its output and its paths as they are found from here."""
 
     def at(source: str | None) -> str | None:
-        return source and str(located(source, run, manifest))
+        return source and str(located(source, run, manifest) or source)
 
     teachers = {
         name: teacher.model_copy(update={"model": at(teacher.model), "adapter": at(teacher.adapter)})

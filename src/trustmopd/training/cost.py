@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trustmopd.files import read_json, write_json
 from trustmopd.teachers import REFERENCE
+from trustmopd.training.metrics import peak_memory_gib
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
@@ -28,6 +29,7 @@ def record_training_cost(trainer: "TrustMOPDTrainer") -> None:
         if phases:  # means over the steps since the line before
             seconds += sum(phases) * (logged["step"] - done)
             peak, done = max(peak, logged["memory/peak_gib"]), logged["step"]
+    peak = max(peak, peak_memory_gib(trainer.accelerator.device))  # a line has the mean of its steps' peaks
     training = {"steps": done, **_device_time(trainer, seconds), "peak_memory_gib": peak}
     earlier = _earlier(trainer.run_dir / COST)
     if trainer.args.calibration_path is not None:
