@@ -67,10 +67,10 @@ def check_free(folder: str | Path, *, overwrite: bool = False) -> None:
 
 
 def meant_here(path: str) -> bool:
-    """Whether a path that may as well be a Hub id is one on this disk, even if nothing lies there: a slip in it should
-    not be looked for on the Hub, which takes half a minute to fail."""
+    """Whether a path is one on this disk, even if nothing lies there: a Hub id has two parts at most. A slip in it
+    should not be looked for on the Hub, which takes half a minute to fail without a network."""
     given = Path(path)
-    return given.is_absolute() or path.startswith((".", "~")) or (len(given.parts) > 1 and given.parent.is_dir())
+    return given.is_absolute() or path.startswith((".", "~")) or len(given.parts) > 2
 
 
 @contextmanager

@@ -32,15 +32,15 @@ def test_an_interrupted_evaluation_goes_on_and_samples_and_grades_nothing_twice(
     with pytest.raises(KeyboardInterrupt):
         evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: first)
     graded = tmp_path / "math_sums.jsonl"
-    lines = graded.read_bytes().splitlines(keepends=True)
-    graded.write_bytes(b"".join(lines[:3]) + b'{"id": "half a li')  # killed while it wrote
+    lines = graded.read_bytes().splitlines(keepends=True)[:3]  # a busy machine may have graded fewer by then
+    graded.write_bytes(b"".join(lines) + b'{"id": "half a li')  # killed while it wrote
     evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: second)
     everything = [(f"math{i}", sample) for i in range(4) for sample in range(3)]
     assert first.asked + second.asked == everything
     entries, _ = read_entries(graded, GRADED)
     assert sorted((entry["id"], entry["sample"]) for entry in entries) == everything
-    assert [json.dumps(entry, ensure_ascii=False) for entry in entries[:3]] == [
-        line.decode().strip() for line in lines[:3]
+    assert [json.dumps(entry, ensure_ascii=False) for entry in entries[: len(lines)]] == [
+        line.decode().strip() for line in lines
     ]
     found = {(entry["id"], entry["sample"]): entry for entry in entries}
     assert found["math1", 1]["score"] == 1 and found["math1", 1]["extracted"] == "2"

@@ -59,13 +59,16 @@ def test_of_a_folder_only_the_split_that_is_scored_is_read(tmp_path: Path) -> No
     for name, count in files.items():
         rows = [{"id": f"{name}-{i}", "problem": "?", "answer": "1"} for i in range(count)]
         write(tmp_path / f"{name}.jsonl", rows)
-    said = r"is left out what is not of split 'test': dev\.jsonl, train_test\.jsonl, train_v1\.jsonl"
+    said = r"is left out what is not of split 'test': dev\.jsonl, more\.jsonl, train_test\.jsonl, train_v1\.jsonl"
     with pytest.warns(UserWarning, match=said):
         rows = get_benchmark("aime25").load(tmp_path)
-    assert [row["id"] for row in rows] == ["more-0", "test-0", "test-1", "test2-0"]
-    assert [file.name for file in rows.files] == ["more.jsonl", "test.jsonl", "test2.jsonl"]
-    for name in ("test", "test2", "more"):
+    assert [row["id"] for row in rows] == ["test-0", "test-1", "test2-0"]
+    assert [file.name for file in rows.files] == ["test.jsonl", "test2.jsonl"]
+    for name in ("test", "test2"):
         (tmp_path / f"{name}.jsonl").unlink()
+    with pytest.warns(UserWarning, match="train_v1"):
+        assert [row["id"] for row in get_benchmark("aime25").load(tmp_path)] == ["more-0"]
+    (tmp_path / "more.jsonl").unlink()
     with pytest.raises(ValueError, match=r"no file of split 'test', only of dev, train, train\+test\. Give the file"):
         get_benchmark("aime25").load(tmp_path)
     assert len(get_benchmark("aime25").load(tmp_path / "train_v1.jsonl")) == 3

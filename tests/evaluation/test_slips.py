@@ -67,6 +67,14 @@ def test_a_set_called_scores_is_not_written_over_by_a_recipes(world: Path, tmp_p
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted([own, tmp_path / "recipe.yaml"])
 
 
+@pytest.mark.parametrize("name", ["run.json", "scores.json"])
+def test_a_file_of_ones_own_that_is_called_as_ours_is_kept(world: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"my": "notes"}')
+    said = run("evaluate", world / "student", "--benchmarks", world / "math_sums.jsonl", "--out", tmp_path, code=1)
+    assert f"would write over {tmp_path / name}, which no evaluation wrote" in said
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, '{"my": "notes"}')]
+
+
 def test_a_row_that_cannot_go_on_is_named_before_another_is_sampled(world: Path, tmp_path: Path) -> None:
     given = ["evaluate", world / "recipe.yaml", "--out", tmp_path]
     run(*given, "--only", "tiny", "--benchmarks", world / "math_sums.jsonl")

@@ -119,14 +119,13 @@ def test_conversations_for_a_tokenizer_without_a_template_are_refused(refuse, bu
 
 @pytest.mark.parametrize("part", ["model", "teacher", "adapter"])
 def test_a_slip_in_a_path_is_not_looked_for_on_the_hub(refuse, family, tmp_path, monkeypatch, part):
-    (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("somebody asked the network"))
     wrong = {
-        "model": {"model": "models/bse"},
-        "teacher": {"teachers": {"math": "models/mth"}},
-        "adapter": {"teachers": {"math": Teacher(adapter="models/mth")}},
+        "model": {"model": "./models/bse"},
+        "teacher": {"teachers": {"math": "models/own/mth"}},
+        "adapter": {"teachers": {"math": Teacher(adapter="./mth")}},
     }[part]
     refuse("does not exist", "Check the path", "models/bse" if part == "model" else "teacher 'math'", **wrong)
 

@@ -24,7 +24,8 @@ class Rows(list[Row]):
 
 
 def read_local(path: Path, convert: Convert, name: str, limit: int | None = None, split: str = "test") -> Rows:
-    """Of a folder, the files that name no other split than `split`: GSM8K's train rows are no benchmark."""
+    """Of a folder, the files that name `split`, or, if none does, those that name no split: GSM8K's train rows are no
+    benchmark."""
     if not path.exists():
         raise FileNotFoundError(f"benchmark {name}: there is no {path}. Give a file ({', '.join(SUFFIXES)}) of it.")
     files = [path]
@@ -43,18 +44,18 @@ def _of_split(files: list[Path], split: str, folder: Path, name: str) -> list[Pa
     told = {file: its for file in files if (its := split_of(file.name)) and is_known(its)}
     if any(is_of(its, "test") for its in told.values()):
         split = "test"  # IFEval's is called train on the Hub, and not where there is a test split beside it
-    others = {file: its for file, its in told.items() if not is_of(its, split)}
-    if len(others) == len(files):
+    wanted = [file for file, its in told.items() if is_of(its, split)] or [file for file in files if file not in told]
+    if not wanted:
         raise ValueError(
             f"benchmark {name}: {folder} has no file of split {split!r}, only of "
-            f"{', '.join(sorted(set(others.values())))}. Give the file that you mean instead of the folder."
+            f"{', '.join(sorted(set(told.values())))}. Give the file that you mean instead of the folder."
         )
-    if others:
-        names = ", ".join(file.name for file in others)
+    if others := [file.name for file in files if file not in wanted]:
         warnings.warn(
-            f"benchmark {name}: of {folder} is left out what is not of split {split!r}: {names}", stacklevel=4
+            f"benchmark {name}: of {folder} is left out what is not of split {split!r}: {', '.join(others)}",
+            stacklevel=4,
         )
-    return [file for file in files if file not in others]
+    return wanted
 
 
 def read_hub(hub: str, config: str | None, split: str, convert: Convert, name: str, limit: int | None = None) -> Rows:

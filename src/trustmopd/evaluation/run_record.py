@@ -1,6 +1,7 @@
 """What is asked of which checkpoint: looked up before a model is loaded, and written down beside the responses."""
 
 import fcntl
+import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -103,7 +104,7 @@ def check_scores(folders: Iterable[Path], benchmarks: Sequence[Loaded]) -> None:
     """A user's own set may be called scores.json, as what is written when all is sampled."""
     data = [file for loaded in benchmarks for file in loaded.rows.files]
     for folder in folders:
-        _refuse(folder, [folder / SCORES], data)
+        _refuse(folder, [scores := folder / SCORES], [*data, *filter(_is_foreign, [scores])])
 
 
 def _refuse_to_write_over(folder: Path, benchmarks: Sequence[Loaded]) -> None:
@@ -111,7 +112,17 @@ def _refuse_to_write_over(folder: Path, benchmarks: Sequence[Loaded]) -> None:
     data = [file for loaded in benchmarks for file in loaded.rows.files]
     journals = [folder / f"{each.benchmark.name}{end}" for each in benchmarks for end in (".responses.jsonl", ".jsonl")]
     foreign = [] if (folder / RECORD).exists() else journals  # the record is written first
-    _refuse(folder, [*journals, folder / RECORD, folder / SCORES], [*data, *foreign])
+    _refuse(folder, journals, [*data, *foreign])
+    _refuse(folder, ours := [folder / RECORD, folder / SCORES], [*data, *filter(_is_foreign, ours)])
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file is called as ours and is not: each of ours has a schema version. A damaged one is told of when it
+    is read."""
+    try:
+        return "schema_version" not in json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _refuse(folder: Path, written: Iterable[Path], kept: Sequence[Path]) -> None:
