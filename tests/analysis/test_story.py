@@ -15,6 +15,7 @@ from trustmopd.analysis.identity import told_apart
 from trustmopd.analysis.run import Run, find_runs
 from trustmopd.analysis.story import next_steps, story
 from trustmopd.analysis.summary import summarise_run
+from trustmopd.files import write_json
 
 
 def told(*paths: Path) -> tuple[str, str]:
@@ -124,6 +125,9 @@ def test_a_loss_that_rises_calls_for_a_lower_learning_rate(tmp_path: Path, losse
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     advice = told(run)[1]
     assert (f"{run}: the loss never fell below" in advice) == ("try a lower learning_rate" in advice) == said
+    for overall in (0.19, 0.4):  # the initial student has 0.2
+        write_json(run / "evaluation" / "scores.json", recorded.scores_of("trust", overall))
+        assert ("try a lower learning_rate" in told(run)[1]) == (said and overall < 0.2)
 
 
 def test_scores_of_an_earlier_checkpoint_are_said_to_be(tmp_path: Path) -> None:

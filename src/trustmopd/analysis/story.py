@@ -164,7 +164,9 @@ def next_steps(summaries: Sequence[Summary], comparison: Comparison) -> list[str
     for run in summaries:
         loss = _loss(run)
         quarter = len(loss) // 4
-        if quarter > 2 and min(loss[-quarter:]) > DIVERGED * max(loss[:quarter]):
+        start = run.evaluation.get("initial", {}).get("overall", math.inf)
+        gained = run.own_scores.get("overall", -math.inf) > start  # whatever its loss did
+        if not gained and quarter > 2 and min(loss[-quarter:]) > DIVERGED * max(loss[:quarter]):
             said.append(
                 f"{run.path}: the loss never fell below {min(loss[-quarter:]):.3g} in the last quarter of the steps, "
                 f"and never rose above {max(loss[:quarter]):.3g} in the first. The student may be moving away from its "
