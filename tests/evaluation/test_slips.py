@@ -67,6 +67,17 @@ def test_a_set_called_scores_is_not_written_over_by_a_recipes(world: Path, tmp_p
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted([own, tmp_path / "recipe.yaml"])
 
 
+def test_answers_of_an_average_that_is_gone_are_told_of_first(world: Path, tmp_path: Path) -> None:
+    recipe = yaml.safe_load((world / "recipe.yaml").read_text()) | {"output": str(tmp_path / "run")}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    given = ["evaluate", tmp_path / "recipe.yaml", "--benchmarks", world / "math_sums.jsonl", "--out", tmp_path / "out"]
+    run(*given, "--only", "parameter-average")
+    shutil.rmtree(tmp_path / "run" / "merged")
+    said = run(*given, code=1)
+    assert f"{tmp_path / 'out' / 'parameter-average'} holds an evaluation with files" in said
+    assert not (tmp_path / "out" / "initial").exists()
+
+
 @pytest.mark.parametrize("name", ["run.json", "scores.json"])
 def test_a_file_of_ones_own_that_is_called_as_ours_is_kept(world: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text('{"my": "notes"}')

@@ -85,8 +85,7 @@ def evaluate(
         check_scores([folder, *handed], loaded)
         places = {method: folder / method.folder if recipe is not None else folder for method in methods}
         for method, place in places.items():
-            if method.name != AVERAGE or Path(str(method.source.model)).exists():
-                check_run_folder(place, method, sampling, loaded)
+            check_run_folder(place, method, sampling, loaded)
         options = {"tensor_parallel_size": tensor_parallel_size}
         for method in methods:
             if recipe is not None and method.name == AVERAGE:
