@@ -30,6 +30,8 @@ pytest.importorskip("math_verify")
         (r"\boxed{3} and then \boxed{4", "3"),  # cut short: the last whole one
         (r"{{{ \boxed{3} }", "3"),
         (r"\boxed{}", None),
+        (r"\boxed{588}, given within \boxed{} as asked", "588"),
+        (r"\boxed{588}, within \boxed{ }", "588"),
         ("70", None),
         ("", None),
         (r"\\boxed{5}", None),  # a line break, and then the word
@@ -61,6 +63,7 @@ def test_the_last_whole_box_counts(text: str, inside: str | None) -> None:
         (r"\boxed{x = 70}", True),
         (r"\boxed{35 \cdot 2}", True),
         (r"\boxed{12} no, \boxed{70}", True),
+        (r"\boxed{70}. I checked 3 times, and put it within \boxed{}.", True),
         (r"\boxed{70} no, \boxed{12}", False),
         (r"\boxed{71}", False),
         (r"\boxed{-70}", False),

@@ -1,6 +1,7 @@
 """Answers that a grader may take for right when they are wrong, or for wrong when they are right."""
 
 import random
+import time
 from itertools import product
 from string import ascii_letters, ascii_lowercase
 from typing import Any
@@ -44,6 +45,13 @@ BOXED = [
     ("10", "10 000", False),
     ("10", "10,000", False),
     ("10", "10,00", False),
+    ("1000", r"1\!000", True),
+    (r"\frac{1000}{3}", r"\frac{1\,000}{3}", True),
+    ("12345", r"12,\!345", True),
+    ("34", r"3\,4", False),
+    ("2.5", r"2\,1/2", True),
+    ("10.5", r"2\,1/2", False),
+    ("1234.56", "1.234,56", False),  # a decimal comma is not read
     # units
     ("18", "18cm", True),
     ("18", "18ft", True),
@@ -74,6 +82,28 @@ BOXED = [
     ("7", "7 p.m.", True),
     ("18", "USD 18", True),
     ("18", "Rs. 18", True),
+    ("18", "₹18", True),
+    ("18", "18¢", True),
+    ("18", "18 CDs", True),
+    ("18", "18 DVDs", True),
+    ("18", "18 kgs", True),
+    ("18", "18 tbs", True),
+    ("18", "18 tsp", True),
+    ("18", "18 mpg", True),
+    ("18", "18wpm", True),
+    ("18", "18 Mbps", True),
+    ("18", "18 sqft", True),
+    ("18", r"18\text{ over two weeks}", True),
+    # ordinals
+    ("18", "18th", True),
+    ("18", "18^{th}", True),
+    ("18", r"18^{\text{th}}", True),
+    ("18", r"18^\text{th}", True),
+    ("18", r"18\text{th}", True),
+    ("18", "18th place", True),
+    ("18", "18^{st}", False),
+    ("21", "21st", True),
+    ("12", "12^{th}", True),
     ("18", r"18 \quad \blacksquare", True),
     ("18", r"18\text{ m}/\text{s}", True),
     ("18", r"18\text{ eggs and }3\text{ hens}", False),
@@ -143,6 +173,15 @@ BOXED = [
     # scales
     ("18000", "18 thousand", True),
     ("18", "18K", False),
+    ("3", r"3\text{k}", False),
+    ("3", r"\$3\text{k}", False),
+    ("3", r"3\text{ bn}", False),
+    ("300000", r"3\text{ lakh}", True),
+    ("3", r"3\text{ lakh}", False),
+    ("3", r"3\text{ halves}", False),
+    ("3", r"3\text{ fifths}", False),
+    ("3", "3 thirds", False),
+    ("3", "3 quarters", True),  # coins
     ("1500000", "1.5 million dollars", True),
     ("1500000", r"1.5 \times 10^6", True),
     ("0.5", "50%", True),
@@ -173,6 +212,30 @@ STATED = [
     ("-18", "is negative 18", True),
     ("18", "is minus 18", False),
     ("18", "is > 18", False),
+    ("1234.56", "is 1.234,56", False),
+    ("18", "is 18¢", True),
+    ("18", "is 18th.", True),
+    ("18", "is 18^{th}", True),
+    ("18", r"is $18^{\text{th}}$", True),
+    ("3", "is 3 halves", False),
+    ("3", "is 3 bn dollars", False),
+    # one word leads to it
+    ("204", "is therefore 204.", True),
+    ("204", "is thus $204$", True),
+    ("204", "is exactly 204", True),
+    ("204", "is indeed **204**", True),
+    ("204", "is equal to 204", True),
+    ("204", "is, therefore, 204", True),
+    # a remainder
+    ("240", "is 240 mod 1000.", True),
+    ("1000", "is 240 mod 1000.", False),
+    ("240", "is 240 (mod 1000)", True),
+    ("240", "is 1,240 modulo 1000", True),
+    ("240", r"is $1240 \bmod 1000$", True),
+    ("1240", r"is $1240 \pmod{1000}$", False),
+    ("240", r"is $N \equiv 240 \pmod{1000}$", True),
+    ("5", r"is $3^5 \pmod 7$", False),  # not worked out, nor is the next
+    ("8", "is 3 + 5 mod 7", False),
     # what follows is a condition or a reason
     ("70", "is 70 for n = 5.", True),
     ("5", "is 70 for n = 5.", False),
@@ -227,6 +290,7 @@ STATED = [
     ("3", "is 3! * 3", False),
     ("180", "is 1.8 x 10^2", True),
     ("5", "is 5 ** 2", False),
+    ("5", "is 5**2", False),
     # a command or a root behind a space
     ("70", r"is $70 \sqrt{2}$", False),
     (r"70\sqrt{2}", r"is $70 \sqrt{2}$", True),
@@ -251,6 +315,28 @@ STATED = [
     ("18", "is 18-20", False),
     ("18", "is 18 – 20", False),
     ("18", "is $18 and 50 cents", False),
+    ("3", "is 3 hours 30 minutes.", False),
+    ("3", "is 3 hours, 30 minutes.", False),
+    ("3", "is 3 hours and 30 minutes", False),
+    ("3", "is 3 ft 6 in", False),
+    ("3", "is 3 lbs 6 oz", False),
+    ("3", "is 3 m 20 cm", False),
+    ("3", "is 3 days 4 hours", False),
+    ("3", "is 3 dollars 50", False),
+    ("3", "is 3 apples, 4 pears", False),
+    ("3", "is 3 apples & 4 pears", False),
+    ("3", "is 3 red apples and 4 pears", False),
+    ("3", "is 3 : 4", False),
+    ("3", "is 3 to 4 hours", False),
+    ("18", "is $18$ and $20$", False),
+    ("18", "is **18** or **20**", False),
+    ("18", "is **18** hours **20** minutes", False),
+    ("18", "is 18 to 2 decimal places", True),
+    ("18", "is 18 remainder 2", False),
+    ("18", "is 18 R 2", False),
+    ("18", "is 18 dollars after 3 weeks", True),
+    ("18", "is 18 hours in 3 days", True),
+    ("18", "is 18 eggs, 3 fewer than before", True),
     ("5", "is x = 5 or x = 6", False),
     ("6", "is x = 5 or x = 6", False),
     ("(1, 2)", "is (1, 2)", True),
@@ -291,6 +377,12 @@ PROSE = [
     ("210", "Week 3:210 pages", True),
     ("-3", "It falls to minus 3 degrees", True),
     ("3", "It falls to minus 3 degrees", False),
+    ("56", "It is 1.234,56", False),
+    ("240", "It leaves 240 mod 1000", True),
+    ("18", "He came 18th", True),
+    ("18", "He has 18 fifths", False),
+    ("18", "She has 18 CDs", True),
+    ("18", "He made 18 over two weeks", True),
     ("7", "She is back at 7 p.m.", True),
     ("24", "She sold 48/2 = <<48/2=24>>24 clips. The answer is <<24=24>>24.", True),
     ("18", "The answer is B. 18", True),
@@ -325,10 +417,28 @@ def test_short_words_are_units_by_our_list_alone() -> None:
     for number in ("6", "6 "):
         for strict in (False, True):
             words = [*ascii_letters, *pairs]
-            assert {word for word in words if number_of(number + word, strict=strict) == 6} == UNITS
+            ordinal = {"th"} if number == "6" else set()
+            assert {word for word in words if number_of(number + word, strict=strict) == 6} == UNITS | ordinal
     for word in [*ascii_letters, "ab", "bc", "rd", "lt", "or", "xy", "as", *random.Random(0).sample(pairs, 40)]:
         assert equal("6", f"6{word}") is (word in UNITS), word
         assert equal(f"6 {word}", "6") is (word in UNITS), word
+
+
+@pytest.mark.parametrize("grader", [grade_answer, grade_number])
+@pytest.mark.parametrize("form", [r"\boxed{{{}}}", r"The answer is ${}$.", "**Answer:** {}"])
+@pytest.mark.parametrize(
+    "remainder", [r"240 \pmod{1000}", r"240 (\text{mod } 1000)", r"240\ (\bmod\ 1000)", "240 mod 1000", "3240 mod 1000"]
+)
+def test_a_remainder_is_the_same_in_a_box_and_in_a_statement(grader: Any, form: str, remainder: str) -> None:
+    response = form.format(remainder)
+    assert grader({"answer": "240"}, response).score == 1
+    assert grader({"answer": "1000"}, response).score == grader({"answer": "3240"}, response).score == 0
+
+
+def test_a_long_answer_is_not_read_for_words() -> None:
+    began = time.monotonic()
+    assert number_of("=1 a" * 25_000 + "!") is None
+    assert time.monotonic() - began < 1
 
 
 def test_a_word_of_three_letters_is_a_unit_in_an_answer_and_an_unknown_in_a_reference() -> None:

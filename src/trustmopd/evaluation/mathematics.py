@@ -28,21 +28,31 @@ TIME_LIMIT = 2.0
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 _TOKEN = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\.|\{|\}", re.DOTALL)
-_STATEMENT = re.compile(r"\banswer\b[*\s]*(?:is\b(?! not\b)|:|=)[*\s:=]*([^\n]{1,200})", re.IGNORECASE)
-#: Where what an answer is ends, and the reasons begin: a word behind a comma that is in no brackets, "for n = 5", …
+#: One word may lead to an answer, if it does not begin a sentence: "is thus 204", and not "is thus that 3 of …".
+_LEAD = r"(?:(?:therefore|thus|exactly|indeed|equal to)\b(?![\s:,*$]*(?:[A-Za-z]{2}|a\b))[\s:,]*)?"
+_STATEMENT = re.compile(rf"\banswer\b[*\s]*(?:is\b(?! not\b)|:|=)[*\s:=,]*{_LEAD}([^\n]{{1,200}})", re.IGNORECASE)
+#: Where what an answer is ends, and the reasons begin: a word behind a comma that is in no brackets, "3 fewer than …",
+#: "for n = 5", …
 _REASONS = re.compile(
-    r"[,;]\s+(?=[$*(]*[A-Za-z])(?![^(\[{]*[)\]}])|\.\s|\s(?:because|since|as|where|when|if|so|but|which|i\.e)\b"
-    r"|\s(?:for|with|given|at|assuming)\W+\w+\W*=|\s*\\pmod\b|(?<=[\w$*)}])\s\([^()]*\)\W*$"
+    r"[,;]\s+(?=[$*(]*(?:[A-Za-z]|\d+ (?:more|less|fewer)\b))(?![^(\[{]*[)\]}])|\.\s"
+    r"|\s(?:because|since|as|where|when|if|so|but|which|i\.e)\b"
+    r"|\s(?:for|with|given|at|assuming)\W+\w+\W*=|(?<=[\w$*)}])\s\([^()]*\)\W*$"
 )
 _EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)")
 #: x = 5 or y = 6 are two answers.
 _SEVERAL = re.compile(r"=.*(?:,|;|\bor\b|\band\b)[\s$]*[A-Za-z]\w?[\s$]*=")
 _NUMBER_ENDS = re.compile(r"[\s.,;:!?*$)]|\\?%|$")
-#: What makes more of a number: an operation, a command, a second number.
+#: The end of a formula, and bold type: 5 ** 2 is a power.
+_MARKUP = re.compile(r"\$|\*\*(?!\s?\d)|(?<=\s)\*\*(?=\d)")
+#: What leads from a number to a second: 36 over 2, 3 to 4, 3 apples and 4 pears, 3 ft 6 in.
+_ON_TO = (
+    r"\s*(?:times|plus|minus|over|choose|divided by|multiplied by|to|–|remainder)|[A-Za-z\s]*(?:[,;&]|\s:|\b(?:and|or))"
+    r"|\s*(?:years?|months?|weeks?|days?|hours?|hrs?|h|min(?:ute)?s?|k?m|kg|yards?|feet|foot|ft|pounds?|lbs?|dollars?)"
+)
+#: What makes more of a number: an operation, a command, a second number, but for that of "to 2 decimal places".
 _GOES_ON = re.compile(
-    r"(?:\s\*\*|!?\s*[-+*/×÷·^])\s*\$?(?:[\d(.√\\]|[b-z]\b|sqrt)|\s*√|\s*\\(?!%)"
-    r"|\s*(?:times|plus|minus|over|mod|choose|divided by|multiplied by)\s*\$?\d"
-    rf"|(?:(?:\s*(?:[,;–&]|\b(?:and|or|to)\b))+[\s$]*{NUMBER.pattern})+\W*$|[A-Za-z\s]*\b(?:and|or)\s+\$?\d"
+    r"(?:\s*\*\*|!?\s*[-+*/×÷·^])\s*(?:[\d(.√\\]|[b-z]\b|sqrt)|\s*√|\s*\\(?!%)"
+    rf"|(?:{_ON_TO})\s*\d(?!\d* (?:sig|dec))"
 )
 _threads = threading.local()
 
@@ -72,7 +82,7 @@ def grade_number(row: Row, response: str) -> Grade:
 
 
 def last_boxed(text: str) -> str | None:
-    """What the last whole \\boxed{…} holds, braces matched; of nested boxes, the innermost."""
+    """What the last whole \\boxed{…} that is not empty holds, braces matched; of nested boxes, the innermost."""
     opened: list[int | None] = []
     begin = end = 0
     for token in _TOKEN.finditer(text):
@@ -81,7 +91,8 @@ def last_boxed(text: str) -> str | None:
             opened.append(None)
         elif symbol == "}":
             start = opened.pop() if opened else None
-            if start is not None and start > begin:  # else the last one lies within
+            # Else the last one lies within, or this one is the question's own \boxed{}.
+            if start is not None and start > begin and text[start : token.start()].strip():
                 begin, end = start, token.start()
         elif symbol.endswith("{") and len(symbol) > 2:
             opened.append(token.end())
@@ -138,7 +149,7 @@ def _number(side: str) -> str | None:
     opened = bare(side)
     number = NUMBER.match(opened)
     behind = opened[number.end() :] if number else ""
-    if number and _NUMBER_ENDS.match(behind) and not _GOES_ON.match(behind):
+    if number and _NUMBER_ENDS.match(behind) and not _GOES_ON.match(_MARKUP.sub("", behind)):
         return with_its_words(opened, number)
     return None
 

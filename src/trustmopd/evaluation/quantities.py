@@ -4,50 +4,54 @@ import re
 from collections.abc import Collection
 from fractions import Fraction
 from math import prod
+from string import ascii_letters
 
-#: 18; 1,070; 1 070; .5; -$5; 1 1/2; and 3:30, which is neither 3 nor 30. A hyphen behind a word is no sign, and a point
-#: there no decimal point.
+#: 18; 1,070; 1 070; .5; -$5; 1 1/2; and, whole, what is neither of its numbers: 3:30, and 1.234,56. A hyphen behind a
+#: word is no sign, and a point there no decimal point.
 NUMBER = re.compile(
-    r"(?:(?<![\w)}])[-−]\\?\$?)?(?:\d+ +\d+/\d+|\d{1,3}(?: \d{3})+(?![\d-])"
+    r"(?:(?<![\w)}])[-−]\\?\$?)?(?:\d+ +\d+/\d+|\d{1,3}(?: \d{3})+(?![\d-])|\d+\.\d{3},\d+"
     r"|(?:\d(?:[\d,]*\d)?(?:\.\d+)?|(?<![\w.])\.\d+)(?:/\d+|:\d\d?(?!\d))*)"
 )
 
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_SCALES |= {"lakh": 10**5, "crore": 10**7}
 _ANY_SCALE = "|".join(_SCALES)
 _ASKED = re.compile(rf"\bhow many ({_ANY_SCALE})s?\b|\bin ({_ANY_SCALE})s\b", re.IGNORECASE)
 PERCENT = "%"
-#: These change the value too, in prose and elsewhere.
-_OPERATION = re.compile("pi|squared|cubed|factorial|tenths|hundredths|thousandths|minus|plus|sqrt|ln|sin|cos")
-#: Words of mathematics, which are no unit either. In prose they are words: "18 over two weeks".
-_MATHEMATICS = re.compile(
-    _OPERATION.pattern + "|over|divided|multiplied|mod|choose|exp|log|(?:arc)?(?:sin|cos|tan|cot|csc)h?"
-    "|infinity|alpha|beta|gamma|delta|theta|lambda|sigma|omega"
+#: These change the value too, wherever they stand.
+_OPERATION = re.compile(
+    "pi|squared|cubed|factorial|minus|plus|divided|multiplied|mod|sqrt|ln|sin|cos|bn"
+    "|halves|thirds|(?:fif|six|seven|eigh|nin|ten|hundred|thousand)ths"
 )
-#: Units; any other single letter is an unknown, as in 18 x, or a scale, as in 18K.
-_UNIT_LETTERS = frozenset("mghsL")
-#: And in prose a word: 18 a day.
-_ENGLISH_LETTERS = frozenset("aI")
-#: Letters that are no unit in \text{…} either, where all others are: 18\text{ N}.
-_NO_UNIT_LETTERS = "KMBxyz"
-#: Short words that are no product of unknowns, as xy would be: units, and what stands between other words.
-_SHORT = re.compile(
-    "[mcdkn]m|ft|yds?|mi|sq|cc|ml|pts?|qt|gal|oz|lbs?|[mk]g|gm|ms|sec|min|hrs?|day|yrs?|deg|mph|kmh|kph|[kmg]?hz|kwh?"
-    "|[kmgt]b|k?pa|[ap]m|in"
+#: Algebra in a box, and words elsewhere: 18 over two weeks.
+_ALGEBRA = re.compile(
+    "over|choose|exp|log|(?:arc)?(?:sin|cos|tan|cot|csc)h?|infinity|alpha|beta|gamma|delta|theta|lambda|sigma|omega"
 )
+#: Single letters that are units; any other is an unknown, as in 18 x, or a scale, as in 18K.
+_UNIT_LETTERS = "mghsL"
+#: In prose some are words: 18 a day, 18 I think.
+_PROSE_LETTERS = _UNIT_LETTERS + "aI"
+#: In \text{…} all but a few are units: 18\text{ N}.
+_TEXT_LETTERS = re.sub("[KMBkxyz]", "", ascii_letters)
 _BETWEEN = re.compile("of|on|to|by|at|as")
+#: Short words that are no product of unknowns, as xy would be: units, M&Ms, CDs, and what stands between other words.
+_SHORT = re.compile(
+    r"(?i:[mcdkn]m|ft|yds?|mi|sq|sqft|cc|ml|pts?|qt|gal|tsp|tbs|tbsp|oz|lbs?|mg|gm|kgs?|ms|sec|min|hrs?|day|yrs?|deg"
+    rf"|mp[hg]|[wrb]pm|kmh|kph|[kmg]?hz|kwh?|[kmgt]b|[kmg]bps|k?pa|[ap]m|in|{_BETWEEN.pattern})|.*&.*|[A-Z]{{2,}}s"
+)
 
 _SPACES = re.compile(
     r"\\[,;:! ]|~|\\q?quad\b|\\hspace\*?\{[^{}]*\}|\\(?:blacksquare|square|Box|checkmark|qed)\b"  # and ends of proofs
 )
-#: 1\,000; €18; Rs 18; 18 °C; 7 p.m.
+_RAISED = r"\^?\{?(?:\\(?:text|mathrm)\s*\{)?"
+#: 1\,000; €18; Rs 18; 18 °C; 7 p.m.; 21st, 18^{th}.
 _SIGNS = re.compile(
-    r"(?<=\d)\\[,!](?=\d)|[€£¥]|\b(?:USD?|EUR|GBP|Rs\.?)\s*(?=\\?\$?\d)|\b[aApP]\.\s?[mM]\b\.?"
+    r"(?<=\d)\\[,!](?=\d{3}(?!\d))|[€£¥₹¢]|\b(?:USD?|EUR|GBP|Rs\.?)\s*(?=\\?\$?\d)|\b[aApP]\.\s?[mM]\b\.?"
     r"|(?:°|\\degree\b|\^\{?\\circ\}?)(?:\s?[CF]\b)?"
+    rf"|(?:(?<=1){_RAISED}st|(?<=2){_RAISED}nd|(?<=3){_RAISED}rd|(?<=\d){_RAISED}th)\b\}}*"
 )
 _WRAPPED = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|up|normal)?|math(?:rm|bf|it|sf|tt)|mbox|boldsymbol)\s*\{([^{}]*)\}")
-_UNIT_LETTER = re.compile(
-    rf"\\(?:text|mathrm)\s*\{{\s*(?![{_NO_UNIT_LETTERS}])[A-Za-z]\s*\}}(?:\^\{{?[23]\}}?|[²³])?(?!\s*[/\\])"
-)
+_UNIT_LETTER = re.compile(rf"\\(?:text|mathrm)\s*\{{\s*[{_TEXT_LETTERS}]\s*\}}(?:\^\{{?[23]\}}?|[²³])?(?!\s*[/\\])")
 _WORD = r"[A-Za-z]+(?:(?:['’-]|\\?&)[A-Za-z]+)*['’]?"
 #: x = 18 dozen eggs; 18cm; 18/hour; 18 cm^2; 18-inch; 18%. A hyphen beside a space is a minus.
 _WITH_WORDS = re.compile(
@@ -62,7 +66,8 @@ _PER = re.compile(r"\b(?:per|each|every|an?(?=\s))\b|/")
 #: i would be no imaginary unit.
 _LAST_WORD = re.compile(r"(?<=[\d}\s])(?!i\s*$)([A-Za-z]+)\s*$")
 _NEXT_WORD = re.compile(
-    rf"[^\S\n]*-?(\\?%|π|\\pi\b|and (?:a|one)[ -](?:half|third|quarter)|per cent|{_WORD}(?:/{_WORD})*)"
+    r"[^\S\n]*-?(?:(?P<value>\\?%|π|\\pi\b|and (?:a|one)[ -](?:half|third|quarter)|(?i:per ?cent\b))"
+    rf"|(?P<word>{_WORD}(?:/{_WORD})*))"
 )
 _PLAIN = re.compile(
     r"(?P<sign>[-+]?)(?:(?P<whole>\d{1,40})\s+(?=\d+/))?"
@@ -70,6 +75,12 @@ _PLAIN = re.compile(
 )
 _HALVES = str.maketrans({"½": " 1/2", "⅓": " 1/3", "⅔": " 2/3", "¼": " 1/4", "¾": " 3/4"})
 _NEGATIVE = re.compile(r"(?<!\d )\b(?:minus|negative)\s+(?=\$?[\d.])", re.IGNORECASE)
+_GAP = r"(?:\\[,;: ]|[\s~]){0,3}"
+#: 1240 mod 1000; 1240 \pmod{1000}; 1240 (\text{mod } 1000). Not the 5 of 3^5 mod 7, nor that of 3 + 5 mod 7.
+_REMAINDER = re.compile(
+    rf"(?<![\w^).}},+/×-])(?<![+/×-]\s)(?P<number>\d[\d,]{{0,40}}){_GAP}(?P<round>\()?(?P<text>\\text\{{)?\s?"
+    rf"\\?[pb]?mod(?:ulo)?\b{_GAP}(?(text)\}}{_GAP})(?P<curly>\{{)?(?P<by>[1-9]\d{{0,40}})(?(curly)\}})(?(round)\))"
+)
 #: math-verify takes "> 18" for 18, and not "x > 18".
 _BOUND = re.compile(r"^\s*(?=[<>≤≥]|\\[lg](?:t|eq?)\b)")
 _LONGEST = 1000  # characters of an answer that is read for words: matching takes their square
@@ -99,14 +110,17 @@ def as_latex(text: str, leave: Collection[str] = (), *, strict: bool = False) ->
 
 
 def in_figures(text: str) -> str:
-    """18½ as 18 1/2, and negative 3 as -3."""
-    return _NEGATIVE.sub("-", text.translate(_HALVES))
+    """18½ as 18 1/2, negative 3 as -3, and 1240 mod 1000 as 240."""
+    text = _NEGATIVE.sub("-", text.translate(_HALVES))
+    return _REMAINDER.sub(lambda found: str(int(found["number"].replace(",", "")) % int(found["by"])), text)
 
 
 def with_its_words(text: str, number: re.Match[str]) -> str:
     """A number in prose with the word behind it, if that changes its value: "18 million" of "18 million dollars"."""
     found = _NEXT_WORD.match(bare(re.sub(r"[*$]|\\[()]", "", text[number.end() : number.end() + 100])))
-    return f"{number[0]} {found[1]}" if found and _changes(found[1]) else number[0]
+    if found is None or ((word := found["word"]) and not _scales(word) and _is_unit(word, _PROSE_LETTERS)):
+        return number[0]
+    return f"{number[0]} {found['value'] or word}"
 
 
 def bare(text: str) -> str:
@@ -119,15 +133,6 @@ def _unwrapped(text: str, by: str) -> str:
     while (opened := _WRAPPED.sub(by, text)) != text:
         text = opened
     return text
-
-
-def _changes(word: str) -> bool:
-    """Whether a word of prose changes the number before it."""
-    if len(word) == 1:
-        return word not in _UNIT_LETTERS | _ENGLISH_LETTERS
-    if re.match(r"\\?%|\\pi|per ?cent\b|and ", word, re.IGNORECASE):
-        return True
-    return bool(_scales(word)) or any(map(_OPERATION.fullmatch, word.lower().split("-")))
 
 
 def _split(text: str, leave: Collection[str], strict: bool) -> tuple[str, str, Fraction]:
@@ -143,35 +148,40 @@ def _split(text: str, leave: Collection[str], strict: bool) -> tuple[str, str, F
     start, quantity, words = found[1] or "", found[2], found["words"] or ""
     if found["percent"] or re.match(r"per ?cent\b", words, re.IGNORECASE):
         return start, quantity, Fraction(1, 1 if PERCENT in leave else 100)
-    loose = set(re.findall("[A-Za-z]+", _unwrapped(text, " ")))
-    shortest = 4 if strict or not found["gap"].isspace() else 3
-    if not _counts(words, loose, shortest, letters=_plain(quantity) is not None):
+    if not _are_units(found, text, strict):
         return "", re.sub(r"\bpi\b", r"\\pi", opened), Fraction(1)
     return start, quantity, Fraction(prod(_SCALES[each] for each in _scales(_PER.split(words)[0]) if each not in leave))
 
 
-def _counts(words: str, loose: set[str], shortest: int, letters: bool) -> bool:
-    """Whether the words are units and scales, and no algebra, of which those outside \\text{…} (`loose`) may be, and
-    single letters behind an expression are."""
-    if re.match("(?:or|and)\\b", words, re.IGNORECASE) or _BETWEEN.fullmatch(words):
+def _are_units(found: re.Match[str], text: str, strict: bool) -> bool:
+    """Whether the words are units and scales, and no algebra, which those outside \\text{…} may be, and single letters
+    behind an expression are."""
+    words = found["words"]
+    if re.match(r"(?:or|and)\b", words, re.IGNORECASE) or _BETWEEN.fullmatch(words):
         return False
-    each = [word for part in _PER.split(words) for word in part.replace(".", " ").split()]
+    loose = set(re.findall("[A-Za-z]+", _unwrapped(text, " ")))
+    letters = _UNIT_LETTERS if _plain(found[2]) is not None else ""
+    shortest = 4 if strict or not found["gap"].isspace() else 3
     return all(
-        _is_unit(word, not loose.isdisjoint(re.findall("[A-Za-z]+", word)), shortest, letters, first=number == 0)
-        for number, word in enumerate(each)
+        _is_unit(word, _TEXT_LETTERS)
+        if loose.isdisjoint(re.findall("[A-Za-z]+", word))
+        else _is_unit(word, letters, shortest)
+        for part in _PER.split(words)
+        for word in part.replace(".", " ").split()
     )
 
 
-def _is_unit(word: str, loose: bool, shortest: int, letters: bool, first: bool) -> bool:
-    lower = word.lower()
-    if any(map(_MATHEMATICS.fullmatch, lower.split("-"))):
+def _is_unit(word: str, letters: str, shortest: int = 0) -> bool:
+    """The one rule for box, statement and prose: no operation, and of single letters one of `letters`. A word that may
+    be algebra (`shortest` > 0) is on our list, or has so many letters and a vowel."""
+    parts = word.lower().split("-")
+    if any(map(_OPERATION.fullmatch, parts)):
         return False
     if len(word) == 1:
-        allowed = (letters and word in _UNIT_LETTERS) or (word.isupper() and not first)  # 18 grade A eggs
-        return allowed if loose else word not in _NO_UNIT_LETTERS
-    if not loose or "&" in word or _SHORT.fullmatch(lower) or _BETWEEN.fullmatch(lower):
+        return word in letters
+    if not shortest or _SHORT.fullmatch(word):
         return True
-    return len(word) >= shortest and bool(re.search("[aeiou]", lower))
+    return len(word) >= shortest and bool(re.search("[aeiouAEIOU]", word)) and not any(map(_ALGEBRA.fullmatch, parts))
 
 
 def _scales(words: str) -> list[str]:
