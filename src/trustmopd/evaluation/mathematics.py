@@ -28,8 +28,8 @@ TIME_LIMIT = 2.0
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 _TOKEN = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\.|\{|\}", re.DOTALL)
-#: One word may lead to an answer, if it does not begin a sentence: "is thus 204", and not "is thus that 3 of …".
-_LEAD = r"(?:(?:therefore|thus|exactly|indeed|equal to)\b(?![\s:,*$]*(?:[A-Za-z]{2}|a\b))[\s:,]*)?"
+#: One word may lead to an answer, if it does not begin a sentence: "is thus 204", and not "is: thus, in 3 hours, …".
+_LEAD = r"(?:(?:therefore|thus|exactly|indeed|equal to)\b(?![\s:,*$]*[A-Za-z]{2})[\s:,]*)?"
 _STATEMENT = re.compile(rf"\banswer\b[*\s]*(?:is\b(?! not\b)|:|=)[*\s:=,]*{_LEAD}([^\n]{{1,200}})", re.IGNORECASE)
 #: Where what an answer is ends, and the reasons begin: a word behind a comma that is in no brackets, "3 fewer than …",
 #: "for n = 5", …

@@ -23,10 +23,8 @@ _OPERATION = re.compile(
     "pi|squared|cubed|factorial|minus|plus|divided|multiplied|mod|sqrt|ln|sin|cos|bn"
     "|halves|thirds|(?:fif|six|seven|eigh|nin|ten|hundred|thousand)ths"
 )
-#: Algebra in a box, and words elsewhere: 18 over two weeks.
-_ALGEBRA = re.compile(
-    "over|choose|exp|log|(?:arc)?(?:sin|cos|tan|cot|csc)h?|infinity|alpha|beta|gamma|delta|theta|lambda|sigma|omega"
-)
+#: Unknowns in a box, of functions too (18 log theta), and words elsewhere: 18 beta testers.
+_GREEK = re.compile("alpha|beta|gamma|delta|theta|lambda|sigma|omega|infinity")
 #: Single letters that are units; any other is an unknown, as in 18 x, or a scale, as in 18K.
 _UNIT_LETTERS = "mghsL"
 #: In prose some are words: 18 a day, 18 I think.
@@ -181,7 +179,7 @@ def _is_unit(word: str, letters: str, shortest: int = 0) -> bool:
         return word in letters
     if not shortest or _SHORT.fullmatch(word):
         return True
-    return len(word) >= shortest and bool(re.search("[aeiouAEIOU]", word)) and not any(map(_ALGEBRA.fullmatch, parts))
+    return len(word) >= shortest and bool(re.search("[aeiouAEIOU]", word)) and not any(map(_GREEK.fullmatch, parts))
 
 
 def _scales(words: str) -> list[str]:
