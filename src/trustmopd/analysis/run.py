@@ -1,6 +1,7 @@
 """A run directory as analysis sees it: whatever is there is read, and whatever is not is said, with how to get it."""
 
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -165,9 +166,11 @@ class Run:
         """What was removed from the prompt set, from the card beside it."""
         prompts = self.recipe.get("prompts")
         named = prompts.get("path") if isinstance(prompts, dict) else None
-        path = None if named is None else located(str(named), self.path, self.manifest)
-        card = None if path is None else (path if path.is_dir() else path.parent) / "card.json"
-        if card is None or not card.is_file():
+        if named is None:
+            return {}
+        path = located(str(named), self.path, self.manifest) or Path(str(named))
+        card = (path if os.path.isdir(path) else path.parent) / "card.json"
+        if not os.path.isfile(card):  # nor where a folder is closed to us
             return {}
         try:
             found = read_json(card, what="the prompt set's card", remedy="It is left out.").get("decontamination")
