@@ -23,7 +23,7 @@ class _Scored(TypedDict):
     reference: int
 
 
-class _Domain(TypedDict):
+class DiagnosedDomain(TypedDict):
     domain: str
     rollouts: int
     score: dict[str, FiniteFloat]
@@ -58,7 +58,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "calibration": _Time | None,
         "evaluation": _Time | None,
     },
-    "diagnosis.json": {"domains": list[_Domain]},
+    "diagnosis.json": {"domains": list[DiagnosedDomain]},
 }
 
 

@@ -12,6 +12,7 @@ from typing import (
 from pydantic import AfterValidator, FiniteFloat, NonNegativeInt, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from trustmopd.analysis.shapes import DiagnosedDomain
 from trustmopd.files import read_json
 from trustmopd.testbed.experiment import METHODS, PROMPT_SETS
 from trustmopd.testbed.tasks import DOMAINS
@@ -73,15 +74,8 @@ class _References(TypedDict):
     date: str
 
 
-class _Domain(TypedDict):
-    domain: str
-    rollouts: int
-    score: dict[str, FiniteFloat]
-    spread: dict[str, FiniteFloat]
-
-
 class _Diagnosis(TypedDict):
-    domains: list[_Domain]
+    domains: list[DiagnosedDomain]
     verdict: str
 
 

@@ -247,4 +247,3 @@ def quiet() -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
-    warnings.filterwarnings("ignore", message="'pin_memory' argument")  # of no consequence without a GPU
