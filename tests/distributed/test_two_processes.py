@@ -26,8 +26,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     calibration = replay.calibration_file(folder / "calibration", **steps.options_of(1))
     for seed, name in enumerate(replay.TEACHERS, 1):
         tiny.adapter(tiny.model(), folder / "adapters" / name, seed)
-    arguments = [str(two), calibration, str(folder / "adapters")]
-    launch(Path(steps.__file__), *arguments, processes=2, logs=two)
+    launch([steps.__file__, str(two), calibration, str(folder / "adapters")], processes=2, logs=two)
     steps.take_steps(one, calibration, folder / "adapters", 1)
     steps.measure(one, 1)
     return one, two

@@ -8,7 +8,6 @@ import tiny
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
-from transformers import AutoModelForCausalLM
 
 from trustmopd.teachers import REFERENCE, Teacher, as_teachers, build_pool, fingerprint
 from trustmopd.teachers.load import frozen_twin
@@ -212,21 +211,6 @@ def test_an_adapter_for_another_architecture_is_refused_by_name(base, tmp_path):
     wide = tiny.adapter(tiny.model(0, hidden=64), tmp_path / "wide", seed=1)
     with pytest.raises(ValueError, match=r"(?s)teacher 'math': cannot load the adapter .*wide.*trained on this base"):
         pool_of(copy.deepcopy(base), {"math": Teacher(adapter=wide)})
-
-
-def test_an_adapter_trained_on_another_checkpoint_is_warned_of(base, checkpoints, tmp_path):
-    trained_on = AutoModelForCausalLM.from_pretrained(checkpoints["math"])
-    folder = tiny.adapter(trained_on, tmp_path / "adapter", seed=1)
-    student = AutoModelForCausalLM.from_pretrained(checkpoints["base"])
-    with pytest.warns(UserWarning, match=r"teacher 'math' says it was trained on .*math.*base"):
-        build_pool(
-            as_teachers({"math": Teacher(adapter=folder)}),
-            None,
-            student,
-            with_reference=True,
-            device=CPU,
-            dtype=torch.float32,
-        )
 
 
 # ---- The frozen twin

@@ -88,7 +88,7 @@ def test_a_teacher_that_is_the_student_teaches_it_nothing_whatever_its_positions
         model,
         {"twin": copy.deepcopy(model)},
         allocation="uniform",
-        learning_rate=0.0,
+        learning_rate=1e-12,
         per_device_train_batch_size=1,
         disable_dropout=True,
     )
@@ -100,7 +100,7 @@ def test_a_student_trains_in_bfloat16_beside_policies_that_share_its_weights(tmp
     student = tiny.model(0)
     lora = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
     trainer = make(
-        tmp_path, student, {"twin": student}, lora, allocation="uniform", learning_rate=0.0, bf16=True, use_cpu=True
+        tmp_path, student, {"twin": student}, lora, allocation="uniform", learning_rate=1e-12, bf16=True, use_cpu=True
     )
     trainer.train()
     assert max(line["loss"] for line in steps(tmp_path)) < 0.02  # the same policy, up to bfloat16's rounding

@@ -256,8 +256,8 @@ def test_a_reference_that_is_only_an_adapter_is_refused(refuse, family, tmp_path
         ({"calibration_batches": 0}, ("calibration_batches = 0", "at least 1")),
         ({"global_batch_size": 0}, ("global_batch_size = 0", "at least 1")),
         ({"max_prompt_length": 0}, ("max_prompt_length = 0", "None")),
-        ({"distillation_temperature": 0.0}, ("distillation_temperature = 0.0", "positive")),
-        ({"distillation_temperature": float("nan")}, ("distillation_temperature = nan", "positive")),
+        ({"distillation_temperature": 0.0}, ("distillation_temperature = 0.0", "above 0")),
+        ({"distillation_temperature": float("nan")}, ("distillation_temperature = nan", "above 0")),
         ({"beta": 0.5}, ("beta = 0.5", "reverse KL", "Leave beta unset")),
         ({"teacher_model_name_or_path": "hub/id"}, ("teacher_model_name_or_path = 'hub/id'", "teachers={")),
         ({"teacher_model_revision": "main"}, ("teacher_model_revision = 'main'", "Teacher(...)")),
@@ -428,7 +428,7 @@ def test_a_calibration_made_with_other_settings_is_refused(refuse, calibration_f
 
 
 def test_a_calibration_of_other_models_or_prompts_is_refused(refuse, calibration_file, family):
-    path, math = str(calibration_file), family.specialists["math"]
+    path, math = str(calibration_file), tiny.specialist(family.base, 9)
     others = {
         "teachers.code": {"teachers": {**family.specialists, "code": math}},
         "teachers.law": {"teachers": {**family.specialists, "law": math}},
@@ -461,12 +461,39 @@ def test_a_calibration_file_with_a_field_missing_is_refused(refuse, calibration_
     refuse("lacks mu", "calibrate again", calibration_path=str(tmp_path / "edited.json"))
 
 
+def test_a_teacher_with_the_weights_of_the_reference_is_refused_where_the_rule_scores_it(refuse, build, family):
+    pool = {**family.specialists, "code": copy.deepcopy(family.base)}
+    refuse("teacher 'code'", "the reference", "teachers.code=null", teachers=pool)
+    assert build(teachers=pool, allocation="uniform").pool.teachers == list(pool)
+
+
+def test_one_model_under_two_names_is_refused_by_every_rule(refuse, family):
+    pool = {**family.specialists, "law": copy.deepcopy(family.specialists["math"])}
+    refuse("'math'", "'law'", "two votes", teachers=pool)
+    refuse("'math'", "'law'", "two votes", teachers=pool, allocation="uniform")
+
+
+def nearly(model):
+    """The same policy but for rounding."""
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        copied.model.norm.weight *= 1 + 1e-6
+    return copied
+
+
 @pytest.mark.parametrize("verb", ["calibrate", "train"])
-def test_a_teacher_equal_to_the_reference_is_named_and_nothing_half_written(build, family, files_under, tmp_path, verb):
-    trainer = build(teachers={**family.specialists, "code": copy.deepcopy(family.base)})
-    with pytest.raises(ValueError, match=r"teacher 'code' has mu = 0.*drop it from the pool"):
+def test_a_teacher_that_is_the_reference_but_for_rounding_is_named_with_both_figures(
+    build, family, files_under, tmp_path, verb
+):
+    pool = {**family.specialists, "code": nearly(family.base)}
+    trainer = build(teachers=pool)
+    with pytest.raises(ValueError) as refusal:
         getattr(trainer, verb)()
-    assert files_under(tmp_path / "run") == []
+    found = build(teachers=pool, min_relative_mu=0.0).calibrate()
+    assert found.mu["code"] < 1e-3 * min(found.mu["math"], found.mu["if"])
+    others = (found.mu["math"] + found.mu["if"]) / 2
+    for figure in ("'code'", f"{found.mu['code']:.3g}", f"{others:.3g}", "min_relative_mu"):
+        assert figure in str(refusal.value)
     assert trainer.calibration is None
 
 
@@ -592,13 +619,16 @@ def test_an_empty_last_turn_leaves_the_other_responses_in_place(build, monkeypat
     assert batch["completion_mask"].sum(dim=1).tolist() == [3, 3, 3, 3]
 
 
-def test_where_no_teacher_has_moved_the_weights_are_uniform_and_the_tokens_counted(build, family, steps_of, tmp_path):
-    unmoved = {name: copy.deepcopy(family.base) for name in family.specialists}
-    build(teachers=unmoved, calibrated=False, max_steps=1, max_completion_length=5, record_allocation_every=1).train()
+def test_where_every_score_is_zero_the_weights_are_uniform_and_the_tokens_counted(build, family, steps_of, tmp_path):
+    def none_moved(state):
+        return torch.zeros(state.teacher_logp.shape[:-1])
+
+    settings = {"calibrated": False, "max_steps": 1, "max_completion_length": 5, "record_allocation_every": 1}
+    build(score=none_moved, **settings).train()
     line = steps_of(tmp_path / "run")[0]
     tokens = 4 * line["completions/mean_length"]
     assert line["candidates/degenerate_tokens"] == tokens > 0
-    assert [line[f"weight/{name}"] for name in unmoved] == pytest.approx([1 / 3] * 3)
+    assert [line[f"weight/{name}"] for name in family.specialists] == pytest.approx([1 / 3] * 3)
     assert line["agreement/effective_teachers"] == pytest.approx(3.0)
 
 

@@ -559,3 +559,17 @@ def test_a_record_file_weighs_under_100_bytes_a_token_and_teacher(tmp_path):
     run = recorded.make_run(tmp_path, steps=1, tokens=1000, candidates=128, vocabulary_size=50_000)
     (file,) = (run / "allocation").iterdir()
     assert file.stat().st_size / pq.read_table(file).num_rows / 3 < 100
+
+
+def test_an_evaluation_set_logs_weights_and_scores_of_its_own_tokens(build, family, tmp_path):
+    held_out = family.prompts.select(range(20, 24))
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 2}
+    trainer = build(max_steps=1, prompts=family.prompts.select(range(20)), eval_prompts=held_out, **settings)
+    trainer.train()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    trained, evaluated = (next(line for line in lines if name in line) for name in ("loss", "eval_loss"))
+    weights = [evaluated[f"eval_weight/{name}"] for name in family.specialists]
+    assert sum(weights) == pytest.approx(1) and min(weights) > 0
+    assert all(evaluated[f"eval_score/{name}"] > 0 for name in family.specialists)
+    assert evaluated["eval_weight/math"] != trained["weight/math"]
+    assert trained.keys() & {"weight/math", "score/math"} and "eval_weight/math" not in trained

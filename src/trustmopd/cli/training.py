@@ -1,10 +1,11 @@
 """The verbs of one recipe: train, calibrate, diagnose, merge."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from trustmopd.cli.common import app, console, errors
@@ -17,6 +18,8 @@ RecipePath = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", sho
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Fields to change, as training.max_steps=10.", show_default=False)
 ]
+#: Rows of a dry run that say nothing about calibrating or diagnosing.
+_OF_TRAINING = ("training", "seeds")
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, load no weights, say what would happen.")]
 
 
@@ -42,14 +45,16 @@ def train(
                 "output=FOLDER."
             )
         if dry_run:
-            _explain(loaded)
+            _explain(loaded, resume=resume)
             return
         from trustmopd.files import write_text
+        from trustmopd.training.environment import check_writable
         from trustmopd.training.from_recipe import config_of, trainer_of
         from trustmopd.training.progress import show_progress
 
         for seed in loaded.seeds:
             config_of(loaded, seed)  # a slip in the recipe is told before anything is loaded
+            check_writable(loaded.run_directory(seed))
         calibration: dict[str, str] = {}
         for seed in loaded.seeds:
             run_dir = loaded.run_directory(seed)
@@ -73,7 +78,7 @@ def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun =
     with errors():
         loaded = load(recipe, overrides)
         if dry_run:
-            _explain(loaded)
+            _explain(loaded, leave_out=_OF_TRAINING)
             return
         from trustmopd.training.from_recipe import trainer_of
 
@@ -100,7 +105,7 @@ def diagnose(
     with errors():
         loaded = load(recipe, overrides)
         if dry_run:
-            _explain(loaded)
+            _explain(loaded, leave_out=_OF_TRAINING)
             return
         from trustmopd.files import write_json
         from trustmopd.training.diagnosis import diagnose as judge
@@ -151,13 +156,16 @@ def load(path: Path, overrides: list[str] | None) -> "Recipe":
     return load_recipe(path, overrides or [])
 
 
-def _explain(recipe: "Recipe") -> None:
+def _explain(recipe: "Recipe", *, resume: bool = False, leave_out: Collection[str] = ()) -> None:
     """Check what can be checked without weights, and say what would run."""
-    from trustmopd.training.from_recipe import check
+    from trustmopd.training.dry_run import dry_run
 
-    table = Table(title=f"{recipe.name}: all checks passed; this is what would run", show_header=False)
-    for what, how in check(recipe).items():
-        table.add_row(what, how)
+    table = Table(title=escape(f"{recipe.name}: all checks passed; this is what would run"), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")  # a path that is cut short cannot be copied
+    for what, how in dry_run(recipe, resume=resume).items():
+        if what not in leave_out:
+            table.add_row(what, escape(how))
     console.print(table)
 
 

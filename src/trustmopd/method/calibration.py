@@ -1,6 +1,6 @@
 """mu: each teacher's habit, the mean of its scores over the initial student's tokens (Eq. 3, Algorithm 1)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,15 @@ class Calibration:
 
     def check(self, depends_on: Mapping[str, Any]) -> None:
         """Refuse a run that this calibration was not made for, naming the first field that differs."""
+        self._compare(depends_on, {**_flat(depends_on), **_flat(self.depends_on)})
+
+    def check_known(self, known: Mapping[str, Any]) -> None:
+        """`check` by the fields of `known` alone, where the rest of a run is not known yet."""
+        self._compare(known, _flat(known))
+
+    def _compare(self, depends_on: Mapping[str, Any], fields: Iterable[str]) -> None:
         made_for, run = _flat(self.depends_on), _flat(depends_on)
-        for field in {**run, **made_for}:
+        for field in fields:
             if made_for.get(field) != run.get(field):
                 raise ValueError(
                     f"the calibration was made with {field} = {made_for.get(field)!r}, this run has "

@@ -1,18 +1,18 @@
 """From `Teacher` records to a `TeacherPool`: load what the run uses, share what can be shared."""
 
 import copy
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
-from peft import PeftConfig, PeftModel, get_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from trustmopd.heads import Head
+from trustmopd.teachers.distinct import adapter_settings, check_fingerprints
 from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tensors
 from trustmopd.teachers.pool import Host, Member, TeacherPool
 from trustmopd.teachers.spec import REFERENCE, Teacher, model_id
@@ -52,7 +52,8 @@ def build_pool(
             assert host is not None and isinstance(base, PeftModel)
             adapter = f"teacher-{name}"
             adapter_fingerprint = fingerprint_tensors(
-                get_peft_model_state_dict(base, adapter_name=adapter).items(), _settings(base.peft_config[adapter])
+                get_peft_model_state_dict(base, adapter_name=adapter).items(),
+                adapter_settings(base.peft_config[adapter]),
             )
             members[name] = Member(
                 name, host, Head.of(base), teacher.source, f"{base_fingerprint}+{adapter_fingerprint}", adapter
@@ -64,6 +65,7 @@ def build_pool(
     if with_reference:
         assert host is not None and base is not None
         members[REFERENCE] = Member(REFERENCE, host, Head.of(base), source, base_fingerprint, own_adapter)
+    check_fingerprints(members)
     return TeacherPool(members, autocast_dtype=autocast_dtype)
 
 
@@ -142,7 +144,6 @@ class _Loader:
     def add_adapter(self, base: StudentModel, name: str, teacher: Teacher) -> PeftModel:
         path = str(teacher.adapter)
         try:
-            trained_on = PeftConfig.from_pretrained(path, revision=teacher.revision).base_model_name_or_path
             if isinstance(base, PeftModel):
                 base.load_adapter(path, adapter_name=name, revision=teacher.revision)
             else:
@@ -152,16 +153,4 @@ class _Loader:
                 f"teacher '{teacher.name}': cannot load the adapter {path!r} over {model_id(base)} ({error}). Check "
                 "the path, and that it was trained on this base."
             ) from error
-        if trained_on and model_id(base) and Path(trained_on).name != Path(model_id(base)).name:
-            warnings.warn(
-                f"the adapter of teacher '{teacher.name}' says it was trained on {trained_on!r}; here it is put on "
-                f"{model_id(base)!r}. Harmless if these are the same weights.",
-                stacklevel=2,
-            )
         return base
-
-
-def _settings(config: PeftConfig) -> dict[str, Any]:
-    """What of an adapter's configuration changes the policy: its strength and places, not where it was read from."""
-    elsewhere = ("base_model_name_or_path", "revision", "inference_mode", "peft_version", "auto_mapping")
-    return {name: value for name, value in config.to_dict().items() if name not in elsewhere}

@@ -7,10 +7,11 @@ model that reads those ids differently gives confident nonsense, not an error; s
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from peft import PeftConfig
 from safetensors import SafetensorError, safe_open
@@ -18,18 +19,23 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrained
 
 from trustmopd.files import meant_here
 from trustmopd.method.candidates import check_candidate_count
+from trustmopd.teachers.distinct import check_distinct
+from trustmopd.teachers.skeleton import check_adapter_fits, local_adapter
 from trustmopd.teachers.spec import Teacher
+from trustmopd.teachers.weight_files import same_weights
 
 _PROBE = "def f(x): return x ** 2  # Ünïcode 東京 ½, \\boxed{42}\n\n- item\tend"
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What preflight compares; `tokenizer` is None where a checkpoint ships none."""
+    """What preflight compares; `positions` is None where a model has no limit, `tokenizer` where a checkpoint ships
+    none."""
 
     role: str
     source: str
     vocab_rows: int
+    positions: int | None
     eos_ids: frozenset[int]
     tokenizer: PreTrainedTokenizerBase | None
 
@@ -77,7 +83,16 @@ def facts_of(
     eos_ids = set(eos if isinstance(eos, list) else [] if eos is None else [eos])
     if tokenizer is not None and tokenizer.eos_token_id is not None:
         eos_ids.add(tokenizer.eos_token_id)
-    return ModelFacts(role, str(source), text_config.vocab_size, frozenset(eos_ids), tokenizer)
+    return ModelFacts(role, str(source), text_config.vocab_size, _positions(text_config), frozenset(eos_ids), tokenizer)
+
+
+def _positions(config: Any) -> int | None:
+    """How many tokens a model was made for, stretched ones included: of YaRN and its like, `factor` times as many as
+    the original."""
+    limit = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    original = rope.get("original_max_position_embeddings") or (limit if rope.get("rope_type") == "dynamic" else None)
+    return max(limit, int(original * rope.get("factor", 1))) if limit and original else limit
 
 
 def load_tokenizer(
@@ -107,38 +122,77 @@ def preflight(
     tokenizer: PreTrainedTokenizerBase,
     *,
     num_candidates: int,
+    longest: int = 0,
+    scores_reference: bool = True,
     allow_template_mismatch: bool = False,
     trust_remote_code: bool = False,
 ) -> int:
-    """Check every model of a run against the student and its tokenizer; return the number of vocabulary rows all
-    models have."""
+    """Check every model of a run against the student and its tokenizer, and against `longest`, the tokens of the
+    longest sequence; return the number of vocabulary rows all models have."""
     read = partial(facts_of, trust_remote_code=trust_remote_code)
     facts = read("the student", student, tokenizer=tokenizer)
-    others = []
+    base = reference or Teacher(model=student)
+    assert base.model is not None
+    shared = facts if reference is None else read("the reference", base.model, revision=base.revision)
+    others = [] if reference is None else [shared]
     for name, teacher in teachers.items():
         role = f"teacher '{name}'"
+        under = shared if teacher.model is None else read(role, teacher.model, revision=teacher.revision)
         if teacher.model is not None:
-            others.append(read(role, teacher.model, revision=teacher.revision))
+            others.append(under)
         if teacher.adapter is not None:
-            others.append(_facts_of_adapter(role, str(teacher.adapter), teacher.revision, facts))
-    if reference is not None and reference.model is not None:
-        others.append(read("the reference", reference.model, revision=reference.revision))
-    return check_pool(facts, others, num_candidates=num_candidates, allow_template_mismatch=allow_template_mismatch)
+            others.append(_facts_of_adapter(role, teacher, teacher.model or base.model, under, trust_remote_code))
+    vocab_size = check_pool(
+        facts, others, num_candidates=num_candidates, allow_template_mismatch=allow_template_mismatch
+    )
+    for each in (facts, *others):
+        if each.positions is not None and longest > each.positions:
+            raise ValueError(
+                f"{each.role} ({each.source}) has {each.positions} positions, but the longest prompt and "
+                f"max_completion_length make {longest} tokens: beyond its positions a model fails, or writes nonsense "
+                "unnoticed. Lower max_completion_length or max_prompt_length."
+            )
+    check_distinct(teachers, base, scores_reference=scores_reference)
+    return vocab_size
 
 
-def _facts_of_adapter(role: str, adapter: str, revision: str | None, base: ModelFacts) -> ModelFacts:
+def _facts_of_adapter(
+    role: str, teacher: Teacher, base: str | Path | PreTrainedModel, under: ModelFacts, trust_remote_code: bool
+) -> ModelFacts:
     """An adapter has its base's vocabulary; it may bring a tokenizer, and so a chat template, of its own."""
+    adapter, revision = str(teacher.adapter), teacher.revision
     check_files(role, adapter)
     try:
-        PeftConfig.from_pretrained(adapter, revision=revision)
+        trained_on = PeftConfig.from_pretrained(adapter, revision=revision).base_model_name_or_path
+        folder = local_adapter(adapter, revision)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{role}: {_absent(adapter)}cannot read {adapter!r} as a PEFT adapter ({_first_line(error)}). Check the "
             "path; a full checkpoint is given as `model`."
         ) from error
-    own = Path(adapter) / "tokenizer_config.json"
-    tokenizer = AutoTokenizer.from_pretrained(adapter, revision=revision) if own.is_file() else None
-    return ModelFacts(role, adapter, base.vocab_rows, base.eos_ids, tokenizer)
+    check_adapter_fits(role, folder, base, trust_remote_code=trust_remote_code)
+    _check_base(role, adapter, trained_on, under.source)
+    own = folder / "tokenizer_config.json"
+    tokenizer = AutoTokenizer.from_pretrained(folder) if own.is_file() else None
+    return replace(under, role=role, source=adapter, tokenizer=tokenizer)
+
+
+def _check_base(role: str, adapter: str, trained_on: str | None, base: str) -> None:
+    """The weights that an adapter says it was trained on are those that it is put on, where both are at hand."""
+    if not trained_on or not base or trained_on == base:
+        return
+    if Path(trained_on).is_dir() and Path(base).is_dir():
+        if not same_weights(trained_on, base):
+            raise ValueError(
+                f"{role}: the adapter {adapter} was trained on {trained_on}, whose weights are not those of {base}, "
+                "which it is put on here. Give that base as `model` beside `adapter`, or make it the reference."
+            )
+        return
+    warnings.warn(
+        f"{role}: the adapter {adapter} says that it was trained on {trained_on!r}, which is not here to be compared; "
+        f"it is put on {base!r}. Make sure that these are the same weights.",
+        stacklevel=2,
+    )
 
 
 def check_pool(

@@ -1,10 +1,16 @@
 """`TrustMOPDConfig`: TRL's `DistillationConfig` with the paper's defaults and the method's own fields."""
 
 import copy
+import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib.util import find_spec
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import torch
 from trl import DistillationConfig
@@ -13,6 +19,36 @@ from trustmopd.method import SCORES
 from trustmopd.method.allocation import check_gamma
 
 ALLOCATIONS = ("trust", "uniform", "random", "single", "routed")
+
+
+_ANY = float("inf")
+#: Smallest and largest value; None passes where the type allows it.
+_RANGES = {
+    "num_candidates": (1, _ANY),
+    "calibration_batches": (1, _ANY),
+    "min_relative_mu": (0, 1),
+    "global_batch_size": (1, _ANY),
+    "per_device_train_batch_size": (1, _ANY),
+    "max_prompt_length": (1, _ANY),
+    "max_completion_length": (1, _ANY),
+    "record_allocation_every": (0, _ANY),
+    "top_p": (0, 1),
+    "top_k": (-1, _ANY),
+    "min_p": (0, 1),
+    "warmup_steps": (0, _ANY),
+    "weight_decay": (0, _ANY),
+    "max_grad_norm": (0, _ANY),
+    "save_total_limit": (1, _ANY),
+}
+#: Fields that must be above 0, and what to do about it.
+_POSITIVE = {
+    "temperature": "Rollouts are sampled, and 0 would be greedy: the paper uses 0.6.",
+    "distillation_temperature": "The paper uses 1.",
+    "top_p": "1 keeps every token.",
+    "learning_rate": "The paper uses 1e-6.",
+    "num_train_epochs": "Set max_steps to go by steps.",
+    "save_steps": "To save nothing, set save_strategy = 'no'.",
+}
 
 
 def _field(default: Any, help: str) -> Any:
@@ -37,6 +73,9 @@ class TrustMOPDConfig(DistillationConfig):
     calibrated: bool = _field(True, "Divide scores by mu. False is the ablation without calibration.")
     calibration_path: str | None = _field(None, "An existing calibration.json to use instead of calibrating.")
     calibration_batches: int = _field(8, "Batches of global_batch_size rollouts to measure mu on.")
+    min_relative_mu: float = _field(
+        1e-3, "A teacher whose mu is below this share of the others' median is refused; 0 allows any."
+    )
     single_teacher: str | None = _field(None, "allocation=single: the teacher's name.")
     domain_column: str | None = _field(
         "domain", "Column with the teacher's name; read by allocation=routed, else only recorded."
@@ -77,6 +116,7 @@ class TrustMOPDConfig(DistillationConfig):
     save_total_limit: int | None = _field(2, "How many checkpoints to keep.")
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check_method()
         if self.bf16 is None:
             self.bf16 = not self.fp16 and has_bfloat16()
@@ -98,21 +138,53 @@ class TrustMOPDConfig(DistillationConfig):
     def calibrates(self) -> bool:
         return self.scored and self.calibrated
 
+    def _check_types(self) -> None:
+        """`bf16=maybe` is a slip, and so are `4.5` steps: said by name, before somebody computes with them."""
+        for name, kinds in _simple_types().items():
+            value = getattr(self, name)
+            if value is None and NoneType in kinds:
+                continue
+            if bool in kinds:
+                fits, wanted = isinstance(value, bool), "true or false"
+            else:
+                number = Integral if float not in kinds else Real
+                fits = isinstance(value, number) and not isinstance(value, bool)
+                wanted = "a whole number" if float not in kinds else "a number"
+            if not fits:
+                optional = ", or None" if NoneType in kinds and bool not in kinds else ""
+                raise ValueError(f"{name} = {value!r} should be {wanted}{optional}.")
+
     def _check_method(self) -> None:
         _choice("allocation", self.allocation, ALLOCATIONS)
         _choice("score", self.score, tuple(SCORES))
         _choice("granularity", self.granularity, ("token", "response"))
         _choice("prompt_truncation", self.prompt_truncation, ("left", "right", "drop", "error"))
         _choice("teacher_placement", self.teacher_placement, ("resident", "offload"))
-        for name in ("gamma", "temperature", "distillation_temperature", "top_p", "learning_rate"):
-            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), (int, float)):
-                raise ValueError(f"{name} = {getattr(self, name)!r} is no number. Give one.")
         check_gamma(self.gamma)
-        for name in ("num_candidates", "calibration_batches", "global_batch_size", "per_device_train_batch_size"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)!r} must be a whole number, at least 1.")
-        if not isinstance(self.max_steps, int):
-            raise ValueError(f"max_steps = {self.max_steps!r} must be a whole number; -1 goes by num_train_epochs.")
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                limits = f"at least {low:g}" if high == _ANY else f"from {low:g} to {high:g}"
+                optional = ", or None for no limit" if NoneType in _simple_types()[name] else ""
+                raise ValueError(f"{name} = {value!r} must be {limits}{optional}.")
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} = {getattr(self, name)!r} must be above 0. {_POSITIVE[name]}".rstrip())
+        if self.max_steps == 0 or self.max_steps < -1:
+            raise ValueError(
+                f"max_steps = {self.max_steps} is no number of steps. Give at least 1, or -1 to go by num_train_epochs."
+            )
+        if self.max_steps > 0 and self.num_train_epochs != DistillationConfig.num_train_epochs:
+            raise ValueError(
+                f"num_train_epochs = {self.num_train_epochs:g} would have no effect: max_steps = {self.max_steps} "
+                "ends the run. Set max_steps = -1 to go by epochs, or leave num_train_epochs unset."
+            )
+        if self.gradient_accumulation_steps is not None and self.gradient_accumulation_steps < 1:
+            raise ValueError(
+                f"gradient_accumulation_steps = {self.gradient_accumulation_steps} must be at least 1; None derives it."
+            )
+        if self.max_completion_length is None:
+            raise ValueError("max_completion_length = None leaves responses without a limit. Give one, in tokens.")
         if (
             self.num_candidates == 1
             and self.scored
@@ -121,12 +193,6 @@ class TrustMOPDConfig(DistillationConfig):
             raise ValueError(
                 f"num_candidates = 1 leaves nothing to compare: on one candidate every {self.score} score is 0. Take "
                 "at least 2; the paper uses 128."
-            )
-        if self.max_prompt_length is not None and self.max_prompt_length < 1:
-            raise ValueError(f"max_prompt_length = {self.max_prompt_length} must be at least 1, or None for no limit.")
-        if not self.distillation_temperature > 0:
-            raise ValueError(
-                f"distillation_temperature = {self.distillation_temperature} must be positive; the paper uses 1."
             )
         if isinstance(self.teacher_dtype, torch.dtype):
             self.teacher_dtype = str(self.teacher_dtype).removeprefix("torch.")
@@ -146,6 +212,17 @@ class TrustMOPDConfig(DistillationConfig):
                 f"beta = {self.beta} would have no effect: the objective is reverse KL (beta = 1). Leave beta unset, "
                 "or use TRL's DistillationTrainer for another divergence."
             )
+        if isinstance(self.deepspeed, str):
+            _check_json("deepspeed", self.deepspeed)
+        if self.deepspeed is not None and find_spec("deepspeed") is None:
+            raise ValueError(
+                f"deepspeed = {self.deepspeed!r}, but DeepSpeed is not installed. Install it (pip install deepspeed), "
+                "or leave it unset."
+            )
+        if isinstance(self.fsdp_config, str):
+            _check_json("fsdp_config", self.fsdp_config)
+        if self.data_seed is not None:
+            raise ValueError(f"data_seed = {self.data_seed} would have no effect: the prompts' order follows `seed`.")
         for name in ("teacher_model_name_or_path", "teacher_model_revision", "teacher_model_init_kwargs"):
             if getattr(self, name) is not None:
                 raise ValueError(
@@ -182,6 +259,14 @@ class TrustMOPDConfig(DistillationConfig):
         return {**super().to_dict(), "allocation": rule_name(self.allocation), "score": rule_name(self.score)}
 
 
+@cache
+def _simple_types() -> dict[str, set[type]]:
+    """The types of the fields that hold booleans and numbers."""
+    hints = get_type_hints(TrustMOPDConfig)
+    kinds = {each.name: set(get_args(hints[each.name]) or [hints[each.name]]) for each in fields(TrustMOPDConfig)}
+    return {name: types for name, types in kinds.items() if types <= {bool, int, float, NoneType}}
+
+
 def rule_name(rule: str | Callable) -> str:
     return rule if isinstance(rule, str) else f"{rule.__module__}.{getattr(rule, '__qualname__', type(rule).__name__)}"
 
@@ -190,6 +275,15 @@ def has_bfloat16() -> bool:
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported()
     return torch.xpu.is_available()
+
+
+def _check_json(name: str, path: str) -> None:
+    try:
+        json.loads(path if path.lstrip().startswith("{") else Path(path).read_text(encoding="utf-8"))
+    except OSError:
+        raise ValueError(f"{name} = {path!r}: there is no such file. Check the path.") from None
+    except ValueError as error:
+        raise ValueError(f"{name} = {path!r} is no JSON file ({error}). Correct it.") from None
 
 
 def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -2,20 +2,19 @@
 written last, in every checkpoint: a checkpoint without it was cut short."""
 
 import platform
-import zipfile
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from peft import PeftModel
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trustmopd import __version__
 from trustmopd.files import read_json
 from trustmopd.teachers import REFERENCE, fingerprint_tokenizer
-from trustmopd.teachers.preflight import check_files
+from trustmopd.teachers.distinct import adapter_settings
 from trustmopd.training.config import rule_name
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 CALIBRATION = "calibration.json"
-_SAMPLING = (
+SAMPLING = (
     "num_candidates",
     "max_completion_length",
     "distillation_temperature",
@@ -34,16 +33,8 @@ _SAMPLING = (
     "repetition_penalty",
     "max_prompt_length",
     "prompt_truncation",
-)
-_LESSONS = (
-    "allocation",
-    "score",
-    "gamma",
-    "granularity",
-    "calibrated",
-    "single_teacher",
-    "num_candidates",
-    "distillation_temperature",
+    "generation_kwargs",
+    "chat_template_kwargs",
 )
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
@@ -75,7 +66,7 @@ def dependencies(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
         "reference": members[REFERENCE].fingerprint if REFERENCE in members else None,
         "tokenizer": fingerprint_tokenizer(trainer._tokenizer),
         "prompts": trainer.prompt_hash,
-        **{name: getattr(trainer.args, name) for name in _SAMPLING},
+        **{name: getattr(trainer.args, name) for name in SAMPLING},
     }
 
 
@@ -92,6 +83,7 @@ def run_manifest(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
                 "source": trainer.student_source,
                 "fingerprint": trainer.student_fingerprint,
                 "trainable_parameters": trainer.get_num_trainable_parameters(),
+                "adapter": _adapter_of(trainer.model),
             },
             "reference": reference,
             "teachers": {**unused, **members},
@@ -105,7 +97,16 @@ def run_manifest(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
         },
         "planned_steps": trainer.state.max_steps,  # what epochs come to, where max_steps is -1
         "config": trainer.args.to_dict(),
+        "resumed": trainer.resumed,
     }
+
+
+def _adapter_of(student: Any) -> dict[str, Any] | None:
+    """The configuration of the adapter that is trained, as JSON keeps it; None where the weights themselves are."""
+    if not isinstance(student, PeftModel):
+        return None
+    settings = adapter_settings(student.peft_config[student.active_adapter])
+    return {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
 
 
 def whole_checkpoint(checkpoint: str | bool, output_dir: str, run_dir: Path) -> Path:
@@ -132,7 +133,11 @@ def checkpoints_of(run: str | None, output_dir: Path) -> list[Path]:
     """The whole checkpoints of a run (None: of any), oldest first."""
     found = [path.parent for path in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{MANIFEST}")]
     mine = [path for path in found if run in (None, _run_of(path))]
-    return sorted(mine, key=lambda path: int(path.name.rsplit("-", 1)[1]))
+    return sorted(mine, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rsplit("-", 1)[1])
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -142,39 +147,3 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _run_of(folder: Path) -> str | None:
     return read_manifest(folder).get("run") if (folder / MANIFEST).is_file() else None
-
-
-def check_same_run(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse to go on with other weights, prompts or another rule; optimisation may be changed in mid-run."""
-    check_files("checkpoint", str(checkpoint))
-    for file in sorted((*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth"))):
-        if not zipfile.is_zipfile(file):
-            raise ValueError(f"{file} was cut short. Resume from another checkpoint, or start the run again.")
-    stored = read_manifest(checkpoint)
-    for field in _LESSONS:
-        was, now = (each["config"].get(field) for each in (stored, manifest))
-        if was != now:
-            raise ValueError(
-                f"{field} was {was!r} when this run began ({checkpoint}), and is {now!r} now. The student would change "
-                "its lessons in mid-run. Restore it, or start a new run in another output_dir."
-            )
-    before, after = _ingredients(stored), _ingredients(manifest)
-    for name in {**before, **after}:
-        was, is_now = before.get(name) or {}, after.get(name) or {}
-        if was.get("fingerprint") != is_now.get("fingerprint"):
-            raise ValueError(
-                f"{name} is not what this run began with: {was.get('source', 'none')} ({was.get('fingerprint')}) in "
-                f"{checkpoint}, {is_now.get('source', 'none')} ({is_now.get('fingerprint')}) now. The student would "
-                "change its lessons in mid-run. Restore what it was, or start a new run in another output_dir."
-            )
-
-
-def _ingredients(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    models = manifest["models"]
-    teachers = {f"teacher '{name}'": teacher for name, teacher in models["teachers"].items()}
-    return {
-        "the student": models["student"],
-        "the reference": models["reference"],
-        **teachers,
-        "the prompt set": manifest["prompts"],
-    }

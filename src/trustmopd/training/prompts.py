@@ -1,10 +1,13 @@
 """Prompts on their way into a rollout: numbered, measured against the limit, cut or dropped."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from datasets import Dataset
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
@@ -16,11 +19,34 @@ def with_rows(dataset: Dataset) -> Dataset:
     return dataset if ROW in dataset.column_names else dataset.add_column(ROW, np.arange(len(dataset)))
 
 
-def prompt_lengths(dataset: Dataset, lengths_of: Callable[[list], list[int]]) -> list[int]:
+def prompt_lengths(
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, *, tools: Sequence | None = None, **options: Any
+) -> list[int]:
+    """Tokens of every prompt as TRL will write it out; `options` are of the chat template."""
     lengths: list[int] = []
     for start in range(0, len(dataset), 512):
-        lengths += lengths_of(dataset[start : start + 512]["prompt"])
+        prompts = dataset[start : start + 512]["prompt"]
+        try:
+            lengths += _lengths(prompts, tokenizer, tools, options)
+        except TemplateError:
+            for row, prompt in enumerate(prompts, start):
+                try:
+                    _lengths([prompt], tokenizer, tools, options)
+                except TemplateError as error:
+                    raise ValueError(
+                        f"row {row} of the prompt set cannot be written out with the student's chat template: {error}. "
+                        f"The prompt is {str(prompt)[:120]!r}. Change its roles, or drop it."
+                    ) from error
     return lengths
+
+
+def _lengths(prompts: list, tokenizer: PreTrainedTokenizerBase, tools: Any, options: dict[str, Any]) -> list[int]:
+    if isinstance(prompts[0], str):
+        return [len(ids) for ids in tokenizer(text=prompts)["input_ids"]]
+    rendered = tokenizer.apply_chat_template(
+        prompts, tools=tools or None, add_generation_prompt=True, tokenize=True, return_dict=True, **options
+    )
+    return [len(ids) for ids in rendered["input_ids"]]
 
 
 def fit_prompts(dataset: Dataset, lengths: list[int], limit: int | None, truncation: str) -> tuple[Dataset, int]:

@@ -40,5 +40,10 @@ def _random(at: CandidateState, seed: int, step: int, rows: Tensor) -> Tensor:
 
 
 def token_generator(seed: int, step: int, row: int) -> Generator:
-    digest = hashlib.blake2b(f"{seed}/{step}/{row}".encode(), digest_size=8).digest()
-    return Generator().manual_seed(int.from_bytes(digest, "big", signed=False) >> 1)
+    return Generator().manual_seed(derived_seed(seed, step, row))
+
+
+def derived_seed(*parts: int) -> int:
+    """A seed of its own for each combination of `parts`."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=False) >> 1

@@ -10,12 +10,12 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 from trl import DistillationTrainer
 
 from trustmopd.files import write_text
 from trustmopd.method import Calibration
-from trustmopd.training.calibrating import measure_calibration
+from trustmopd.training.calibrating import check_habits, measure_calibration
 from trustmopd.training.card import model_card
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
@@ -23,12 +23,21 @@ from trustmopd.training.cost import record_calibration_cost
 from trustmopd.training.manifest import (
     CALIBRATION,
     MANIFEST,
-    check_same_run,
     checkpoints_of,
     dependencies,
     read_manifest,
     run_manifest,
     whole_checkpoint,
+)
+from trustmopd.training.metrics import StepTotals
+from trustmopd.training.resuming import (
+    apply_changes,
+    changes,
+    check_checkpoint,
+    check_same_ingredients,
+    check_same_settings,
+    fresh_groups,
+    tell,
 )
 from trustmopd.training.run_files import save_beside
 
@@ -43,6 +52,8 @@ class CalibratedRun(DistillationTrainer):
     clock: PhaseClock
     run_dir: Path
     run_id: str
+    resumed: list[dict[str, Any]]
+    totals: StepTotals
 
     def calibrate(self) -> Calibration | None:
         """Measure mu on rollouts of the initial student (Algorithm 1), keep it for training and save it in the run
@@ -55,7 +66,9 @@ class CalibratedRun(DistillationTrainer):
                 "initial student. Call it before train(); a resumed run uses the calibration it began with."
             )
         began = time.perf_counter()
-        self.calibration = measure_calibration(self)
+        measured = measure_calibration(self)
+        check_habits(measured, self.args.min_relative_mu)
+        self.calibration = measured
         if self.accelerator.is_main_process:
             self.calibration.save(self.run_dir / CALIBRATION)
             record_calibration_cost(self, time.perf_counter() - began)
@@ -79,8 +92,11 @@ class CalibratedRun(DistillationTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         if resume_from_checkpoint:
             checkpoint = whole_checkpoint(resume_from_checkpoint, self.args.output_dir, self.run_dir)
-            check_same_run(checkpoint, run_manifest(self))
-            self.run_id = read_manifest(checkpoint)["run"]
+            check_checkpoint(checkpoint)
+            check_same_settings(checkpoint, self.args.to_dict())
+            check_same_ingredients(checkpoint, run_manifest(self))
+            stored = read_manifest(checkpoint)
+            self.run_id = stored["run"]
             if self.args.calibrates:
                 self.calibration = self._loaded(checkpoint / CALIBRATION)
             resume_from_checkpoint = str(checkpoint)
@@ -90,14 +106,21 @@ class CalibratedRun(DistillationTrainer):
                 raise ValueError(
                     f"{checkpoint / TRAINER_STATE_NAME} was cut short ({error}). Resume from another."
                 ) from error
+            changed = changes(checkpoint, self.args.to_dict())
+            self.resumed = [*stored.get("resumed", []), {"step": state.global_step, "changed": changed}]
             if state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many
                 logger.info("%s has all of its %d steps: nothing left to train.", checkpoint, self.args.max_steps)
                 self._load_from_checkpoint(resume_from_checkpoint)
                 self.state = state
                 return TrainOutput(state.global_step, float("nan"), {})
-        elif earlier := sorted(Path(self.args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
-            logger.warning("%s is of an earlier run: it is not resumed, and its steps may be overwritten.", earlier[-1])
+            tell(changed, state.global_step)
         return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        fresh = fresh_groups(self.optimizer)
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and (changed := self.resumed[-1]["changed"]):
+            apply_changes(changed, fresh, self.optimizer, self.lr_scheduler)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         self.ensure_calibration()
@@ -105,6 +128,13 @@ class CalibratedRun(DistillationTrainer):
             return super().evaluate(*args, **kwargs)
         finally:
             self.clock.take()  # the next step's seconds are its own
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """TRL's, with the metrics of allocation beside the loss: `eval_weight/<teacher>`, …"""
+        output = super().evaluation_loop(*args, **kwargs)
+        for metric, value in self.totals.reduce(self.accelerator).items():
+            self._metrics["eval"][metric].append(value)
+        return output
 
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
@@ -124,6 +154,7 @@ class CalibratedRun(DistillationTrainer):
     def _loaded(self, path: Path) -> Calibration:
         calibration = Calibration.load(path)
         calibration.check(dependencies(self))
+        check_habits(calibration, self.args.min_relative_mu)
         return calibration
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

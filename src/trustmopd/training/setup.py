@@ -1,5 +1,6 @@
 """What a trainer is given, checked before anything is loaded or written."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,18 +17,24 @@ from trustmopd.method import Calibration
 from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, as_teachers, build_pool, load_tokenizer, preflight
 from trustmopd.teachers.spec import model_id
 from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.environment import check_environment
+from trustmopd.training.prompts import prompt_lengths
+
+#: More passes over a prompt set than this are told.
+MANY_PASSES = 20
 
 
 @dataclass(frozen=True)
 class Ingredients:
     """`source` names the student, `reference=None` is the student; `vocab_size` counts the rows that all models
-    have."""
+    have, `prompt_lengths` the tokens of every prompt."""
 
     source: str
     teachers: dict[str, Teacher]
     reference: Teacher | None
     tokenizer: PreTrainedTokenizerBase
     vocab_size: int
+    prompt_lengths: list[int]
 
 
 def check_ingredients(
@@ -38,7 +45,9 @@ def check_ingredients(
     prompts: Any,
     tokenizer: Any = None,
     eval_prompts: Any = None,
+    tools: Any = None,
 ) -> Ingredients:
+    check_environment(args)
     if not isinstance(prompts, Dataset):
         raise ValueError(
             f"train_dataset is a {type(prompts).__name__}; a datasets.Dataset is needed, since prompts, lengths and "
@@ -54,6 +63,11 @@ def check_ingredients(
         raise ValueError(
             f"the prompt set has {len(prompts)} prompts, fewer than one batch of global_batch_size = "
             f"{args.global_batch_size}. Add prompts, or lower global_batch_size."
+        )
+    if eval_prompts is None and args.eval_strategy != "no":
+        raise ValueError(
+            f"eval_strategy = {str(args.eval_strategy)!r}, but there is no eval_dataset, and a recipe has none. Set "
+            "eval_strategy = 'no'; `trustmopd evaluate` scores a finished run."
         )
     if images := {"image", "images"} & {*prompts.column_names}:
         raise ValueError(
@@ -86,16 +100,45 @@ def check_ingredients(
             "as plain text."
         )
     reference = _as_reference(reference, model)
+    _tell_of_prompts(prompts, tokenizer, args)
+    lengths = prompt_lengths(prompts, tokenizer, tools=tools, **args.chat_template_kwargs or {})
+    assert args.max_completion_length is not None
     vocab_size = preflight(
         model,
         pool,
         reference,
         tokenizer,
         num_candidates=args.num_candidates,
+        longest=min(max(lengths), args.max_prompt_length or max(lengths)) + args.max_completion_length,
+        scores_reference=args.needs_reference,
         allow_template_mismatch=args.allow_template_mismatch,
         trust_remote_code=args.trust_remote_code,
     )
-    return Ingredients(source, pool, reference, tokenizer, vocab_size)
+    return Ingredients(source, pool, reference, tokenizer, vocab_size, lengths)
+
+
+def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args: TrustMOPDConfig) -> None:
+    """What may be meant, and often is not."""
+    first = prompts[0]["prompt"]
+    if isinstance(first, str) and tokenizer.chat_template:
+        warnings.warn(
+            "the prompts are plain text, so the student's chat template is not applied to them. If it is a chat model, "
+            "give prompts as conversations: [{'role': 'user', 'content': '…'}].",
+            stacklevel=4,
+        )
+    if not isinstance(first, str) and (answered := sum(p[-1]["role"] == "assistant" for p in prompts["prompt"])):
+        warnings.warn(
+            f"{answered} of {len(prompts)} prompts end with a turn of the assistant: the student would answer its own "
+            "answer. Drop that turn if it is the solution.",
+            stacklevel=4,
+        )
+    passes = max(args.max_steps, 0) * args.global_batch_size / len(prompts)
+    if passes > MANY_PASSES:
+        warnings.warn(
+            f"max_steps = {args.max_steps} of {args.global_batch_size} prompts go {passes:.0f} times through the "
+            f"{len(prompts)} prompts of the set. Add prompts, or lower max_steps.",
+            stacklevel=4,
+        )
 
 
 def _as_reference(reference: Any, student: Any) -> Teacher | None:

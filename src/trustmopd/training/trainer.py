@@ -17,7 +17,6 @@ from datasets import Dataset
 from peft import PeftConfig
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-from trl import DistillationTrainer
 
 from trustmopd.data import prompt_hash
 from trustmopd.heads import Head, trust_objective
@@ -29,11 +28,12 @@ from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.manifest import describe_machine
 from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
-from trustmopd.training.prompts import ROW, fit_prompts, prompt_lengths, truncate, with_rows
+from trustmopd.training.prompts import ROW, fit_prompts, truncate, with_rows
 from trustmopd.training.records import TokenTexts, chosen_rows, token_table, write_records
 from trustmopd.training.rules import allocation_rule
 from trustmopd.training.run import CalibratedRun
 from trustmopd.training.run_files import RunFiles
+from trustmopd.training.sampler import EpochSampler
 from trustmopd.training.scoring import ScoredCandidates, score_candidates
 from trustmopd.training.setup import check_ingredients, load_pool
 
@@ -80,7 +80,9 @@ class TrustMOPDTrainer(CalibratedRun):
         tools: list[Callable] | None = None,
     ):
         args = args or TrustMOPDConfig(output_dir="TrustMOPD")
-        given = check_ingredients(model, teachers, reference, args, train_dataset, processing_class, eval_dataset)
+        given = check_ingredients(
+            model, teachers, reference, args, train_dataset, processing_class, eval_dataset, tools
+        )
         assert train_dataset is not None
         super().__init__(
             model=str(model) if isinstance(model, Path) else model,
@@ -94,19 +96,11 @@ class TrustMOPDTrainer(CalibratedRun):
             peft_config=peft_config,
             tools=tools,
         )
-        compiled = args.cache_implementation is not None
-        lengths = (
-            prompt_lengths(
-                self.train_dataset,
-                lambda prompts: [len(ids) for ids in DistillationTrainer._tokenize_prompts(self, prompts)[0]],
-            )
-            if compiled or args.max_prompt_length is not None
-            else []
-        )
+        lengths = given.prompt_lengths
         self.train_dataset, self.overlong_prompts = fit_prompts(
             self.train_dataset, lengths, args.max_prompt_length, args.prompt_truncation
         )
-        if compiled:
+        if args.cache_implementation is not None:
             # A cache of fixed size is there to be compiled, which TRL forbids; sized once, it is compiled once.
             self.generation_config.disable_compile = False
             longest = min(max(lengths), args.max_prompt_length or max(lengths))
@@ -132,8 +126,9 @@ class TrustMOPDTrainer(CalibratedRun):
         self._score = args.score if callable(args.score) else SCORES[args.score]
         self.prompt_hash = prompt_hash(self.train_dataset)
         self.run_id = uuid.uuid4().hex
+        self.resumed: list[dict[str, Any]] = []
         self.machine = describe_machine(self.accelerator.num_processes)
-        self._totals = StepTotals()
+        self.totals = StepTotals()
         self._recorded_rows: set[int] = set()
         self._tables: list = []
         self._texts = TokenTexts(self._tokenizer)
@@ -143,6 +138,12 @@ class TrustMOPDTrainer(CalibratedRun):
         self.add_callback(RunFiles(self))
 
     # ---- Rollouts
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
+        sampler = EpochSampler(super()._get_train_sampler(dataset))
+        self.remove_callback(EpochSampler)  # of an earlier `train()`
+        self.add_callback(sampler)
+        return sampler
 
     def _tokenize_prompts(self, prompts: list) -> tuple:
         prompt_ids, images, fields = super()._tokenize_prompts(prompts)
@@ -257,15 +258,14 @@ class TrustMOPDTrainer(CalibratedRun):
             )
         student_logp = scored.at.student_logp.detach()[valid]
         entropy = torch.special.entr(student_logp.exp()).sum()
-        if self.model.training:
-            self._note(scored, result, inputs)
+        self._note(scored, result, inputs)
         return loss, entropy, valid.sum()
 
     def _note(self, scored: ScoredCandidates, result: Objective, inputs: dict[str, Any]) -> None:
         for metric, values in allocation_metrics(scored, result, self.mu, self.pool.teachers, self.teachers).items():
-            self._totals.add(metric, values)
-        self._totals.add("candidates/degenerate_tokens", result.degenerate, count=0)
-        if self._recorded_rows and "row" in inputs:
+            self.totals.add(metric, values)
+        self.totals.add("candidates/degenerate_tokens", result.degenerate, count=0)
+        if self._recorded_rows and self.model.training and "row" in inputs:
             with self.clock("records"):
                 self._tables += token_table(
                     scored,
@@ -293,7 +293,7 @@ class TrustMOPDTrainer(CalibratedRun):
                 if self.accelerator.is_main_process and tables:
                     file = f"step-{self.state.global_step + 1:06d}.parquet"
                     write_records(self.run_dir / "allocation" / file, tables)
-        metrics = self._totals.reduce(self.accelerator)
+        metrics = self.totals.reduce(self.accelerator)
         seconds = {"records": 0.0} if self.args.record_allocation_every else {}
         metrics |= {f"seconds/{phase}": value for phase, value in (seconds | self.clock.take()).items()}
         metrics["memory/peak_gib"] = peak_memory_gib(self.accelerator.device)

@@ -1,0 +1,91 @@
+"""Every policy of a pool is one of its own: no teacher is the reference, and none is there under two names.
+
+A teacher that is the reference has moved nowhere; what rounding leaves of that, divided by its tiny habit, passes for
+trust. Told twice: from the files before anything is loaded, and by fingerprint afterwards.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftConfig
+from safetensors import safe_open
+
+from trustmopd.teachers.spec import REFERENCE, Teacher
+from trustmopd.teachers.weight_files import same_weights, stored_tensors
+
+
+def check_distinct(teachers: Mapping[str, Teacher], reference: Teacher, *, scores_reference: bool) -> None:
+    """`reference` is what adapters without a model are put on; teachers are compared with it where the rule does."""
+    policies = {n: replace(t, model=reference.model) if t.model is None else t for n, t in teachers.items()}
+    for name, other in _pairs([*policies, *([REFERENCE] if scores_reference else [])]):
+        ours, theirs = policies[name], policies.get(other, reference)
+        if _same_model(ours, theirs) and _same_adapter(ours.adapter, theirs.adapter):
+            raise _refusal(name, ours.source, other, theirs.source)
+
+
+def check_fingerprints(members: Mapping[str, Any]) -> None:
+    """`members` are a pool's, each with its fingerprint and source; the reference is among them if it is scored."""
+    for name, other in _pairs(list(members)):
+        if members[name].fingerprint == members[other].fingerprint:
+            raise _refusal(name, members[name].source, other, members[other].source)
+
+
+def adapter_settings(config: PeftConfig) -> dict[str, Any]:
+    """What of an adapter's configuration changes the policy: its strength and places, not where it was read from."""
+    elsewhere = ("base_model_name_or_path", "revision", "inference_mode", "peft_version", "auto_mapping")
+    return {name: value for name, value in config.to_dict().items() if name not in elsewhere}
+
+
+def _pairs(names: list[str]) -> Iterator[tuple[str, str]]:
+    """Each pair once, the reference second."""
+    return combinations(sorted(names, key=REFERENCE.__eq__), 2)
+
+
+def _refusal(name: str, source: str, other: str, other_source: str) -> ValueError:
+    both = source if source == other_source else f"{source} and {other_source}"
+    if other == REFERENCE:
+        return ValueError(
+            f"teacher '{name}' has the weights of the reference ({both}): it has moved nowhere, so it cannot be "
+            f"trusted anywhere. Check its path, or drop it from the pool (in a recipe: teachers.{name}=null)."
+        )
+    return ValueError(
+        f"teachers '{name}' and '{other}' are one checkpoint ({both}): it would have two votes. Check the paths, or "
+        f"drop one of them (in a recipe: teachers.{other}=null)."
+    )
+
+
+def _same_model(ours: Teacher, theirs: Teacher) -> bool:
+    if not all(isinstance(each.model, (str, Path)) for each in (ours, theirs)):
+        return ours.model is theirs.model
+    if all(Path(str(each.model)).is_dir() for each in (ours, theirs)):
+        return same_weights(str(ours.model), str(theirs.model))
+    # A revision given beside an adapter may be the adapter's: only two plain models are told apart by it.
+    revisions = {each.revision for each in (ours, theirs)} if ours.adapter is theirs.adapter is None else {None}
+    return str(ours.model) == str(theirs.model) and len(revisions) == 1
+
+
+def _same_adapter(ours: str | Path | None, theirs: str | Path | None) -> bool:
+    given = [str(each) for each in (ours, theirs) if each is not None]
+    if not all(Path(each).is_dir() for each in given):
+        return ours == theirs
+    if len(given) == 1:
+        return _changes_nothing(given[0])
+    settings = [adapter_settings(PeftConfig.from_pretrained(each)) for each in given]
+    return not given or (settings[0] == settings[1] and same_weights(*given))
+
+
+def _changes_nothing(adapter: str) -> bool:
+    """A LoRA adapter that was never trained: its B is still 0."""
+    stored = stored_tensors(adapter)
+    if not stored or not all(".lora_" in name for name in stored):
+        return False
+    zero_at_first = {n: t for n, t in stored.items() if ".lora_B." in n or ".lora_embedding_A" in n}
+    for name, tensor in zero_at_first.items():
+        with safe_open(tensor.file, framework="pt") as file:
+            if bool(torch.any(file.get_tensor(name))):
+                return False
+    return True

@@ -1,0 +1,70 @@
+"""A model's modules without their weights: what can be known of a checkpoint before it is loaded."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from trustmopd.teachers.weight_files import stored_tensors
+
+
+def skeleton(model: Any, *, revision: str | None = None, trust_remote_code: bool = False) -> nn.Module | None:
+    """Every module of a checkpoint (path, Hub id or loaded model) on the meta device, which holds shapes alone; None
+    for an architecture that cannot be built that way."""
+    if isinstance(model, (str, Path)):
+        config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
+    else:
+        config = (model.get_base_model() if isinstance(model, PeftModel) else model).config
+    try:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    except (ValueError, NotImplementedError):
+        return None
+
+
+def check_lora(role: str, config: PeftConfig, model: Any, *, trust_remote_code: bool = False) -> nn.Module | None:
+    """The skeleton with an adapter of this configuration in it; refuses a configuration that names modules which the
+    model does not have."""
+    bare = skeleton(model, trust_remote_code=trust_remote_code)
+    if bare is None:
+        return None
+    config.init_lora_weights = False  # some initialisations read the weights
+    config.base_model_name_or_path = None  # compared elsewhere, by content
+    try:
+        return get_peft_model(bare, config)
+    except ValueError as error:
+        raise ValueError(f"{role}: the adapter does not fit its base ({str(error).splitlines()[0]})") from error
+
+
+def check_adapter_fits(role: str, adapter: Path, base: Any, *, trust_remote_code: bool = False) -> None:
+    """Refuse an adapter whose tensors are not those that such an adapter has on `base`: one trained on another model
+    would be put on in part, or not at all."""
+    model = check_lora(role, PeftConfig.from_pretrained(adapter), base, trust_remote_code=trust_remote_code)
+    found = {name: tensor.shape for name, tensor in stored_tensors(adapter).items()}
+    if model is None or not found:
+        return
+    with torch.device("meta"):
+        state = get_peft_model_state_dict(model, save_embedding_layers=False)
+    expected = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    for name in sorted(expected.keys() | {name for name in found if ".lora_" in name}):
+        if found.get(name) != expected.get(name):
+            raise ValueError(
+                f"{role}: the adapter {adapter} was made for another model: {name} is {_shape(found.get(name))} in the "
+                f"adapter and {_shape(expected.get(name))} on the base it is put on. Give the base it was trained on "
+                "as `model` beside `adapter`, or an adapter of this base."
+            )
+
+
+def local_adapter(adapter: str | Path, revision: str | None = None) -> Path:
+    """The folder of an adapter; one on the Hub is fetched, which costs megabytes."""
+    if Path(adapter).is_dir():
+        return Path(adapter)
+    return Path(snapshot_download(str(adapter), revision=revision, allow_patterns=["adapter_*", "*.json"]))
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "absent" if shape is None else " × ".join(map(str, shape))

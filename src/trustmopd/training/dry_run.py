@@ -1,0 +1,154 @@
+"""A run, checked as far as it can be without weights, and what it would do in a person's words."""
+
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trustmopd.data import load_prompts, prompt_hash
+from trustmopd.evaluation.rows import SUFFIXES
+from trustmopd.method import Calibration
+from trustmopd.recipe import Recipe
+from trustmopd.teachers import fingerprint_tokenizer
+from trustmopd.teachers.skeleton import check_lora, skeleton
+from trustmopd.training.config import TrustMOPDConfig, rule_name
+from trustmopd.training.environment import check_writable
+from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
+from trustmopd.training.manifest import SAMPLING, checkpoints_of, read_manifest, step_of, whole_checkpoint
+from trustmopd.training.resuming import changes, check_checkpoint, check_same_settings
+from trustmopd.training.setup import Ingredients, check_ingredients, used_teachers
+
+
+def dry_run(recipe: Recipe, *, resume: bool = False) -> dict[str, str]:
+    """What would run, by topic. Raises what the run itself would raise before its models are loaded, and some of what
+    it would raise after."""
+    configs = {seed: config_of(recipe, seed) for seed in recipe.seeds}
+    args = configs[recipe.seeds[0]]
+    for seed in recipe.seeds:
+        check_writable(recipe.run_directory(seed))
+    prompts = load_prompts(recipe.prompts.path, recipe.prompts.split)
+    given = check_ingredients(recipe.student, teachers_of(recipe), recipe.reference, args, prompts)
+    lora = lora_of(recipe)
+    student = (
+        check_lora("the student", lora, recipe.student, trust_remote_code=args.trust_remote_code)
+        if lora is not None
+        else skeleton(recipe.student, trust_remote_code=args.trust_remote_code)
+    )
+    known = _known_dependencies(args, given, prompts)
+    if args.calibrates and args.calibration_path is not None:
+        Calibration.load(args.calibration_path).check_known(known)
+    begun = {seed: _resumed(recipe.run_directory(seed), config, known) for seed, config in configs.items() if resume}
+    for path in (*(b for b in recipe.evaluation.benchmarks if b.endswith(SUFFIXES)), *recipe.evaluation.data.values()):
+        if not Path(path).exists():
+            warnings.warn(f"evaluation: {path} does not exist here; `trustmopd evaluate` will need it.", stacklevel=2)
+    resumes = all(begun.values()) and bool(begun)
+    said = {
+        "student": recipe.student + ("" if recipe.peft is None else f", as a LoRA adapter {recipe.peft}"),
+        "teachers": ", ".join(f"{name} = {t.source}" for name, t in used_teachers(given.teachers, args).items()),
+        "reference": (recipe.reference or "the initial student")
+        if args.needs_reference
+        else "not loaded: this rule needs none",
+        "weights": _weights(recipe, args, given, student),
+        "vocabulary": f"{given.vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
+        "allocation": ", ".join(f"{key} {value}" for key, value in recipe.allocation.model_dump().items()),
+        "calibration": _calibration(args, resumes),
+        "prompts": f"{len(prompts)} from {recipe.prompts.path}, "
+        + ("plain text: no chat template is applied" if isinstance(prompts[0]["prompt"], str) else "conversational")
+        + f", up to {max(given.prompt_lengths)} tokens",
+        "training": _training(args, len(prompts)),
+        "machine": _machine(args),
+        "seeds": ", ".join(str(seed) for seed in recipe.seeds),
+        "output": ", ".join(str(recipe.run_directory(seed)) for seed in recipe.seeds),
+    }
+    if begun:
+        each = (found or f"seed {seed} begins: it has no checkpoint" for seed, found in begun.items())
+        said["resumes from"] = ", ".join(each)
+    return said
+
+
+def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any) -> dict[str, Any]:
+    """What of a calibration's dependencies needs no weights. Prompts over the limit may be dropped, which changes
+    their hash: it is then known to the run alone."""
+    limit = args.max_prompt_length or max(given.prompt_lengths)
+    whole = args.prompt_truncation != "drop" or max(given.prompt_lengths) <= limit
+    return {
+        "score": rule_name(args.score),
+        "tokenizer": fingerprint_tokenizer(given.tokenizer),
+        **({"prompts": prompt_hash(prompts)} if whole else {}),
+        **{name: getattr(args, name) for name in SAMPLING},
+    }
+
+
+def _resumed(run: Path, args: TrustMOPDConfig, known: dict[str, Any]) -> str | None:
+    """The checkpoint that a seed goes on from; None where it begins."""
+    if not checkpoints_of(None, run / "checkpoints"):
+        return None
+    checkpoint = whole_checkpoint(True, str(args.output_dir), run)
+    check_checkpoint(checkpoint)
+    check_same_settings(checkpoint, args.to_dict())
+    stored = read_manifest(checkpoint)
+    if "prompts" in known and stored["prompts"]["fingerprint"] != known["prompts"]:
+        raise ValueError(
+            f"the prompt set is not the one that this run began with ({checkpoint}). Restore it, or start a new run in "
+            "another output."
+        )
+    changed = "".join(
+        f", {name} {now} instead of {was}" for name, (was, now) in changes(checkpoint, args.to_dict()).items()
+    )
+    return f"{checkpoint} (step {step_of(checkpoint)}{changed})"
+
+
+def _calibration(args: TrustMOPDConfig, resumes: bool) -> str:
+    if not args.calibrates:
+        return "none: this rule uses no calibrated scores"
+    if resumes:
+        return "the one that the run began with"
+    return args.calibration_path or f"{args.calibration_batches} × {args.global_batch_size} rollouts before training"
+
+
+def _training(args: TrustMOPDConfig, prompts: int) -> str:
+    steps = args.max_steps if args.max_steps > 0 else int(prompts // args.global_batch_size * args.num_train_epochs)
+    responses = steps * args.global_batch_size
+    assert args.max_completion_length is not None
+    return (
+        f"{steps} steps of {args.global_batch_size} prompts ({args.per_device_train_batch_size} × "
+        f"{args.gradient_accumulation_steps} accumulation), learning rate {args.learning_rate:g}; "
+        f"{responses / prompts:.3g} passes over the prompts; responses up to {args.max_completion_length} tokens, "
+        f"{responses * args.max_completion_length:,} in all at most"
+    )
+
+
+def _machine(args: TrustMOPDConfig) -> str:
+    if torch.cuda.is_available() and not args.use_cpu:
+        return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
+    return "CPU" if args.use_cpu else "CPU: no GPU was found here"
+
+
+def _weights(recipe: Recipe, args: TrustMOPDConfig, given: Ingredients, student: Any) -> str:
+    """GiB of weights by model, as they are loaded."""
+    frozen = args.teacher_dtype or ("bfloat16" if args.bf16 else "float16" if args.fp16 else "float32")
+    trained = str((args.model_init_kwargs or {}).get("dtype", "float32"))
+    told, total = [], 0
+
+    def add(name: str, model: Any, dtype: str) -> None:
+        nonlocal total
+        if model is not None:
+            size = sum(p.numel() for p in model.parameters()) * getattr(torch, dtype, torch.float32).itemsize
+            total += size
+            told.append(f"{name} {_size(size)} ({dtype})")
+
+    add("student", student, trained)
+    for name, teacher in used_teachers(given.teachers, args).items():
+        if teacher.model is not None:
+            add(name, skeleton(teacher.model, revision=teacher.revision), str(teacher.dtype or frozen))
+    alone = recipe.peft is None or recipe.reference is not None
+    if alone and (args.needs_reference or any(t.model is None for t in given.teachers.values())):
+        add("reference", skeleton(recipe.reference or recipe.student), frozen)
+    free = shutil.disk_usage(next(path for path in Path(args.output_dir).absolute().parents if path.exists())).free
+    return f"{', '.join(told)}; {_size(total)} in all. The disk of the output has {_size(free)} free"
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**29 else f"{count / 2**20:.1f} MiB"

@@ -1,0 +1,57 @@
+"""What a configuration needs of this machine: packages that are installed, a folder that can be written."""
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from transformers import Trainer
+from transformers.integrations import get_available_reporting_integrations
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+from trustmopd.training.config import TrustMOPDConfig
+
+
+def check_environment(args: TrustMOPDConfig) -> None:
+    """Every package that the configuration asks for is here: most would be missed only after the models are loaded."""
+    _check_trackers([args.report_to] if isinstance(args.report_to, str) else args.report_to or [])
+    if args.use_vllm and find_spec("vllm") is None:
+        raise ValueError(
+            "use_vllm = True, but vLLM is not installed. Install it (pip install 'trustmopd[vllm]'), or set "
+            "use_vllm = False to sample with transformers."
+        )
+    if args.use_liger_kernel and find_spec("liger_kernel") is None:
+        raise ValueError(
+            "use_liger_kernel = True, but liger-kernel is not installed. Install it, or leave this unset: the fused "
+            "heads here do not need it."
+        )
+    try:
+        Trainer.get_optimizer_cls_and_kwargs(args)
+    except ImportError as error:
+        raise ValueError(f"optim = {str(args.optim)!r} cannot be used here: {error}") from error
+    except ValueError:
+        pass  # GaLore and its like want the model: transformers says what is wrong once there is one
+
+
+def _check_trackers(report_to: Sequence[str]) -> None:
+    for tracker in report_to:
+        if tracker not in INTEGRATION_TO_CALLBACK:
+            raise ValueError(
+                f"report_to = {tracker!r} is no tracker that transformers knows. Choose from "
+                f"{', '.join(sorted(INTEGRATION_TO_CALLBACK))}, or none."
+            )
+        if tracker not in (*get_available_reporting_integrations(), "flyte"):
+            raise ValueError(
+                f"report_to = {tracker!r}, but {tracker} is not installed. Install it (pip install {tracker}), or set "
+                "report_to = none: metrics.jsonl has every metric in any case."
+            )
+
+
+def check_writable(folder: str | Path) -> None:
+    """A folder that can be made, or written into; nothing is made."""
+    folder = Path(folder)
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ValueError(f"output {folder}: {there} is a file, not a folder. Choose another output.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"output {folder}: {there} cannot be written to. Choose another output, or ask for access.")

@@ -1,0 +1,147 @@
+"""Going on with a run: what must be as it was, what may change, and how a change takes effect."""
+
+import json
+import logging
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from trustmopd.teachers.preflight import check_files
+from trustmopd.training.manifest import SAMPLING, read_manifest
+
+logger = logging.getLogger(__name__)
+
+#: What the student is taught, and in which order.
+_LESSONS = (
+    "allocation",
+    "score",
+    "gamma",
+    "granularity",
+    "calibrated",
+    "single_teacher",
+    *SAMPLING,
+    "seed",
+    "shuffle_dataset",
+    "global_batch_size",
+    "optim",
+)
+#: What the optimiser and the scheduler would go on with from the checkpoint, whatever the configuration says.
+_STORED = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "warmup_steps",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "optim_args",
+)
+#: Other settings that are told when they change in mid-run.
+_TOLD = ("max_steps", "num_train_epochs", "max_grad_norm", "bf16", "fp16", "teacher_dtype")
+
+
+def check_checkpoint(checkpoint: Path) -> None:
+    """Every file of a checkpoint is whole, and it has what a run is resumed from."""
+    check_files("checkpoint", str(checkpoint))
+    for file in sorted((*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth"))):
+        if not zipfile.is_zipfile(file):
+            raise ValueError(f"{file} was cut short. Resume from another checkpoint, or start the run again.")
+    if read_manifest(checkpoint)["config"].get("save_only_model"):
+        raise ValueError(
+            f"{checkpoint} was saved with save_only_model = True, without the optimiser's state: the run cannot go on "
+            "from it. Start a new run with this checkpoint as the student."
+        )
+
+
+def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:
+    """Refuse to go on with another rule, other sampling or another order of prompts."""
+    stored = read_manifest(checkpoint)["config"]
+    for field in _LESSONS:
+        was, now = stored.get(field), _plain(config.get(field))
+        if was != now:
+            raise ValueError(
+                f"{field} was {was!r} when this run began ({checkpoint}), and is {now!r} now. The student would change "
+                "its lessons in mid-run. Restore it, or start a new run in another output_dir."
+            )
+
+
+def check_same_ingredients(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse to go on with other weights or prompts."""
+    stored = read_manifest(checkpoint)
+    before, after = _ingredients(stored), _ingredients(manifest)
+    for name in {**before, **after}:
+        was, is_now = before.get(name) or {}, after.get(name) or {}
+        if was.get("fingerprint") != is_now.get("fingerprint"):
+            raise ValueError(
+                f"{name} is not what this run began with: {was.get('source', 'none')} ({was.get('fingerprint')}) in "
+                f"{checkpoint}, {is_now.get('source', 'none')} ({is_now.get('fingerprint')}) now. The student would "
+                "change its lessons in mid-run. Restore what it was, or start a new run in another output_dir."
+            )
+    was, is_now = (_plain(each["models"]["student"].get("adapter")) for each in (stored, manifest))
+    if was != is_now and "adapter" in stored["models"]["student"]:
+        fields = {**(was or {}), **(is_now or {})}
+        field = next(name for name in fields if (was or {}).get(name) != (is_now or {}).get(name))
+        values = [each.get(field) if each else "none, all weights are trained" for each in (was, is_now)]
+        raise ValueError(
+            f"the student's adapter is not what this run began with: {field} was {values[0]!r} in {checkpoint} and is "
+            f"{values[1]!r} now. Restore peft, or start a new run in another output_dir."
+        )
+
+
+def changes(checkpoint: Path, config: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The settings that are not what the checkpoint was trained with, each with its old and its new value."""
+    stored, now = read_manifest(checkpoint)["config"], _plain(dict(config))
+    return {name: [stored.get(name), now.get(name)] for name in (*_STORED, *_TOLD) if stored.get(name) != now.get(name)}
+
+
+def fresh_groups(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The settings of the optimiser's groups, as the configuration made them; `lr` is what the schedule starts from."""
+    return [
+        {name: value for name, value in group.items() if name != "params"}
+        | {"lr": group.get("initial_lr", group["lr"])}
+        for group in optimizer.param_groups
+    ]
+
+
+def apply_changes(
+    changed: Mapping[str, Any], fresh: list[dict[str, Any]], optimizer: Optimizer, scheduler: Any
+) -> None:
+    """Let changed settings take effect: loading a checkpoint has put its own into optimiser and scheduler. `fresh` are
+    the groups from before."""
+    if isinstance(scheduler, LambdaLR):
+        factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+        scheduler.base_lrs = [given["lr"] for given in fresh]
+        for group, given, factor in zip(optimizer.param_groups, fresh, factors, strict=True):
+            group.update(given, lr=given["lr"] * factor, initial_lr=given["lr"])
+        scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]
+    elif lost := changed.keys() & {*_STORED}:
+        raise ValueError(
+            f"{min(lost)} has changed, but a {type(scheduler).__name__} goes on with its own values: the change would "
+            "have no effect. Restore it, or start a new run with this checkpoint as the student."
+        )
+
+
+def tell(changed: Mapping[str, list[Any]], step: int) -> None:
+    for name, (was, now) in changed.items():
+        logger.warning("%s was %r up to step %d and is %r from there on.", name, was, step, now)
+
+
+def _ingredients(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    models = manifest["models"]
+    teachers = {f"teacher '{name}'": teacher for name, teacher in models["teachers"].items()}
+    return {
+        "the student": models["student"],
+        "the reference": models["reference"],
+        **teachers,
+        "the prompt set": manifest["prompts"],
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from a JSON file."""
+    return json.loads(json.dumps(value, default=str))

@@ -1,0 +1,376 @@
+"""What a user gets wrong at the command line is told before it costs a run: by name, with exit status 1, and nothing is
+written."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+import yaml
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from typer.testing import CliRunner
+
+import trustmopd
+from trustmopd.cli import app
+
+TRAINING = {
+    "max_steps": 4,
+    "learning_rate": 1e-3,
+    "num_candidates": 16,
+    "global_batch_size": 8,
+    "per_device_train_batch_size": 4,
+    "max_completion_length": 6,
+    "calibration_batches": 1,
+    "save_steps": 2,
+    "save_total_limit": 9,
+    "warmup_steps": 0,
+    "record_allocation_every": 0,
+    "use_cpu": True,
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Checkpoints on disk: a base and two specialists of it."""
+    folder, base = tmp_path_factory.mktemp("models"), tiny.model(0)
+    for seed, name in enumerate(("math", "code"), start=1):
+        tiny.save(tiny.specialist(base, seed), folder / name)
+    tiny.save(base, folder / "base")
+    return folder
+
+
+@pytest.fixture
+def recipe(models, tmp_path):
+    tiny.prompts(24).to_json(tmp_path / "prompts.jsonl")
+    fields = {
+        "name": "slips",
+        "student": str(models / "base"),
+        "teachers": {name: str(models / name) for name in ("math", "code")},
+        "prompts": {"path": str(tmp_path / "prompts.jsonl")},
+        "training": TRAINING,
+        "output": str(tmp_path / "run"),
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(fields, sort_keys=False))
+    return path
+
+
+@pytest.fixture
+def run_dir(recipe):
+    return recipe.parent / "run"
+
+
+def cli(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+@pytest.fixture
+def refuse(recipe, run_dir):
+    """`train --dry-run` with these overrides ends with status 1, names all of `facts`, and writes nothing."""
+
+    def check(*facts, overrides=(), options=("--dry-run",)):
+        before = sorted(run_dir.rglob("*"))
+        said = cli("train", recipe, *overrides, *options, code=1)
+        assert said.startswith("error: ") or " error: " in said
+        assert [fact for fact in facts if str(fact) not in said] == [], said
+        assert sorted(run_dir.rglob("*")) == before
+
+    return check
+
+
+def steps_of(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "loss" in line]
+
+
+# ---- A pool whose members are not what they seem
+
+
+@pytest.mark.parametrize("kind", ["copied", "sharded", "rounded", "linked"])
+def test_a_teacher_with_the_reference_s_weights_is_refused_before_loading(refuse, models, tmp_path, kind):
+    other = tmp_path / "other"
+    base = AutoModelForCausalLM.from_pretrained(models / "base")
+    if kind == "copied":
+        shutil.copytree(models / "base", other)
+    elif kind == "linked":
+        other.symlink_to(models / "base")
+    else:
+        (base.bfloat16() if kind == "rounded" else base).save_pretrained(other, max_shard_size="20KB")
+        tiny.tokenizer().save_pretrained(other)
+    refuse("'text'", other, models / "base", overrides=[f"teachers.text={other}"])
+
+
+def test_a_rule_that_scores_no_reference_takes_it_as_a_teacher(recipe, models):
+    cli("train", recipe, f"teachers.text={models / 'base'}", "allocation.rule=uniform", "--dry-run")
+
+
+def test_one_checkpoint_under_two_names_is_refused(refuse, models, tmp_path):
+    shutil.copytree(models / "math", tmp_path / "again")
+    again = [f"teachers.law={tmp_path / 'again'}"]
+    refuse("'math'", "'law'", overrides=again)
+    refuse("'math'", "'law'", overrides=[*again, "allocation.rule=uniform"])
+
+
+def test_a_teacher_that_is_the_reference_but_for_rounding_ends_the_run_at_calibration(recipe, models, tmp_path):
+    moved = AutoModelForCausalLM.from_pretrained(models / "base")
+    with torch.no_grad():
+        moved.model.norm.weight *= 1 + 1e-6
+    near = tiny.save(moved, tmp_path / "near")
+    said = cli("train", recipe, f"teachers.text={near}", code=1)
+    assert "'text'" in said and "mu = " in said and "min_relative_mu" in said
+    cli("calibrate", recipe, f"teachers.text={near}", "training.min_relative_mu=0")
+
+
+def test_an_adapter_that_was_never_trained_is_refused(refuse, models, tmp_path):
+    base = AutoModelForCausalLM.from_pretrained(models / "base")
+    get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(tmp_path / "fresh")
+    refuse("'text'", tmp_path / "fresh", overrides=[f"teachers.text.adapter={tmp_path / 'fresh'}"])
+
+
+@pytest.mark.parametrize("shape", [{"layers": 3}, {"hidden": 64}])
+def test_an_adapter_of_another_shape_is_refused_though_its_base_has_the_same_name(refuse, models, tmp_path, shape):
+    other = tiny.model(0, **shape)
+    tiny.save(other, tmp_path / "elsewhere" / "base")
+    other.config._name_or_path = str(tmp_path / "elsewhere" / "base")
+    adapter = tiny.adapter(other, tmp_path / "adapter", 1)
+    refuse("'text'", adapter, "lora_A", overrides=[f"teachers.text.adapter={adapter}"])
+
+
+def test_an_adapter_of_other_weights_of_the_same_shape_is_refused_where_its_base_is_at_hand(
+    refuse, recipe, models, tmp_path
+):
+    def adapter_over(seed, folder):
+        tiny.save(tiny.model(seed), folder / "base")
+        trained_on = AutoModelForCausalLM.from_pretrained(folder / "base")
+        return tiny.adapter(trained_on, folder / "adapter", 1)
+
+    other = adapter_over(7, tmp_path / "other")
+    refuse("'text'", other, tmp_path / "other" / "base", overrides=[f"teachers.text.adapter={other}"])
+    copied = adapter_over(0, tmp_path / "copied")  # the same weights, somewhere else
+    cli("train", recipe, f"teachers.text.adapter={copied}", "--dry-run")
+
+
+# ---- Lengths, prompts
+
+
+def test_more_tokens_than_a_model_has_positions_are_refused(refuse, models, tmp_path):
+    refuse("the student", "256", overrides=["training.max_completion_length=250"])
+    short = AutoModelForCausalLM.from_pretrained(models / "math")
+    short.config.max_position_embeddings = 20
+    tiny.save(short, tmp_path / "short")
+    refuse("'math'", "20", overrides=[f"teachers.math={tmp_path / 'short'}"])
+    learned = GPT2Config(vocab_size=tiny.VOCAB, n_positions=24, n_embd=8, n_layer=1, n_head=1, eos_token_id=2)
+    tiny.save(GPT2LMHeadModel(learned), tmp_path / "gpt2")
+    refuse("the reference", "24", overrides=[f"reference={tmp_path / 'gpt2'}"])
+
+
+def test_a_role_that_the_template_refuses_is_named_by_its_row(refuse, models, recipe, tmp_path):
+    strict = "{{ raise_exception('no system turn') if messages[0]['role'] == 'system' }}" + tiny.TEMPLATE
+    folders = {name: tmp_path / name for name in ("base", "math", "code")}
+    for name, folder in folders.items():
+        shutil.copytree(models / name, folder)
+        tiny.tokenizer(template=strict).save_pretrained(folder)
+    rows = [json.loads(line) for line in (tmp_path / "prompts.jsonl").read_text().splitlines()]
+    rows[7]["prompt"].insert(0, {"role": "system", "content": "Be brief."})
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pool = [f"student={folders['base']}", f"teachers={{math: {folders['math']}, code: {folders['code']}}}"]
+    refuse("row 7", "no system turn", overrides=pool)
+
+
+def test_plain_text_for_a_chat_model_and_many_passes_are_told(recipe, tmp_path):
+    rows = [json.dumps({"prompt": f"{number} + 1 ="}) for number in range(8)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
+    with pytest.warns(UserWarning) as told:
+        cli("train", recipe, "training.max_steps=400", "--dry-run")
+    texts = [str(each.message) for each in told]
+    assert any("chat template" in text for text in texts) and any("400 times" in text for text in texts)
+
+
+# ---- What a dry run knows
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_steps", 0),
+        ("max_steps", 2.5),
+        ("temperature", 0),
+        ("top_p", 1.5),
+        ("learning_rate", 0),
+        ("save_steps", 0),
+        ("bf16", "maybe"),
+        ("gradient_checkpointing", "si"),
+        ("num_train_epochs", 2),
+        ("data_seed", 3),
+        ("report_to", "wandb"),
+        ("report_to", "wandbb"),
+        ("use_vllm", "true"),
+        ("use_liger_kernel", "true"),
+        ("optim", "adamw_8bit"),
+        ("optim", "adamm"),
+        ("deepspeed", "ds.json"),
+        ("lr_scheduler_type", "cosin"),
+        ("eval_strategy", "steps"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_could_not_do(refuse, field, value):
+    refuse(*([] if field in ("optim", "lr_scheduler_type") else [field]), overrides=[f"training.{field}={value}"])
+
+
+def test_a_dry_run_refuses_an_output_that_cannot_be_written(refuse, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    refuse("output", tmp_path / "file", overrides=[f"output={tmp_path / 'file'}"])
+    refuse("output", tmp_path / "file", overrides=[f"output={tmp_path / 'file' / 'below'}"])
+    refuse("output", tmp_path / "file", overrides=[f"output={tmp_path / 'file'}"], options=())
+
+
+def test_a_dry_run_refuses_lora_targets_that_the_student_does_not_have(refuse):
+    refuse("the student", "q_prj", overrides=["peft={r: 4, target_modules: [q_prj]}"])
+
+
+def test_a_dry_run_compares_a_calibration_with_the_run(refuse, recipe, run_dir):
+    cli("calibrate", recipe)
+    calibration = shutil.move(run_dir / "calibration.json", run_dir.parent / "calibration.json")
+    cli("train", recipe, f"calibration={calibration}", "--dry-run")
+    refuse("temperature", "0.6", "0.9", overrides=[f"calibration={calibration}", "training.temperature=0.9"])
+    refuse("score", overrides=[f"calibration={calibration}", "allocation.score=likelihood"])
+
+
+def test_a_dry_run_says_what_the_run_will_do(recipe):
+    said = cli("train", recipe, "--dry-run")
+    for fact in ("1.33 passes", "192 in all", "MiB", "CPU"):  # 4 × 8 of 24 prompts, each up to 6 tokens
+        assert fact in said
+
+
+# ---- Resuming
+
+
+@pytest.fixture
+def begun(recipe):
+    """A run of two steps, with a checkpoint after the second."""
+    cli("train", recipe, "training.max_steps=2")
+    return recipe
+
+
+def test_a_dry_run_names_the_checkpoint_that_a_run_resumes_from(begun, run_dir):
+    said = "".join(cli("train", begun, "--resume", "--dry-run").replace("│", "").split())
+    assert str(run_dir / "checkpoints" / "checkpoint-2") in said
+    assert "rolloutsbeforetraining" not in said  # a resumed run does not calibrate
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "allocation.gamma=3",
+        "training.temperature=0.9",
+        "training.global_batch_size=4",
+        "training.optim=sgd",
+        "training.max_completion_length=5",
+    ],
+)
+def test_a_resume_with_other_lessons_is_refused_already_by_a_dry_run(refuse, begun, override):
+    field = override.rpartition(".")[2].partition("=")[0]
+    refuse(field, "checkpoint-2", overrides=[override], options=("--resume", "--dry-run"))
+    refuse(field, "checkpoint-2", overrides=[override], options=("--resume",))
+
+
+def test_a_resume_with_other_prompts_is_refused_already_by_a_dry_run(refuse, begun):
+    lines = (begun.parent / "prompts.jsonl").read_text().splitlines(keepends=True)
+    (begun.parent / "prompts.jsonl").write_text("".join(lines[::-1]))
+    refuse("prompt set", "checkpoint-2", options=("--resume", "--dry-run"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"learning_rate": 1e-5}, [1e-3, 1e-3, 1e-5, 1e-5]),
+        ({"lr_scheduler_type": "linear"}, [1e-3, 1e-3, 5e-4, 2.5e-4]),
+        ({"learning_rate": 1e-4, "warmup_steps": 4}, [1e-3, 1e-3, 5e-5, 7.5e-5]),
+        ({"weight_decay": 0.5}, [1e-3] * 4),
+    ],
+)
+def test_optimisation_settings_that_change_on_resume_take_effect(begun, run_dir, changes, expected):
+    cli("train", begun, *(f"training.{name}={value}" for name, value in changes.items()), "--resume")
+    assert [line["learning_rate"] for line in steps_of(run_dir)] == pytest.approx(expected)
+    manifest = json.loads((run_dir / "manifest.json").read_text())
+    resumed = manifest["resumed"][-1]
+    assert resumed["step"] == 2
+    assert {name: new for name, (_, new) in resumed["changed"].items() if name != "max_steps"} == changes
+    groups = torch.load(run_dir / "checkpoints" / "checkpoint-4" / "optimizer.pt")["param_groups"]
+    assert groups[0]["weight_decay"] == changes.get("weight_decay", 0.0)
+
+
+def test_intervals_that_change_on_resume_take_effect(begun, run_dir):
+    cli("train", begun, "training.save_steps=1", "--resume")
+    assert (run_dir / "checkpoints" / "checkpoint-3").is_dir()
+
+
+def test_an_adapter_of_another_kind_is_not_resumed(recipe, refuse):
+    lora = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    cli("train", recipe, "training.max_steps=2", f"peft={json.dumps(lora)}")
+    other = json.dumps({**lora, "lora_alpha": 16})
+    refuse("lora_alpha", "8", "16", overrides=[f"peft={other}"], options=("--resume",))
+    refuse("adapter", overrides=[], options=("--resume",))
+
+
+def process(recipe, *arguments):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(trustmopd.__file__).parents[1])}
+    command = [sys.executable, "-m", "trustmopd", "train", str(recipe), *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("save_steps", "killed_after"), [(3, 7), (4, 8)], ids=["at the end of an epoch", "within one"])
+def test_a_run_killed_in_its_third_epoch_goes_on_with_the_prompts_of_that_epoch(
+    recipe, run_dir, tmp_path, save_steps, killed_after
+):
+    """24 prompts are three steps: step 6 ends the second epoch, step 8 lies in the third."""
+    settings = [f"training.save_steps={save_steps}", "training.max_steps=40"]
+    killed = process(recipe, *settings)
+    until = time.monotonic() + 120
+    metrics = run_dir / "metrics.jsonl"
+    while not metrics.is_file() or f'"step": {killed_after},' not in metrics.read_text():
+        assert killed.poll() is None, killed.stderr.read()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    # Steps are short: the kill may come some steps late. What is resumed is the checkpoint that this test is about.
+    for checkpoint in (run_dir / "checkpoints").glob("checkpoint-*"):
+        if int(checkpoint.name.partition("-")[2]) > save_steps * 2:
+            shutil.rmtree(checkpoint)
+    end = ["training.max_steps=12", f"training.save_steps={save_steps}"]
+    cli("train", recipe, *end, "--resume")
+    cli("train", recipe, *end, f"output={tmp_path / 'whole'}")
+    expected, found = steps_of(tmp_path / "whole"), steps_of(run_dir)
+    assert [line["step"] for line in found] == list(range(1, 13))
+    for name in ("loss", "weight/math", "epoch", "grad_norm"):
+        assert [line[name] for line in found] == pytest.approx([line[name] for line in expected], abs=1e-6), name
+    assert len({line["loss"] for line in expected}) == 12
+
+
+# ---- What an earlier run left
+
+
+def test_a_new_run_sets_aside_the_checkpoints_of_an_earlier_one(begun, run_dir):
+    cli("train", begun, code=1)  # the command line asks first
+    (run_dir / "checkpoints" / "checkpoint-2" / "manifest.json").unlink()  # as a run that was killed while saving
+    shutil.copytree(run_dir / "checkpoints" / "checkpoint-2", run_dir / "checkpoints" / "checkpoint-90")
+    cli("train", begun)
+    assert sorted(path.name for path in (run_dir / "checkpoints").glob("checkpoint-*")) == [
+        "checkpoint-2",
+        "checkpoint-4",
+    ]
+    aside = run_dir / "checkpoints" / "set-aside"
+    assert sorted(path.name for path in aside.iterdir()) == ["checkpoint-2.1", "checkpoint-90.1"]
