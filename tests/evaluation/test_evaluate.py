@@ -43,7 +43,7 @@ def test_an_interrupted_evaluation_goes_on_and_samples_and_grades_nothing_twice(
         line.decode().strip() for line in lines
     ]
     found = {(entry["id"], entry["sample"]): entry for entry in entries}
-    assert found["math1", 1]["score"] == 1 and found["math1", 1]["extracted"] == "2"
+    assert found["math1", 1]["score"] == 1 and found["math1", 1]["extracted"] == "2."
     assert found["math1", 0]["score"] == 0 and found["math0", 2]["truncated"] is True
     evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: pytest.fail("nothing is left to sample"))
     graded.unlink()  # graded anew, without a model

@@ -212,3 +212,13 @@ def test_a_response_that_stands_twice_counts_once_and_the_later_one(tmp_path: Pa
     answers = collect([folder])[0]["m"][0]["svamp"]
     assert answers.by_prompt == {"0": 1, "1": 1}
     assert (answers.facts["responses"], answers.facts["truncated"]) == (2, 1)
+
+
+def test_strict_match_counts_what_was_never_graded_as_not_passed(tmp_path: Path) -> None:
+    first, second = (evaluation(tmp_path / f"{seed}", {"svamp": [1, 0]}, seed=seed) for seed in (0, 1))
+    entries = [{**ENTRY, "score": 1, "details": {"strict_match": True}}, {**ENTRY, "id": "1", "score": 0}]
+    (first / "svamp.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    methods = collect([first, second])[0]
+    assert methods["m"][0]["svamp"].facts["strict_match"] == 0.5
+    assert summarise({"m": {0: methods["m"][0]}})["m"]["benchmarks"]["svamp"]["strict_match"] == 0.5
+    assert "strict_match" not in summarise(methods)["m"]["benchmarks"]["svamp"]  # the other seed has none

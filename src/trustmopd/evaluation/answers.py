@@ -10,8 +10,8 @@ from trustmopd.evaluation.journal import GRADED, by_key, read_entries
 from trustmopd.evaluation.methods import INITIAL, TEACHER
 from trustmopd.evaluation.run_record import RECORD, Asked, read_record
 
-#: Averages of an instruction benchmark beside its score: over prompts, and over instructions.
-_DETAILS = ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose")
+#: Averages beside the score: of instructions over prompts and over instructions, of numbers over responses.
+_DETAILS = ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose", "strict_match")
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,9 @@ def read_answers(path: Path, asked: Asked) -> Answers | None:
         "mean_tokens": mean(entry["tokens"] for entry in entries),
     }
     for name in _DETAILS:
-        found = [entry["details"][name] for entry in entries if name in entry["details"]]
-        flat = [verdict for each in found for verdict in (each if isinstance(each, list) else [each])]
-        if flat:
-            facts[name] = mean(flat)
+        if any(name in entry["details"] for entry in entries):
+            found = [entry["details"].get(name, False) for entry in entries]  # overlong or raised: not passed
+            facts[name] = mean(verdict for each in found for verdict in (each if isinstance(each, list) else [each]))
     return Answers(asked["domain"], {key: mean(scores) for key, scores in by_prompt.items()}, facts)
 
 

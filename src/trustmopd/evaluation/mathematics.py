@@ -10,16 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from trustmopd.evaluation.benchmark import Grade, Unavailable
-from trustmopd.evaluation.quantities import (
-    NUMBER,
-    PERCENT,
-    as_latex,
-    bare,
-    in_figures,
-    number_of,
-    scales_asked_for,
-    with_its_words,
-)
 from trustmopd.evaluation.rows import Row
 
 #: Seconds for one comparison: SymPy can be sent round in circles by a short string. With the start of a new process,
@@ -28,57 +18,14 @@ TIME_LIMIT = 2.0
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 _TOKEN = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\.|\{|\}", re.DOTALL)
-#: One word may lead to an answer, if it does not begin a sentence: "is thus 204", and not "is: thus, in 3 hours, …".
-_LEAD = r"(?:(?:therefore|thus|exactly|indeed|equal to)\b(?![\s:,*$]*[A-Za-z]{2})[\s:,]*)?"
-_STATEMENT = re.compile(rf"\banswer\b[*\s]*(?:is\b(?! not\b)|:|=)[*\s:=,]*{_LEAD}([^\n]{{1,200}})", re.IGNORECASE)
-#: Where what an answer is ends, and the reasons begin: a word behind a comma that is in no brackets, "3 fewer than …",
-#: "for n = 5", …
-_REASONS = re.compile(
-    r"[,;]\s+(?=[$*(]*(?:[A-Za-z]|\d+ (?:more|less|fewer)\b))(?![^(\[{]*[)\]}])|\.\s"
-    r"|\s(?:because|since|as|where|when|if|so|but|which|i\.e)\b"
-    r"|\s(?:for|with|given|at|assuming)\W+\w+\W*=|(?<=[\w$*)}])\s\([^()]*\)\W*$"
-)
-_EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)")
-#: x = 5 or y = 6 are two answers.
-_SEVERAL = re.compile(r"=.*(?:,|;|\bor\b|\band\b)[\s$]*[A-Za-z]\w?[\s$]*=")
-_NUMBER_ENDS = re.compile(r"[\s.,;:!?*$)]|\\?%|$")
-#: The end of a formula, and bold type: 5 ** 2 is a power.
-_MARKUP = re.compile(r"\$|\*\*(?!\s?\d)|(?<=\s)\*\*(?=\d)")
-#: What leads from a number to a second: 36 over 2, 3 to 4, 3 apples and 4 pears, 3 ft 6 in.
-_ON_TO = (
-    r"\s*(?:times|plus|minus|over|choose|divided by|multiplied by|to|–|remainder)|[A-Za-z\s]*(?:[,;&]|\s:|\b(?:and|or))"
-    r"|\s*(?:years?|months?|weeks?|days?|hours?|hrs?|h|min(?:ute)?s?|k?m|kg|yards?|feet|foot|ft|pounds?|lbs?|dollars?)"
-)
-#: What makes more of a number: an operation, a command, a second number, but for that of "to 2 decimal places".
-_GOES_ON = re.compile(
-    r"(?:\s*\*\*|!?\s*[-+*/×÷·^])\s*(?:[\d(.√\\]|[b-z]\b|sqrt)|\s*√|\s*\\(?!%)"
-    rf"|(?:{_ON_TO})\s*\d(?!\d* (?:sig|dec))"
-)
 _threads = threading.local()
 
 
 def grade_answer(row: Row, response: str) -> Grade:
-    """Passed if the last box equals `row["answer"]`. Without a box, an explicit "the answer is …" counts."""
-    response = in_figures(response)
-    return _grade(row, last_boxed(response) or _statement(response))
-
-
-def grade_number(row: Row, response: str) -> Grade:
-    """As `grade_answer`, but without either the last number counts, as is the custom for word problems, and so it does
-    where the statement begins with words ("is about 18"). What stands before #### in the reference is working, and so
-    is what GSM8K's calculator notes, <<2*9=18>>."""
-    response = in_figures(re.sub("<<[^<>]*>>", "", response))
-    given, prose = last_boxed(response), response
-    if given is None and (said := _statement(response)):
-        has_number = NUMBER.search(said) is not None
-        if re.search(r"[\\=]|^[^A-Za-z]", said) or (has_number and not re.search("[A-Za-z]{2}", said)):
-            given = said
-        elif has_number:
-            prose = said
-    prose = re.sub(r"(?<=[A-Za-z}])\^\{?[23]\}?", "", prose)  # the 2 of cm^2 is no answer
-    if given is None and (numbers := list(NUMBER.finditer(prose))):
-        given = with_its_words(prose, numbers[-1])
-    return _grade({**row, "answer": str(row["answer"]).rpartition("####")[2]}, given)
+    """Passed if math-verify finds the last box equal to `row["answer"]`. Without a box there is no answer."""
+    given = last_boxed(response)
+    verdict = given is not None and equal(str(row["answer"]), given)
+    return Grade(float(verdict is True), {"extracted": given, **({"undecided": True} if verdict is None else {})})
 
 
 def last_boxed(text: str) -> str | None:
@@ -99,59 +46,16 @@ def last_boxed(text: str) -> str | None:
     return text[begin:end].strip() or None
 
 
-def equal(reference: str, answer: str, *, asked: frozenset[str] = frozenset()) -> bool | None:
-    """Whether two answers are the same; None if that could not be decided in time. 18% is 0.18, and where a percentage
-    is asked for (by `asked`, or the reference has one) 18 too; the same holds for dozens and other scales."""
-    asked |= {PERCENT} if "%" in reference else frozenset()
-    literal = _compare(reference, answer, frozenset())
-    return _compare(reference, answer, asked) if asked and literal is False else literal
-
-
-def _compare(reference: str, answer: str, leave: frozenset[str]) -> bool | None:
-    expected, given = number_of(reference, leave, strict=True), number_of(answer, leave)
-    if expected is not None and given is not None:
-        return expected == given
+def equal(reference: str, answer: str) -> bool | None:
+    """math-verify's verdict; None if it took too long."""
     if not hasattr(_threads, "judge"):
         _threads.judge = _Judge()
-    return _threads.judge.ask(as_latex(reference, leave, strict=True), as_latex(answer, leave))
+    return _threads.judge.ask(reference, answer)
 
 
 def ready() -> None:
     if find_spec("math_verify") is None:
         raise Unavailable("grading mathematics needs math-verify. Install it: pip install 'trustmopd[eval]'.")
-
-
-def _grade(row: Row, given: str | None) -> Grade:
-    if given is None:
-        return Grade(0.0, {"extracted": None})
-    verdict = equal(str(row["answer"]), given, asked=scales_asked_for(str(row.get("prompt", ""))))
-    return Grade(float(verdict is True), {"extracted": given, **({"undecided": True} if verdict is None else {})})
-
-
-def _statement(text: str) -> str | None:
-    """What the last "answer is …" says before its reasons: of sides of an equation the last that is a number ("8" of
-    "5 + 3 = 8", "18" of "18 = 2 × 9"), or the last."""
-    statements = _STATEMENT.findall(text)
-    if not statements:
-        return None
-    clause = re.sub(r"(?<=\d)\s*x\s*(?=\d)", r" \\times ", re.sub(r"\\[()$]", "", statements[-1]))
-    if _SEVERAL.search(clause):
-        return clause
-    if reasons := _REASONS.search(clause):
-        clause = clause[: reasons.start()]
-    sides = [side.lstrip(" *_$≈~\"'“`").rstrip(" *_$.\\\"'”`") for side in _EQUALS.split(clause)]
-    numbers = [number for side in sides if (number := _number(side))]
-    return numbers[-1] if numbers else sides[-1] or None
-
-
-def _number(side: str) -> str | None:
-    """The number that a side begins with, unless it is the beginning of a calculation."""
-    opened = bare(side)
-    number = NUMBER.match(opened)
-    behind = opened[number.end() :] if number else ""
-    if number and _NUMBER_ENDS.match(behind) and not _GOES_ON.match(_MARKUP.sub("", behind)):
-        return with_its_words(opened, number)
-    return None
 
 
 class _Judge:

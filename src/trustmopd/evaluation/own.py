@@ -2,11 +2,12 @@
 
 import ast
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trustmopd.evaluation import instructions, mathematics, programs
+from trustmopd.evaluation import instructions, mathematics, numeric, programs
 from trustmopd.evaluation.benchmark import Benchmark
 from trustmopd.evaluation.benchmarks import ifeval
 from trustmopd.evaluation.rows import Row, read_local, text_of
@@ -14,7 +15,7 @@ from trustmopd.evaluation.sandbox import check_sandbox
 
 #: By the field that a set has: its domain, unless the rows say another, and its grader.
 _GRADERS = {
-    "answer": ("math", mathematics.grade_number, mathematics.ready),
+    "answer": ("math", mathematics.grade_answer, mathematics.ready),
     "tests": ("code", programs.grade_asserts, check_sandbox),
     "input_output": ("code", programs.grade_programs, check_sandbox),
 }
@@ -32,7 +33,8 @@ def _messages(prompt: list[Any]) -> list[Any]:
 
 
 def _answer(source: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"answer": text_of(source, "answer")}
+    """What stands behind ####, as in GSM8K, or all of it."""
+    return {"answer": text_of({"answer": text_of(source, "answer").rpartition("####")[2]}, "answer").strip()}
 
 
 def _tests(source: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -76,6 +78,19 @@ _FIELDS = {
 }
 
 
+def _is_numeric(path: Path, name: str) -> bool:
+    """Whether all answers are numbers. Where some are 18\\pi and the like, a response's last number says little."""
+    rows = read_local(path, lambda source, number: {"id": str(number), **_answer(source)}, name)
+    others = [row["answer"] for row in rows if numeric.number_of(row["answer"]) is None]
+    if 0 < len(others) < len(rows):
+        warnings.warn(
+            f"benchmark {name}: {len(others)} of {len(rows)} answers are not numbers (the first: {others[0]!r:.60}), "
+            "so all rows are graded by the last \\boxed{} and math-verify. If all should be numbers, fix these rows.",
+            stacklevel=4,
+        )
+    return not others
+
+
 def own_benchmark(path: Path) -> Benchmark:
     """The grader follows from the first row's fields, and all rows must have them. `domain` (of the first row) says
     which domain's mean the set counts in."""
@@ -92,6 +107,8 @@ def own_benchmark(path: Path) -> Benchmark:
                 "`tests` (asserts), `input_output` (inputs and outputs) or `instruction_id_list` with `kwargs`."
             )
         domain, grader, ready = _GRADERS[needs]
+        if needs == "answer" and _is_numeric(path, name):
+            grader, ready = numeric.grade_number, lambda: None
     domain = str(first.get("domain") or domain)
 
     def row(source: Mapping[str, Any], number: int) -> Row:

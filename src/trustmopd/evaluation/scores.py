@@ -230,6 +230,7 @@ def _benchmark_facts(seeds: Mapping[int, Checkpoint], benchmarks: Mapping[str, s
     for name, domain in benchmarks.items():
         answers = [checkpoint[name] for checkpoint in seeds.values()]
         scores = spread([each.score for each in answers])
-        common = {fact: mean(each.facts[fact] for each in answers) for fact in answers[0].facts}
+        shared = [fact for fact in answers[0].facts if all(fact in each.facts for each in answers)]
+        common = {fact: mean(each.facts[fact] for each in answers) for fact in shared}
         facts[name] = {"domain": domain, "score": scores.mean, "sd": scores.sd, **common}
     return facts

@@ -3,15 +3,23 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trustmopd.evaluation import mathematics
+from trustmopd.evaluation import numeric
 from trustmopd.evaluation.benchmark import Benchmark
+from trustmopd.evaluation.mathematics import INSTRUCTION
 from trustmopd.evaluation.rows import Row, text_of
 
 
+def _number(source: Mapping[str, Any], field: str) -> str:
+    text = text_of(source, field)
+    if numeric.number_of(text) is None:
+        raise ValueError(f"{field} = {text!r:.60} is not a number")
+    return text
+
+
 def _gsm8k(source: Mapping[str, Any], number: int) -> Row:
-    prompt = f"{text_of(source, 'question')}\n\n{mathematics.INSTRUCTION}"
+    prompt = f"{text_of(source, 'question')}\n\n{INSTRUCTION}"
     identity = text_of({"number": number, **source}, "id", "number")
-    return {**source, "id": identity, "prompt": prompt, "answer": text_of(source, "answer")}
+    return {**source, "id": identity, "prompt": prompt, "answer": _number(source, "answer")}
 
 
 def _svamp(source: Mapping[str, Any], number: int) -> Row:
@@ -20,8 +28,8 @@ def _svamp(source: Mapping[str, Any], number: int) -> Row:
     return {
         **source,
         "id": text_of(source, "ID"),
-        "prompt": f"{prompt}\n\n{mathematics.INSTRUCTION}",
-        "answer": text_of(source, "Answer"),
+        "prompt": f"{prompt}\n\n{INSTRUCTION}",
+        "answer": _number(source, "Answer"),
     }
 
 
@@ -32,8 +40,7 @@ BENCHMARKS = [
         hub=hub,
         config=config,
         row=row,
-        grader=mathematics.grade_number,
-        ready=mathematics.ready,
+        grader=numeric.grade_number,
     )
     for name, hub, config, row in (
         ("gsm8k", "openai/gsm8k", "main", _gsm8k),
