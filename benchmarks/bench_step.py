@@ -80,8 +80,8 @@ class GivenRollouts(TrustMOPDTrainer):
 class TRLLoss(GivenRollouts):
     """TRL's loss as it is, teacher by teacher: each call has the student and one teacher read the batch."""
 
-    def _ask(self, batch: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
-        return [{} for _ in batch["completion_ids"]]
+    def _ask(self, batch: dict[str, Any]) -> torch.Tensor:
+        return torch.arange(len(batch["completion_ids"]))
 
     def _compute_loss(self, student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple:
         losses = []
@@ -104,7 +104,8 @@ class SharedTRLLoss(GivenRollouts):
             hidden = last_hidden_states(backbone_of(student), *sequence)[:, -width - 1 : -1]
             head, loss = student.get_output_embeddings().weight, hidden.new_zeros(())
             for name in self.pool.teachers:
-                states = torch.stack([answer[name] for answer in inputs["answers"]])
+                kept = self._answers[name]._states
+                states = torch.stack([kept[row] for row in inputs["asked"].tolist()])
                 divergence, entropy, count = _chunked_divergence_loss(
                     hidden, states, head, self.pool.members[name].head.weight, mask, beta=1.0
                 )

@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 
-from trustmopd.teachers import REFERENCE, Teacher, as_teachers, build_pool, fingerprint
+from trustmopd.teachers import REFERENCE, Rollouts, Teacher, as_teachers, build_pool, fingerprint
 from trustmopd.teachers.load import frozen_twin
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
@@ -35,7 +35,7 @@ def rollouts(lengths=LENGTHS):
 def plain_answer(model, ids, mask, response):
     """One response alone, without padding: the state before each of its tokens."""
     if response == 0:
-        return None
+        return torch.zeros(0, model.config.hidden_size)
     states = model.model(input_ids=ids[mask.bool()][None], use_cache=False).last_hidden_state[0]
     return states[-1 - response : -1]
 
@@ -54,30 +54,40 @@ def pool_of(student, teachers, *, reference=None, with_reference=True, **options
         )
 
 
-def assert_answers(pool, models, lengths=LENGTHS, **options):
+CANDIDATES = torch.tensor([5, 50, 7, 99])
+
+
+def assert_logits(answer, rows, states, model):
+    """An answer's logits at these candidates are those of the plain forward's `states`, row after row."""
+    states = torch.cat(states)
+    ids = CANDIDATES.repeat(len(states), 1)
+    found = answer.logits_at(rows, ids)
+    expected = model.lm_head(states)[:, CANDIDATES].float()
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def assert_answers(pool, models, lengths=LENGTHS, at_a_time=2):
     ids, mask, response_mask = rollouts(lengths)
-    answers = pool.ask(ids, mask, response_mask, **{"micro_batch": 2, **options})
-    for row, (_, response) in enumerate(lengths):
-        assert answers[row].keys() == models.keys()
-        for name, model in models.items():
-            expected = plain_answer(model, ids[row], mask[row], response)
-            if expected is None:
-                assert len(answers[row][name]) == 0
-            else:
-                torch.testing.assert_close(answers[row][name], expected, rtol=1e-5, atol=1e-5)
+    answers = pool.ask(Rollouts(ids, mask, response_mask, at_a_time))
+    assert list(answers) == list(models)
+    rows = list(range(len(lengths)))[::-1]  # as after a shuffle
+    for name, model in models.items():
+        states = [plain_answer(model, ids[row], mask[row], lengths[row][1]) for row in rows]
+        assert_logits(answers[name], rows, states, model)
 
 
 def merged(base, adapter):
     return PeftModel.from_pretrained(copy.deepcopy(base), adapter).merge_and_unload().eval()
 
 
-@pytest.mark.parametrize("micro_batch", [1, 2, 5, 64])
+@pytest.mark.parametrize("at_a_time", [1, 2, 5, 64])
 @pytest.mark.parametrize("offload", [False, True], ids=["resident", "offloaded"])
-def test_an_answer_is_the_models_own_forward_without_padding(base, specialists, micro_batch, offload):
+def test_an_answer_is_the_models_own_forward_without_padding(base, specialists, at_a_time, offload):
     pool = pool_of(copy.deepcopy(base), copy.deepcopy(specialists), offload=offload)
     assert pool.teachers == list(specialists)
     for _ in range(2):  # offloaded weights must come back for the next batch
-        assert_answers(pool, {**specialists, REFERENCE: base}, micro_batch=micro_batch)
+        assert_answers(pool, {**specialists, REFERENCE: base}, at_a_time=at_a_time)
 
 
 def test_a_batch_of_empty_responses_has_empty_answers(base, specialists):
@@ -87,20 +97,31 @@ def test_a_batch_of_empty_responses_has_empty_answers(base, specialists):
 def test_rows_limit_who_is_asked_about_what(base, specialists):
     pool = pool_of(copy.deepcopy(base), specialists, with_reference=False)
     ids, mask, response_mask = rollouts()
-    answers = pool.ask(ids, mask, response_mask, micro_batch=2, rows={"math": [4, 0], "if": [1]})
-    assert [sorted(answer) for answer in answers] == [["math"], ["if"], [], [], ["math"]]
+    answers = pool.ask(Rollouts(ids, mask, response_mask, 2, {"math": [4, 0], "if": [1]}))
+    assert {name: set(answer.rows) for name, answer in answers.items()} == {"math": {0, 4}, "code": set(), "if": {1}}
     for row, name in ((0, "math"), (4, "math"), (1, "if")):
-        expected = plain_answer(specialists[name], ids[row], mask[row], LENGTHS[row][1])
-        torch.testing.assert_close(answers[row][name], expected, rtol=1e-5, atol=1e-5)
+        states = plain_answer(specialists[name], ids[row], mask[row], LENGTHS[row][1])
+        assert_logits(answers[name], [row], [states], specialists[name])
+    with pytest.raises(LookupError, match="math.*row 1"):
+        answers["math"].logits_at([0, 1], CANDIDATES.repeat(7, 1))
+
+
+def test_released_answers_are_gone(base, specialists):
+    pool = pool_of(copy.deepcopy(base), specialists)
+    answers = pool.ask(Rollouts(*rollouts(), 2))
+    answers.release()
+    assert not any(answer.rows for answer in answers.values())
+    with pytest.raises(LookupError):
+        answers["code"].logits_at([0], CANDIDATES.repeat(5, 1))
 
 
 def test_tokens_that_a_tool_wrote_are_read_but_not_answered(base, specialists):
     ids, mask, response_mask = rollouts()
     response_mask[0, 1:3] = 0
     pool = pool_of(copy.deepcopy(base), specialists, with_reference=False)
-    answers = pool.ask(ids, mask, response_mask, micro_batch=5)
+    answers = pool.ask(Rollouts(ids, mask, response_mask, 5))
     expected = plain_answer(specialists["code"], ids[0], mask[0], 5)[[0, 3, 4]]
-    torch.testing.assert_close(answers[0]["code"], expected, rtol=1e-5, atol=1e-5)
+    assert_logits(answers["code"], [0], [expected], specialists["code"])
 
 
 # ---- Adapters
@@ -202,9 +223,9 @@ def test_an_adapter_that_was_trained_before_is_part_of_the_initial_student(base,
     assert_answers(pool, {"if": tiny.specialist(base, 5), REFERENCE: merged(base, adapters["math"])})
     both = pool_of(student, teachers)
     ids, mask, response_mask = rollouts()
-    answers = both.ask(ids, mask, response_mask, micro_batch=5)
-    expected = plain_answer(merged(base, adapters["math"]), ids[0], mask[0], 5)
-    torch.testing.assert_close(answers[0][REFERENCE], expected, rtol=1e-5, atol=1e-5)
+    answers = both.ask(Rollouts(ids, mask, response_mask, 5))
+    whole = merged(base, adapters["math"])
+    assert_logits(answers[REFERENCE], [0], [plain_answer(whole, ids[0], mask[0], 5)], whole)
 
 
 def test_an_adapter_for_another_architecture_is_refused_by_name(base, tmp_path):
@@ -295,10 +316,12 @@ def test_a_pool_in_mixed_precision_computes_under_autocast(base, specialists):
         dtype=torch.float32,
         autocast_dtype=torch.bfloat16,
     )
-    answer = pool.ask(ids, mask, response, micro_batch=1)[0]["math"]
+    candidates = CANDIDATES.repeat(5, 1)
+    found = pool.ask(Rollouts(ids, mask, response, 1))["math"].logits_at([0], candidates)
     with torch.no_grad():
         exact = specialists["math"].model(input_ids=ids, use_cache=False).last_hidden_state[0, 2:7]
         with torch.autocast("cpu", torch.bfloat16):
             mixed = specialists["math"].model(input_ids=ids, use_cache=False).last_hidden_state[0, 2:7]
-    assert torch.equal(answer, mixed)
-    assert not torch.equal(mixed.float(), exact)
+    head = pool.members["math"].head
+    assert torch.equal(found, head.logits_of(mixed, candidates).float())
+    assert not torch.equal(found, head.logits_of(exact, candidates).float())

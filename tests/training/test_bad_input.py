@@ -220,13 +220,6 @@ def test_a_name_that_cannot_be_a_column_is_refused(refuse, family, name):
     refuse(repr(name), "letters, digits", teachers={name: family.specialists["math"]})
 
 
-def test_a_teacher_behind_a_server_is_refused_for_now(refuse):
-    refuse(
-        "teacher 'math'", "http://here:8000", "not supported", "Give `model`",
-        teachers={"math": Teacher(server="http://here:8000")},
-    )  # fmt: skip
-
-
 def test_a_teacher_of_nothing_is_refused(refuse):
     refuse("teacher 'code'", "neither `model` nor `adapter`", "Give one", teachers={"code": Teacher()})
 

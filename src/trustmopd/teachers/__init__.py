@@ -1,5 +1,6 @@
 """The frozen policies of a run: who is asked, whether they fit, where they live."""
 
+from trustmopd.teachers.answers import Answer, Answers, Rollouts
 from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tokenizer
 from trustmopd.teachers.load import build_pool
 from trustmopd.teachers.pool import Member, TeacherPool
@@ -8,7 +9,10 @@ from trustmopd.teachers.spec import REFERENCE, Teacher, as_teachers
 
 __all__ = [
     "REFERENCE",
+    "Answer",
+    "Answers",
     "Member",
+    "Rollouts",
     "Teacher",
     "TeacherPool",
     "as_teachers",

@@ -1,8 +1,7 @@
 """Where the frozen models live and how they are asked.
 
 A `Host` is one set of weights; a `Member` is one policy on it: the model itself, one of its adapters, or its bare base.
-Each member reads the rollouts once and returns hidden states at the response tokens; its output head is applied later,
-to the candidates alone.
+Each member reads the rollouts once; its output head is applied later, to the candidates alone (`answers.py`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,12 +12,12 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
-from jaxtyping import Int, Shaped
 from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trustmopd.heads import Head
+from trustmopd.teachers.answers import Answers, LocalAnswer, Rollouts
 from trustmopd.teachers.backbone import backbone_of, last_hidden_states, takes_positions
 from trustmopd.teachers.spec import REFERENCE
 
@@ -125,44 +124,30 @@ class TeacherPool:
         return [name for name in self.members if name != REFERENCE]
 
     @torch.no_grad()
-    def ask(
-        self,
-        input_ids: Int[Tensor, "B L"],
-        attention_mask: Shaped[Tensor, "B L"],
-        response_mask: Shaped[Tensor, "B T"],
-        *,
-        micro_batch: int,
-        rows: Mapping[str, list[int]] | None = None,
-        timer: Timer = lambda phase: nullcontext(),
-    ) -> list[dict[str, Tensor]]:
-        """Hidden states ``[tokens, H]`` of each response's tokens, by member. `rows` limits a member to some
-        responses."""
-        everyone = range(len(input_ids))
-        asked = {name: list(everyone) if rows is None else rows.get(name, []) for name in self.members}
-        answers: list[dict[str, Tensor]] = [{} for _ in everyone]
+    def ask(self, rollouts: Rollouts, *, timer: Timer = lambda phase: nullcontext()) -> Answers:
+        """Every policy reads its rows once; models that share weights take turns on them."""
         by_host: dict[Host, list[Member]] = {}
         for member in self.members.values():
-            if asked[member.name]:
+            if rollouts.rows_of(member.name):
                 by_host.setdefault(member.host, []).append(member)
+        states: dict[str, dict[int, Tensor]] = {name: {} for name in self.members}
         for (host, members), following in zip_longest(by_host.items(), list(by_host)[1:]):
             with timer("teachers"), host.on_device():
                 if following is not None:
                     following.prefetch()
                 for member in members:
                     with timer("reference") if member.name == REFERENCE else nullcontext():
-                        for start in range(0, len(asked[member.name]), micro_batch):
-                            chosen = asked[member.name][start : start + micro_batch]
-                            states = self._hidden_states(
-                                member, input_ids[chosen], attention_mask[chosen], response_mask[chosen]
-                            )
-                            for row, state in zip(chosen, states, strict=True):
-                                answers[row][member.name] = state
-        return answers
+                        rows = rollouts.rows_of(member.name)
+                        for start in range(0, len(rows), rollouts.at_a_time):
+                            chosen = rows[start : start + rollouts.at_a_time]
+                            read = self._hidden_states(member, rollouts, chosen)
+                            states[member.name].update(zip(chosen, read, strict=True))
+        return Answers({n: LocalAnswer(n, member.head, states[n]) for n, member in self.members.items()})
 
-    def _hidden_states(
-        self, member: Member, input_ids: Tensor, attention_mask: Tensor, response_mask: Tensor
-    ) -> list[Tensor]:
-        """One forward, over the columns in which some sequence of the micro-batch has a token."""
+    def _hidden_states(self, member: Member, rollouts: Rollouts, rows: list[int]) -> list[Tensor]:
+        """One forward, over the columns in which one of these sequences has a token."""
+        input_ids, attention_mask = rollouts.input_ids[rows], rollouts.attention_mask[rows]
+        response_mask = rollouts.response_mask[rows]
         used = attention_mask.bool().any(dim=0).nonzero()
         first, end = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, input_ids.shape[1])
         prompt_width = input_ids.shape[1] - response_mask.shape[1]

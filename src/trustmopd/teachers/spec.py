@@ -21,7 +21,6 @@ class Teacher:
 
     model: str | Path | PreTrainedModel | None = None
     adapter: str | Path | None = None
-    server: str | None = None
     revision: str | None = None
     dtype: str | torch.dtype | None = None
     name: str | None = None
@@ -53,11 +52,6 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
                 f"{REFERENCE!r} is taken. Use letters, digits, '_' and '-'."
             )
         teacher = given if isinstance(given, Teacher) else Teacher(model=given)
-        if teacher.server is not None:
-            raise ValueError(
-                f"teacher '{name}' names the server {teacher.server!r}, but teachers behind a server are not "
-                "supported by this release. Give `model` (a checkpoint) or `adapter` instead."
-            )
         if teacher.model is None and teacher.adapter is None:
             raise ValueError(
                 f"teacher '{name}' has neither `model` nor `adapter`: nothing to load. Give one of the two."

@@ -13,6 +13,8 @@ logger = logging.getLogger(__name__)
 
 #: Column with a prompt's place in the set: TRL shuffles the rollouts, and random weights and records must not notice.
 ROW = "trustmopd_row"
+#: Set on a prompt that only fills up a batch: its response is masked out.
+SURPLUS = "trustmopd_surplus"
 
 
 def with_rows(dataset: Dataset) -> Dataset:

@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 from trl.trainer.utils import split_tensor_dict
 
 from trustmopd.method import Objective
+from trustmopd.training.prompts import SURPLUS
 from trustmopd.training.scoring import ScoredCandidates
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def judge_rollouts(
                         )
     finally:
         trainer.model.train(training)
+        trainer.release_answers()
         trainer._metrics["eval"].clear()
         trainer.clock.take()
 
@@ -57,13 +59,9 @@ def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int]) -> dict[str, An
     filled = -(-len(block) // step) * step
     places = range(accelerator.process_index, filled, accelerator.num_processes)
     batch = trainer._generate_and_score_completions(
-        [trainer.train_dataset[block[place % len(block)]] for place in places]
+        [{**trainer.train_dataset[block[place % len(block)]], SURPLUS: place >= len(block)} for place in places]
     )
-    surplus = [index for index, place in enumerate(places) if place >= len(block)]
     batch["place"] = torch.tensor([block[place % len(block)] for place in places])
-    batch["completion_mask"][surplus] = 0
-    for index in surplus:
-        batch["answers"][index] = {name: states[:0] for name, states in batch["answers"][index].items()}
     return batch
 
 

@@ -1,6 +1,7 @@
 """From hidden states to the `CandidateState` that the method works on: the student's candidates, and what every
 frozen policy says about them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from trustmopd.heads import Head
 from trustmopd.method import CandidateState, renormalise
-from trustmopd.teachers import REFERENCE, TeacherPool
+from trustmopd.teachers import REFERENCE, Answers
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class ScoredCandidates:
 def score_candidates(
     student_hidden: Float[Tensor, "B T H"],
     student_head: Head,
-    pool: TeacherPool,
-    answers: list[dict[str, Tensor]],
+    answers: Answers,
+    rows: Sequence[int],
     sampled_ids: Int[Tensor, "B T"],
     mask: Shaped[Tensor, "B T"],
     *,
@@ -33,7 +34,8 @@ def score_candidates(
     temperature: float,
     step: int,
 ) -> ScoredCandidates:
-    """Heads see the response tokens only. Padding gets logits 0 in every model: finite, and nobody's opinion."""
+    """`rows` are the numbers that these responses had when `answers` were asked for. Heads see the response tokens
+    only. Padding gets logit 0 in every model: finite, and ignored by the mask."""
     valid = mask != 0
     hidden = student_hidden[valid]
     ids, logsumexp = student_head.top(hidden.detach(), num_candidates, vocab_size)
@@ -44,22 +46,24 @@ def score_candidates(
         return values.new_zeros(*valid.shape, *values.shape[1:]).masked_scatter(_wide(valid, values), values)
 
     def logits_of(name: str) -> Tensor:
-        logits = student_logits.new_zeros(student_logits.shape, requires_grad=False)
-        asked = [name in answer for answer in answers]
-        if any(asked):
-            states = torch.cat([answer[name] for answer in answers if name in answer]).to(hidden.device)
-            # Choosing some of the tokens makes a GPU wait; mostly all are chosen.
-            tokens = (
-                None if all(asked) else torch.tensor(asked, device=valid.device).repeat_interleave(valid.sum(dim=1))
-            )
-            found = pool.members[name].head.logits_of(states, ids if tokens is None else ids[tokens])
-            given[f"teacher '{name}'" if name != REFERENCE else "the reference"] = found
-            logits[slice(None) if tokens is None else tokens] = found.to(logits.dtype)
+        known = answers[name].rows
+        asked = [row in known for row in rows]
+        # Choosing some of the tokens makes a GPU wait; mostly all are chosen.
+        tokens = None if all(asked) else torch.tensor(asked, device=valid.device).repeat_interleave(valid.sum(dim=1))
+        mine = [row for row, was_asked in zip(rows, asked, strict=True) if was_asked]
+        if not mine:
+            return student_logits.new_zeros(student_logits.shape, requires_grad=False)
+        found = answers[name].logits_at(mine, ids if tokens is None else ids[tokens])
+        given[f"teacher '{name}'" if name != REFERENCE else "the reference"] = found
+        if tokens is None:
+            return found
+        logits = found.new_zeros(student_logits.shape)
+        logits[tokens] = found
         return logits
 
     with torch.no_grad():
-        teacher_logits = torch.stack([padded(logits_of(name)) for name in pool.teachers])
-        reference_logits = padded(logits_of(REFERENCE)) if REFERENCE in pool.members else None
+        teacher_logits = torch.stack([padded(logits_of(name)) for name in answers if name != REFERENCE])
+        reference_logits = padded(logits_of(REFERENCE)) if REFERENCE in answers else None
         mass = padded((torch.logsumexp(student_logits, dim=-1) - logsumexp).exp())
     _check_finite(given, step)
     at = CandidateState(

@@ -21,14 +21,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from trustmopd.data import prompt_hash
 from trustmopd.heads import Head, trust_objective
 from trustmopd.method import SCORES, Calibration, Objective, objective, response_means
-from trustmopd.teachers import Teacher, fingerprint
+from trustmopd.teachers import Answers, Rollouts, Teacher, fingerprint
 from trustmopd.teachers.backbone import backbone_of, last_hidden_states
 from trustmopd.training.batch import response_mask, sequences, text, texts
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.manifest import describe_machine
 from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
-from trustmopd.training.prompts import ROW, fit_prompts, truncate, with_rows
+from trustmopd.training.prompts import ROW, SURPLUS, fit_prompts, truncate, with_rows
 from trustmopd.training.records import TokenTexts, chosen_rows, token_table, write_records
 from trustmopd.training.rules import allocation_rule
 from trustmopd.training.run import CalibratedRun
@@ -133,6 +133,7 @@ class TrustMOPDTrainer(CalibratedRun):
         self._tables: list = []
         self._texts = TokenTexts(self._tokenizer)
         self._empty: list[int] | None = None
+        self._answers: Answers | None = None
         if args.calibrates and args.calibration_path is not None:
             self.calibration = self._loaded(Path(args.calibration_path))
         self.add_callback(RunFiles(self))
@@ -164,7 +165,8 @@ class TrustMOPDTrainer(CalibratedRun):
         self._empty = None
         with self.clock("rollout"):
             batch = super()._generate_and_score_completions(inputs)
-        batch["completion_mask"][self._empty or []] = 0
+        surplus = [index for index, example in enumerate(inputs) if example.get(SURPLUS)]
+        batch["completion_mask"][[*(self._empty or []), *surplus]] = 0
         batch["row"] = torch.tensor([example.get(ROW, index) for index, example in enumerate(inputs)])
         batch["meta"] = [
             {
@@ -183,7 +185,7 @@ class TrustMOPDTrainer(CalibratedRun):
         # The loss is a mean over responses: they, not tokens, are the items.
         count = (response_mask(batch) != 0).any(dim=1).sum()
         batch["num_items_in_batch"] = self.accelerator.gather(count).sum()
-        batch["answers"] = self._ask(batch)
+        batch["asked"] = self._ask(batch)
         step = self.state.global_step
         every = self.args.record_allocation_every
         record = self.model.training and every > 0 and step % every == 0
@@ -192,25 +194,30 @@ class TrustMOPDTrainer(CalibratedRun):
         )
         return batch
 
-    def _ask(self, batch: dict[str, Any]) -> list[dict[str, Tensor]]:
+    def _ask(self, batch: dict[str, Any]) -> Tensor:
+        """Ask every frozen policy about the batch. Returns each row's number in the question, which goes with the row
+        through TRL's shuffle and split. One question at a time: the answers to the one before are released."""
         rows = None
         if "label" in batch:
             labels = batch["label"].tolist()
             rows = {name: [i for i, label in enumerate(labels) if label == k] for k, name in enumerate(self.teachers)}
-        return self.pool.ask(
-            *sequences(batch),
-            response_mask(batch),
-            micro_batch=self.args.per_device_train_batch_size,
-            rows=rows,
-            timer=self.clock,
-        )
+        self.release_answers()
+        rollouts = Rollouts(*sequences(batch), response_mask(batch), self.args.per_device_train_batch_size, rows)
+        self._answers = self.pool.ask(rollouts, timer=self.clock)
+        return torch.arange(len(batch["completion_ids"]))
+
+    def release_answers(self) -> None:
+        if self._answers is not None:
+            self._answers.release()
+        self._answers = None
 
     # ---- The objective
 
     def _judge(self, student: Any, inputs: dict[str, Any]) -> tuple[ScoredCandidates, Objective]:
         """Score the micro-batch's response tokens and take the method's objective on them."""
         args = self.args
-        answers = inputs["answers"] if "answers" in inputs else self._ask(inputs)
+        asked = inputs["asked"] if "asked" in inputs else self._ask(inputs)
+        assert self._answers is not None
         with self.clock("student"):
             sampled_ids = inputs["completion_ids"]
             states = last_hidden_states(backbone_of(student), *sequences(inputs))
@@ -218,8 +225,8 @@ class TrustMOPDTrainer(CalibratedRun):
             scored = score_candidates(
                 hidden,
                 Head.of(student),
-                self.pool,
-                answers,
+                self._answers,
+                asked.tolist(),
                 sampled_ids,
                 response_mask(inputs),
                 num_candidates=args.num_candidates,
@@ -287,6 +294,7 @@ class TrustMOPDTrainer(CalibratedRun):
 
     def _finish_step(self) -> None:
         """After the last micro-batch of a step: the token records if this step keeps them, and one line of metrics."""
+        self.release_answers()
         if self._recorded_rows:
             with self.clock("records"):
                 tables, self._tables = gather_object(self._tables), []

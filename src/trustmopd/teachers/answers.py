@@ -1,0 +1,85 @@
+"""What is asked of the frozen policies, and what comes back.
+
+A policy reads a batch of rollouts once. Later, when the student's candidates are known, it is asked for its logits at
+those candidates alone. What an answer keeps in between, and where, is its own business.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from trustmopd.heads import Head
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Prompts (padded on the left) with responses (padded on the right). `rows` limits a policy to some responses, by
+    name; None asks everyone about everything. Policies read `at_a_time` rows in one pass."""
+
+    input_ids: Int[Tensor, "B L"]
+    attention_mask: Shaped[Tensor, "B L"]
+    response_mask: Shaped[Tensor, "B T"]
+    at_a_time: int
+    rows: Mapping[str, list[int]] | None = None
+
+    def rows_of(self, name: str) -> list[int]:
+        return list(range(len(self.input_ids))) if self.rows is None else self.rows.get(name, [])
+
+
+class Answer(Protocol):
+    """One policy's answer about the rows that it was asked about."""
+
+    @property
+    def rows(self) -> frozenset[int]: ...
+
+    def logits_at(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
+        """float32 logits of the candidates `ids` at the response tokens of `rows`, one row's after another's, on the
+        device of `ids`."""
+
+    def release(self) -> None:
+        """Nothing more will be asked: let go of what was kept."""
+
+
+class LocalAnswer:
+    """Hidden states at the response tokens, by row, and the head that turns them into logits."""
+
+    def __init__(self, name: str, head: Head, states: Mapping[int, Float[Tensor, "T H"]]):
+        self._name, self._head, self._states = name, head, dict(states)
+
+    @property
+    def rows(self) -> frozenset[int]:
+        return frozenset(self._states)
+
+    @torch.no_grad()
+    def logits_at(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
+        if strangers := [row for row in rows if row not in self._states]:
+            raise LookupError(f"'{self._name}' was not asked about row {strangers[0]}, or its answer was released.")
+        states = torch.cat([self._states[row] for row in rows])
+        return self._head.logits_of(states.to(ids.device), ids).float()
+
+    def release(self) -> None:
+        self._states.clear()
+
+
+class Answers(Mapping[str, Answer]):
+    """The answers to one question by policy, in the pool's order."""
+
+    def __init__(self, answers: Mapping[str, Answer]):
+        self._answers = dict(answers)
+
+    def __getitem__(self, name: str) -> Answer:
+        return self._answers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._answers)
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def release(self) -> None:
+        for answer in self._answers.values():
+            answer.release()
