@@ -11,7 +11,7 @@ import yaml
 
 import trustmopd.recipe
 from trustmopd.layers import RecipeError
-from trustmopd.recipe import OWNED_ELSEWHERE, RULES, Recipe, TeacherSource, Trust, load_recipe
+from trustmopd.recipe import OWNED_ELSEWHERE, SECTIONS, Recipe, TeacherSource, Trust, load_recipe
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = sorted((ROOT / "recipes").glob("*-*b/*.yaml"))
@@ -316,7 +316,7 @@ def test_extends_starts_from_its_own_file_and_other_paths_from_the_current_direc
 def test_the_same_rule_keeps_its_fields_and_another_rule_inherits_none(write):
     write(SMALL + "allocation: {rule: trust, gamma: 3.0, score: likelihood}", "base.yaml")
     same = load_recipe(write("extends: base.yaml\nallocation: {rule: trust, gamma: 5.0}"))
-    assert same.allocation.model_dump() == RULES["trust"](gamma=5.0, score="likelihood").model_dump()
+    assert same.allocation.model_dump() == SECTIONS["trust"](gamma=5.0, score="likelihood").model_dump()
     other = load_recipe(write("extends: base.yaml\nallocation: {rule: single, teacher: math}"))
     assert other.allocation.model_dump() == {"rule": "single", "teacher": "math"}
     assert load_recipe(write("extends: base.yaml"), ["allocation.rule=uniform"]).allocation.rule == "uniform"
@@ -390,7 +390,7 @@ def test_overriding_leaves_anchors_and_merge_keys_of_yaml_alone(write):
         ("allocation={rule: trust, gamma: .inf}", "allocation.gamma = inf: it should be a finite number"),
         ("allocation={rule: trust, gamma: true}", "allocation.gamma = True: it should be a valid number"),
         ("allocation={rule: trust, gama: 3}", "allocation.gama = 3: there is no such field. Did you mean `gamma`?"),
-        ("allocation={rule: trust, score: entropy}", "allocation.score = 'entropy': it should be 'displacement', "),
+        ("allocation={rule: trust, score: entropy}", "allocation.score = 'entropy': there is no such score"),
         ("allocation={rule: trust, granularity: word}", "allocation.granularity = 'word': it should be 'token' or"),
         (
             "allocation={rule: trust, calibrated: 1}",

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 from pydantic_core import ErrorDetails
 
 from trustmopd.layers import Dumper, RecipeError, combine, read_layers
+from trustmopd.rules import RULES, SCORES, UNSCORED
 
 
 def _teacher_name(name: str) -> str:
@@ -39,11 +40,17 @@ def _benchmark(name: str) -> str:
     return name
 
 
+def _score(name: str) -> str:
+    if name not in SCORES:
+        raise ValueError(f"there is no such score. Choose from {', '.join(SCORES)}; the paper's own is displacement.")
+    return name
+
+
 TeacherName = Annotated[str, AfterValidator(_teacher_name)]
 Text = Annotated[str, Field(min_length=1)]
 Location = Annotated[Path, Field(strict=False), PlainSerializer(Path.as_posix)]
 Benchmark = Annotated[str, AfterValidator(_benchmark)]
-Score = Literal["displacement", "likelihood", "negative_entropy", "teacher_student_kl"]
+Score = Annotated[str, AfterValidator(_score)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -94,7 +101,9 @@ class Single(_Section):
 
 
 class Unscored(_Section):
-    rule: Literal["uniform", "random", "routed"]  # nothing more to set
+    """A rule with nothing more to set."""
+
+    rule: Literal[tuple(name for name in UNSCORED if name != "single")]  # type: ignore[valid-type]
 
 
 #: `training` takes any field of TrustMOPDConfig but these, which a recipe says elsewhere.
@@ -107,8 +116,7 @@ OWNED_ELSEWHERE = {
     "seed": "seeds",
     **dict.fromkeys(("output_dir", "run_dir"), "output"),
 }
-RULES: dict[str, type[_Section]] = {"trust": Trust, "single": Single}
-RULES |= dict.fromkeys(("uniform", "random", "routed"), Unscored)
+SECTIONS: dict[str, type[_Section]] = {**dict.fromkeys(RULES, Unscored), "trust": Trust, "single": Single}
 Allocation = Annotated[Trust | Single | Unscored, Field(discriminator="rule", description="Write {rule: trust}.")]
 
 
@@ -205,7 +213,7 @@ def _explain(problem: ErrorDetails) -> str:
         return str(problem["ctx"]["error"])
     section: type[_Section] = Recipe
     if len(place) > 1 and place[0] == "allocation":
-        section = RULES[place.pop(1)]  # pydantic puts the rule before the field
+        section = SECTIONS[place.pop(1)]  # pydantic puts the rule before the field
     elif len(place) > 1:
         section = _INNER.get(place[0], Recipe)
     field = ".".join(place)

@@ -6,12 +6,13 @@ from typing import TypeVar
 
 from trustmopd.analysis.run import Missing, is_reference_row
 from trustmopd.analysis.summary import Summary
+from trustmopd.rules import DISPLACEMENT, SCORES, TRUST, UNSCORED
 from trustmopd.statistics import Spread, paired_difference, recovery, spread
 
 Made = TypeVar("Made")
-FULL, UNIFORM = "trust", "uniform"
-ABLATIONS = ("likelihood", "negative entropy", "teacher–student KL", "without μ", "response-level")
-_ORDER = ("routed", UNIFORM, "random", "single", FULL, *ABLATIONS, "γ")
+FULL, UNIFORM = TRUST, "uniform"
+ABLATIONS = (*(score.title for score in SCORES.values() if score.name != DISPLACEMENT), "without μ", "response-level")
+_ORDER = ("routed", *(name for name in UNSCORED if name != "routed"), FULL, *ABLATIONS, "γ")
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-SCORES = {
-    "likelihood": "likelihood",
-    "negative_entropy": "negative entropy",
-    "teacher_student_kl": "teacher–student KL",
-}
+from trustmopd.rules import DISPLACEMENT, RULES, SCORES, TRUST, UNSCORED
+
 #: Fields that make no other experiment. Each is named, so that a field that a later release adds counts until somebody
 #: has looked at it.
 NO_DIFFERENCE = frozenset(
@@ -40,26 +37,23 @@ NO_DIFFERENCE = frozenset(
     }
 )
 _OF_SCORES = {"score", "gamma", "granularity", "calibrated"}
-_UNSCORED = ("uniform", "random", "single", "routed")
 
 
 def method_name(config: Mapping[str, Any]) -> str:
     """As the paper's tables call it: `trust`, or what differs from it."""
     rule = str(config.get("allocation", "unknown rule"))
-    if rule == "single":
-        return f"single {config.get('single_teacher')}"
-    if rule != "trust":
-        return rule
+    if rule != TRUST:
+        return RULES[rule].title.format(teacher=config.get("single_teacher")) if rule in RULES else rule
     parts = []
-    if (score := config.get("score", "displacement")) != "displacement":
-        parts.append(SCORES.get(score, str(score)))
+    if (score := config.get("score", DISPLACEMENT)) != DISPLACEMENT:
+        parts.append(SCORES[score].title if score in SCORES else str(score))
     if not config.get("calibrated", True):
         parts.append("without μ")
     if config.get("granularity", "token") != "token":
         parts.append("response-level")
     if (gamma := float(config.get("gamma", 7.0))) != 7.0:
         parts.append(f"γ = {gamma:.12g}")
-    return ", ".join(parts) or "trust"
+    return ", ".join(parts) or RULES[TRUST].title
 
 
 def setup_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,8 +61,8 @@ def setup_of(config: Mapping[str, Any]) -> dict[str, Any]:
     left out, and so is what trust's own name says of its scores; a rule of the user's own is no more than a name."""
     rule = config.get("allocation")
     aside = set() if rule == "routed" else {"domain_column"}
-    if rule == "trust" or rule in _UNSCORED:
+    if rule in RULES:
         aside |= _OF_SCORES
-    if rule in _UNSCORED or not config.get("calibrated", True):
+    if rule in UNSCORED or not config.get("calibrated", True):
         aside.add("calibration_batches")
     return {name: value for name, value in config.items() if name not in NO_DIFFERENCE | aside}

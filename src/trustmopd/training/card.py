@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from huggingface_hub import ModelCardData
 
+from trustmopd.rules import RULES
 from trustmopd.teachers import REFERENCE
 from trustmopd.training.config import rule_name
 
@@ -71,14 +72,9 @@ def model_card(trainer: "TrustMOPDTrainer", name: str | None, dataset: str | Non
 def _how(trainer: "TrustMOPDTrainer") -> str:
     """What the student is pulled towards, in a clause."""
     args = trainer.args
-    if args.allocation == "trust":
-        habit = " relative to its habit, mu," if args.calibrates else ""
-        each = {"token": "token by token", "response": "response by response"}[args.granularity]
-        score = f"{rule_name(args.score).replace('_', ' ')}{habit} to the power of {args.gamma:g}"
-        return f"towards the geometric mean of its teachers, each weighted {each} by its {score}"
-    return {
-        "uniform": "towards the geometric mean of its teachers, with equal weights",
-        "random": "towards the geometric mean of its teachers, with random weights",
-        "routed": "towards the teacher that the prompt's label names",
-        "single": f"towards `{args.single_teacher}` alone",
-    }.get(str(args.allocation), f"towards its teachers, weighted by `{rule_name(args.allocation)}`")
+    if callable(args.allocation):
+        return f"towards its teachers, weighted by `{rule_name(args.allocation)}`"
+    habit = " relative to its habit, mu," if args.calibrates else ""
+    each = {"token": "token by token", "response": "response by response"}[args.granularity]
+    how = f"{each} by its {rule_name(args.score).replace('_', ' ')}{habit} to the power of {args.gamma:g}"
+    return RULES[args.allocation].phrase.format(how=how, teacher=args.single_teacher)

@@ -15,11 +15,8 @@ from typing import Any, get_args, get_type_hints
 import torch
 from trl import DistillationConfig
 
-from trustmopd.method import SCORES
 from trustmopd.method.allocation import check_gamma
-
-ALLOCATIONS = ("trust", "uniform", "random", "single", "routed")
-
+from trustmopd.rules import DISPLACEMENT, RULES, SCORES, TRUST
 
 _ANY = float("inf")
 #: Smallest and largest value; None passes where the type allows it.
@@ -62,11 +59,8 @@ class TrustMOPDConfig(DistillationConfig):
     the scores and the loss use `distillation_temperature`."""
 
     # The method
-    allocation: str | Callable = _field("trust", "Who teaches: trust, uniform, random, single, routed, or a callable.")
-    score: str | Callable = _field(
-        "displacement",
-        "What trust is measured by: displacement, likelihood, negative_entropy, teacher_student_kl, or a callable.",
-    )
+    allocation: str | Callable = _field(TRUST, f"Who teaches: {', '.join(RULES)}, or a callable.")
+    score: str | Callable = _field(DISPLACEMENT, f"What trust is measured by: {', '.join(SCORES)}, or a callable.")
     gamma: float = _field(7.0, "Exponent of the calibrated scores; larger concentrates the weights.")
     num_candidates: int = _field(128, "C: how many of the student's likeliest tokens scores, target and loss look at.")
     granularity: str = _field("token", "token, or response: each response's mean weights at all its tokens.")
@@ -128,11 +122,16 @@ class TrustMOPDConfig(DistillationConfig):
     @property
     def scored(self) -> bool:
         """Whether the rule looks at scores at all."""
-        return self.allocation == "trust" or callable(self.allocation)
+        return callable(self.allocation) or RULES[self.allocation].scored
 
     @property
     def needs_reference(self) -> bool:
-        return self.scored and (self.score == "displacement" or callable(self.score) or callable(self.allocation))
+        return self.scored and (callable(self.score) or callable(self.allocation) or SCORES[self.score].needs_reference)
+
+    @property
+    def is_papers_own(self) -> bool:
+        """The paper's rule itself: the one that has a kernel of its own."""
+        return (self.allocation, self.score, self.granularity) == (TRUST, DISPLACEMENT, "token")
 
     @property
     def calibrates(self) -> bool:
@@ -155,7 +154,7 @@ class TrustMOPDConfig(DistillationConfig):
                 raise ValueError(f"{name} = {value!r} should be {wanted}{optional}.")
 
     def _check_method(self) -> None:
-        _choice("allocation", self.allocation, ALLOCATIONS)
+        _choice("allocation", self.allocation, tuple(RULES))
         _choice("score", self.score, tuple(SCORES))
         _choice("granularity", self.granularity, ("token", "response"))
         _choice("prompt_truncation", self.prompt_truncation, ("left", "right", "drop", "error"))
@@ -185,11 +184,7 @@ class TrustMOPDConfig(DistillationConfig):
             )
         if self.max_completion_length is None:
             raise ValueError("max_completion_length = None leaves responses without a limit. Give one, in tokens.")
-        if (
-            self.num_candidates == 1
-            and self.scored
-            and self.score in ("displacement", "negative_entropy", "teacher_student_kl")
-        ):
+        if self.num_candidates == 1 and self.scored and not callable(self.score) and SCORES[self.score].compares:
             raise ValueError(
                 f"num_candidates = 1 leaves nothing to compare: on one candidate every {self.score} score is 0. Take "
                 "at least 2; the paper uses 128."

@@ -1,42 +1,68 @@
-"""The configuration's allocation rule, bound to one micro-batch: its step, rows and labels."""
+"""The allocation rules, bound to one micro-batch: a function for each row of `trustmopd.rules.RULES`, of its name."""
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 
-from trustmopd.method import CandidateState, random_weights, routed_weights, single_weights, trust, uniform_weights
+from trustmopd import method
+from trustmopd.method import CandidateState, random_weights, routed_weights, single_weights, uniform_weights
 from trustmopd.method.objective import AllocationRule
 from trustmopd.training.config import TrustMOPDConfig
 
 
-def allocation_rule(
-    args: TrustMOPDConfig, teachers: list[str], *, step: int, rows: Tensor, labels: Tensor | None
-) -> AllocationRule:
+@dataclass(frozen=True)
+class MicroBatch:
+    """What a rule may go by, beside the candidates and the scores: `rows` are the prompts' places in the dataset,
+    `labels` the places of their own teachers among `teachers`."""
+
+    args: TrustMOPDConfig
+    teachers: Sequence[str]
+    step: int
+    rows: Tensor
+    labels: Tensor | None
+
+
+def allocation_rule(given: MicroBatch) -> AllocationRule:
     """Stateless: the weights of a token follow from the configuration, the step, the dataset row and the position,
     so neither a resume nor the split over processes and micro-batches can change them."""
-    rule = args.allocation
+    rule = given.args.allocation
     if callable(rule):
         return rule
-    if rule == "trust":
-        return trust(args.gamma)
-    if rule == "random":
-        return lambda at, _: _random(at, args.seed, step, rows)
-    if rule == "routed":
-        assert labels is not None
-        return lambda at, _: routed_weights(len(at.teacher_logp), labels.to(at.mask.device), at.mask.shape[1])
-    if rule == "single":
-        index = teachers.index(str(args.single_teacher))
-        return lambda at, _: single_weights(len(at.teacher_logp), tuple(at.mask.shape), index, device=at.mask.device)
-    if rule != "uniform":
+    weights = _RULES.get(rule)
+    if weights is None:
         raise ValueError(f"allocation = {rule!r} is no rule. A rule given as a function is not restored from a file.")
-    return lambda at, _: uniform_weights(len(at.teacher_logp), tuple(at.mask.shape), device=at.mask.device)
+    return lambda at, scores: weights(at, scores, given)
 
 
-def _random(at: CandidateState, seed: int, step: int, rows: Tensor) -> Tensor:
+def trust(at: CandidateState, scores: Tensor | None, given: MicroBatch) -> Tensor:
+    return method.trust(given.args.gamma)(at, scores)
+
+
+def uniform(at: CandidateState, scores: Tensor | None, given: MicroBatch) -> Tensor:
+    return uniform_weights(len(at.teacher_logp), tuple(at.mask.shape), device=at.mask.device)
+
+
+def random(at: CandidateState, scores: Tensor | None, given: MicroBatch) -> Tensor:
     num_teachers, _, num_tokens = at.teacher_logp.shape[:3]
-    draws = [random_weights(num_teachers, (num_tokens,), token_generator(seed, step, row)) for row in rows.tolist()]
+    generators = [token_generator(given.args.seed, given.step, row) for row in given.rows.tolist()]
+    draws = [random_weights(num_teachers, (num_tokens,), generator) for generator in generators]
     return torch.stack(draws, dim=1).to(at.teacher_logp.device)
+
+
+def single(at: CandidateState, scores: Tensor | None, given: MicroBatch) -> Tensor:
+    index = given.teachers.index(str(given.args.single_teacher))
+    return single_weights(len(at.teacher_logp), tuple(at.mask.shape), index, device=at.mask.device)
+
+
+def routed(at: CandidateState, scores: Tensor | None, given: MicroBatch) -> Tensor:
+    assert given.labels is not None
+    return routed_weights(len(at.teacher_logp), given.labels.to(at.mask.device), at.mask.shape[1])
+
+
+_RULES = {rule.__name__: rule for rule in (trust, uniform, random, single, routed)}
 
 
 def token_generator(seed: int, step: int, row: int) -> Generator:

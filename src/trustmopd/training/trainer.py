@@ -30,7 +30,7 @@ from trustmopd.training.manifest import describe_machine
 from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
 from trustmopd.training.prompts import ROW, SURPLUS, fit_prompts, truncate, with_rows
 from trustmopd.training.records import TokenTexts, chosen_rows, token_table, write_records
-from trustmopd.training.rules import allocation_rule
+from trustmopd.training.rules import MicroBatch, allocation_rule
 from trustmopd.training.run import CalibratedRun
 from trustmopd.training.run_files import RunFiles
 from trustmopd.training.sampler import EpochSampler
@@ -234,11 +234,11 @@ class TrustMOPDTrainer(CalibratedRun):
                 temperature=args.distillation_temperature,
                 step=self.state.global_step + 1,
             )
-            if (args.allocation, args.score, args.granularity) == ("trust", "displacement", "token"):
+            if args.is_papers_own:
                 return scored, trust_objective(scored.at, self.mu, args.gamma)
             rows = inputs["row"] if "row" in inputs else torch.arange(len(sampled_ids))
             rule = allocation_rule(
-                args, self.pool.teachers, step=self.state.global_step, rows=rows, labels=inputs.get("label")
+                MicroBatch(args, self.pool.teachers, self.state.global_step, rows, inputs.get("label"))
             )
             score = self._score if args.scored else None
             return scored, objective(scored.at, rule, score, self.mu, args.granularity)
