@@ -441,7 +441,10 @@ def test_training_refuses_what_the_recipe_says_elsewhere_and_names_the_place(wri
 
 
 def test_the_places_that_training_refers_to_are_fields_of_a_recipe():
-    fields = {*Recipe.model_fields, *(f"allocation.{field}" for rule in SECTIONS.values() for field in rule.model_fields)}
+    fields = {
+        *Recipe.model_fields,
+        *(f"allocation.{field}" for rule in SECTIONS.values() for field in rule.model_fields),
+    }
     assert set(OWNED_ELSEWHERE.values()) <= fields | {"prompts.domain_column"}
 
 

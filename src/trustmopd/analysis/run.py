@@ -15,7 +15,7 @@ from trustmopd.analysis.logged import read_metrics
 from trustmopd.analysis.records import RECORDS, TokenRecords, read_records
 from trustmopd.analysis.shapes import in_shape
 from trustmopd.files import read_json
-from trustmopd.places import located
+from trustmopd.runs import located
 
 REFERENCE_ROWS = ("initial", "routed-teachers", "parameter-average")
 _FILES = ("manifest.json", "metrics.jsonl", "calibration.json", RECORDS)

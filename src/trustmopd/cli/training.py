@@ -34,11 +34,11 @@ def train(
 ) -> None:
     """Distil: calibrate if needed, train every seed of the recipe, leave a run directory for each."""
     with errors(again=f"trustmopd train {recipe} {' '.join(overrides or [])} --resume"):
+        from trustmopd.runs import RunDirectory, whole_checkpoints
+
         loaded = load(recipe, overrides)
-        checkpoints = {
-            seed: list((loaded.run_directory(seed) / "checkpoints").glob("checkpoint-*/manifest.json"))
-            for seed in loaded.seeds
-        }
+        runs = {seed: RunDirectory(loaded.run_directory(seed)) for seed in loaded.seeds}
+        checkpoints = {seed: whole_checkpoints(run.checkpoints) for seed, run in runs.items()}
         if begun := [loaded.run_directory(seed) for seed in loaded.seeds if checkpoints[seed] and not resume]:
             raise ValueError(
                 f"{begun[0]} holds checkpoints of an earlier run. Continue it with --resume, or choose another "
@@ -57,19 +57,18 @@ def train(
             check_writable(loaded.run_directory(seed))
         calibration: dict[str, str] = {}
         for seed in loaded.seeds:
-            run_dir = loaded.run_directory(seed)
             console.rule(f"{loaded.name}, seed {seed}")
             trainer = trainer_of(loaded, seed, **calibration)
             show_progress(trainer, "Distilling")
             if trainer.accelerator.is_main_process:  # on --resume too: overrides may have changed it
-                write_text(run_dir / "recipe.yaml", loaded.to_yaml())
+                write_text(runs[seed].recipe, loaded.to_yaml())
             trainer.train(resume_from_checkpoint=bool(checkpoints[seed]))
             if trainer.args.calibrates:  # it does not depend on the seed: measured once, used by all
-                calibration = {"calibration_path": trainer.args.calibration_path or str(run_dir / "calibration.json")}
+                calibration = {"calibration_path": trainer.args.calibration_path or str(runs[seed].calibration)}
             loss = next((line["loss"] for line in reversed(trainer.state.log_history) if "loss" in line), float("nan"))
             console.print(f"[bold]Trained[/] to step {trainer.state.global_step}; last loss {loss:.4g}.")
-            console.print(f"Student: {trainer.args.output_dir}/checkpoint-{trainer.state.global_step}")
-            console.print(f"Metrics: {run_dir / 'metrics.jsonl'}")
+            console.print(f"Student: {runs[seed].checkpoint(trainer.state.global_step)}")
+            console.print(f"Metrics: {runs[seed].metrics}")
 
 
 @app.command(epilog="Example: trustmopd calibrate recipes/smollm3-3b/singlecap-trust.yaml")
@@ -80,6 +79,7 @@ def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun =
         if dry_run:
             _explain(loaded, leave_out=_OF_TRAINING)
             return
+        from trustmopd.runs import RunDirectory
         from trustmopd.training.from_recipe import trainer_of
 
         trainer = trainer_of(loaded, loaded.seeds[0])
@@ -91,7 +91,7 @@ def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun =
         for name in found.mu:
             table.add_row(name, f"{found.mu[name]:.4g}", f"{found.spread[name]:.4g}")
         console.print(table)
-        console.print(f"Saved: {trainer.run_dir / 'calibration.json'}")
+        console.print(f"Saved: {RunDirectory(trainer.run_dir).calibration}")
 
 
 @app.command(epilog="Example: trustmopd diagnose recipes/smollm3-3b/singlecap-trust.yaml --rollouts 64")
@@ -108,6 +108,7 @@ def diagnose(
             _explain(loaded, leave_out=_OF_TRAINING)
             return
         from trustmopd.files import write_json
+        from trustmopd.runs import RunDirectory
         from trustmopd.training.diagnosis import diagnose as judge
         from trustmopd.training.from_recipe import trainer_of
 
@@ -115,7 +116,7 @@ def diagnose(
         found = judge(trainer, rollouts)
         if trainer.accelerator.is_main_process:
             # It depends on no seed, and each seed's report shows it.
-            paths = [write_json(loaded.run_directory(s) / "diagnosis.json", found.to_dict()) for s in loaded.seeds]
+            paths = [write_json(RunDirectory(loaded.run_directory(s)).diagnosis, found.to_dict()) for s in loaded.seeds]
             _show(found)
             console.print(f"Saved: {', '.join(map(str, paths))}", soft_wrap=True)
 

@@ -13,6 +13,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from trustmopd.files import write_json, write_text
 from trustmopd.recipe import Recipe
+from trustmopd.runs import RunDirectory
 from trustmopd.statistics import recovery
 from trustmopd.testbed.checkpoints import MODELS, SHIPPED, checkpoint, expected_digests
 from trustmopd.testbed.prompts import evaluation_set, prompt_set
@@ -112,7 +113,7 @@ def make_trainer(
     """The trainer of that recipe. Recipe and prompts are written down, so that analysis can go back to them."""
     recipe = make_recipe(world, prompts, method, seed, out, scale, prompts_in)
     dataset = prompt_set(prompts, scale.steps * scale.batch_size, scale.prompt_seed)
-    write_text(out / "recipe.yaml", recipe.to_yaml())
+    write_text(RunDirectory(out).recipe, recipe.to_yaml())
     write_text(Path(recipe.prompts.path), "".join(f"{json.dumps(row)}\n" for row in dataset))
     trainer = TrustMOPDTrainer(
         recipe.student, teachers_of(recipe), args=config_of(recipe, seed, **changes), train_dataset=dataset
@@ -184,5 +185,5 @@ def run_cell(
 def write_scores(
     run: Path, method: str, scores: Mapping[str, float], references: Mapping[str, Mapping[str, float]]
 ) -> None:
-    """`evaluation/scores.json` of a run: the rows that need no distillation, and its own."""
-    write_json(run / "evaluation" / "scores.json", {**references, **with_recovery({method: scores}, references)})
+    """The scores of a run: the rows that need no distillation, and its own."""
+    write_json(RunDirectory(run).scores, {**references, **with_recovery({method: scores}, references)})

@@ -21,6 +21,7 @@ from tqdm.auto import tqdm
 
 from trustmopd.analysis.allocation import summarise_records
 from trustmopd.files import write_json
+from trustmopd.runs import RunDirectory
 from trustmopd.testbed.cells import REFERENCES, Cell, read_references, records
 from trustmopd.testbed.experiment import (
     ALIASES,
@@ -176,7 +177,7 @@ def _calibration(out: Path, world: World, prompts: str, method: str, scale: Scal
     if settings.get("rule", "trust") != "trust" or not settings.get("calibrated", True):
         return None
     folder = out / "calibration" / f"{prompts}-{settings.get('score', 'displacement')}"
-    path = folder / "calibration.json"
+    path = RunDirectory(folder).calibration
     if not path.is_file():
         make_trainer(world, prompts, method, 0, folder, scale, out / "prompts").calibrate()
     return str(path)
@@ -208,7 +209,7 @@ def _run(cell: Cell, out: Path, world: World, scale: Scale) -> None:
             references=read_references(out)["scores"],
             calibration_path=_calibration(out, world, cell.prompts, cell.method, scale),
         )
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in RunDirectory(folder).metrics.read_text().splitlines()]
     steps = [line for line in lines if "loss" in line]
     write_json(
         out / "cells" / f"{cell.name}.json",

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from trustmopd.method import calibrated_scores, mixed_target, response_level, trust_weights
-from trustmopd.places import located, searched
 from trustmopd.recipe import Recipe, Trust, load_recipe
+from trustmopd.runs import RunDirectory, located, searched, step_of, whole_checkpoints
+from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.training.from_recipe import trainer_of
-from trustmopd.training.manifest import CALIBRATION, MANIFEST, read_manifest
 from trustmopd.training.prompts import ROW
 from trustmopd.training.records import TokenTexts
 from trustmopd.training.trainer import TrustMOPDTrainer
@@ -103,30 +103,32 @@ def compute_case(
 
 def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
     """The run's trainer with the student that wrote the rollouts of `step`: the initial one, or a checkpoint."""
-    if not (run / "recipe.yaml").is_file():
+    files = RunDirectory(run)
+    if not files.recipe.is_file():
         raise ValueError(
-            f"{run} has no recipe.yaml, which names the models and prompts to ask again; `trustmopd train` writes one. "
-            "For a run started from Python, write the recipe into it."
+            f"{run} has no {files.recipe.name}, which names the models and prompts to ask again; `trustmopd train` "
+            "writes one. For a run started from Python, write the recipe into it."
         )
     manifest = read_manifest(run)
-    recipe = _from_here(load_recipe(run / "recipe.yaml"), run, manifest)
+    recipe = _from_here(load_recipe(files.recipe), run, manifest)
     if not isinstance(recipe.allocation, Trust):
         raise ValueError(
             f"{run} was trained with allocation {recipe.allocation.rule}, which scores no teacher: there is no r and w "
             "to show. Take a run with rule trust."
         )
-    checkpoint = run / "checkpoints" / f"checkpoint-{step - 1}"
-    if step > 1 and not (checkpoint / MANIFEST).is_file():
-        whole = sorted(int(path.parent.name.split("-")[1]) + 1 for path in checkpoint.parent.glob(f"*/{MANIFEST}"))
+    checkpoint = files.checkpoint(step - 1)
+    there = whole_checkpoints(files.checkpoints)
+    if step > 1 and checkpoint not in there:
+        whole = [step_of(path) + 1 for path in there]
         raise ValueError(
             f"the student that wrote the rollouts of step {step} is gone: there is no {checkpoint}. Take a rollout of "
             f"step {', '.join(map(str, [1, *whole]))}, or keep more checkpoints (save_steps, save_total_limit)."
         )
-    changes = {"calibration_path": str(run / CALIBRATION)} if recipe.allocation.calibrated else {}
+    changes = {"calibration_path": str(files.calibration)} if recipe.allocation.calibrated else {}
     try:
         trainer = trainer_of(recipe, recipe.seeds[0], **changes)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{run / 'recipe.yaml'}: {error} {searched(manifest)}") from error
+        raise FileNotFoundError(f"{files.recipe}: {error} {searched(manifest)}") from error
     if step > 1:  # after the pool was built: its reference stays the initial student
         trainer._load_from_checkpoint(str(checkpoint))
     return trainer

@@ -6,24 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trustmopd.files import read_json, write_json
+from trustmopd.runs import RunDirectory
 from trustmopd.teachers import REFERENCE
 from trustmopd.training.metrics import peak_memory_gib
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
 
-COST = "cost.json"
-
 
 def record_calibration_cost(trainer: "TrustMOPDTrainer", seconds: float) -> None:
-    write_json(trainer.run_dir / COST, {**_shared(trainer), "calibration": _device_time(trainer, seconds)})
+    write_json(RunDirectory(trainer.run_dir).cost, {**_shared(trainer), "calibration": _device_time(trainer, seconds)})
 
 
 def record_training_cost(trainer: "TrustMOPDTrainer") -> None:
     """From metrics.jsonl, which a resumed run continues: interruptions add nothing, and steps made twice count once.
     Saving checkpoints is not counted. The last steps may have no line yet, or share the run's summary."""
     seconds, peak, done = 0.0, 0.0, 0
-    lines = (trainer.run_dir / "metrics.jsonl").read_text().splitlines()
+    lines = RunDirectory(trainer.run_dir).metrics.read_text().splitlines()
     for logged in (*map(json.loads, lines), _since_the_last_line(trainer)):
         phases = [value for name, value in logged.items() if name.startswith("seconds/")]
         if phases:  # means over the steps since the line before
@@ -31,10 +30,10 @@ def record_training_cost(trainer: "TrustMOPDTrainer") -> None:
             peak, done = max(peak, logged["memory/peak_gib"]), logged["step"]
     peak = max(peak, peak_memory_gib(trainer.accelerator.device))  # a line has the mean of its steps' peaks
     training = {"steps": done, **_device_time(trainer, seconds), "peak_memory_gib": peak}
-    earlier = _earlier(trainer.run_dir / COST)
+    earlier = _earlier(RunDirectory(trainer.run_dir).cost)
     if trainer.args.calibration_path is not None:
         earlier["calibration"] = None
-    write_json(trainer.run_dir / COST, {**_shared(trainer), "training": training, **earlier})
+    write_json(RunDirectory(trainer.run_dir).cost, {**_shared(trainer), "training": training, **earlier})
 
 
 def _since_the_last_line(trainer: "TrustMOPDTrainer") -> dict[str, float]:

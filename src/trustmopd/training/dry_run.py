@@ -11,12 +11,14 @@ from trustmopd.data import load_prompts, prompt_hash
 from trustmopd.evaluation.rows import SUFFIXES
 from trustmopd.method import Calibration
 from trustmopd.recipe import Recipe
+from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
+from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.teachers import fingerprint_tokenizer
 from trustmopd.teachers.skeleton import check_lora, skeleton
 from trustmopd.training.config import TrustMOPDConfig, rule_name
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
-from trustmopd.training.manifest import SAMPLING, checkpoints_of, read_manifest, step_of, whole_checkpoint
+from trustmopd.training.manifest import SAMPLING
 from trustmopd.training.resuming import changes, check_checkpoint, check_same_settings
 from trustmopd.training.setup import Ingredients, check_ingredients, used_teachers
 
@@ -83,9 +85,9 @@ def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any)
 
 def _resumed(run: Path, args: TrustMOPDConfig, known: dict[str, Any]) -> str | None:
     """The checkpoint that a seed goes on from; None where it begins."""
-    if not checkpoints_of(None, run / "checkpoints"):
+    if not whole_checkpoints(RunDirectory(run).checkpoints):
         return None
-    checkpoint = whole_checkpoint(True, str(args.output_dir), run)
+    checkpoint = resumable_checkpoint(True, str(args.output_dir), run)
     check_checkpoint(checkpoint)
     check_same_settings(checkpoint, args.to_dict())
     stored = read_manifest(checkpoint)

@@ -9,6 +9,7 @@ from peft import LoraConfig
 from trustmopd.data import load_prompts
 from trustmopd.layers import RecipeError
 from trustmopd.recipe import Recipe
+from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.trainer import TrustMOPDTrainer
@@ -24,9 +25,9 @@ def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
             f"recipe {recipe.name}: training.{name} = {given[name]!r} is no field of TrustMOPDConfig. "
             + (f"Did you mean `{close[0]}`?" if close else "docs/configuration.md lists them.")
         )
-    run_dir = recipe.run_directory(seed)
+    run = RunDirectory(recipe.run_directory(seed))
     try:
-        return TrustMOPDConfig(output_dir=str(run_dir / "checkpoints"), run_dir=str(run_dir), seed=seed, **given)
+        return TrustMOPDConfig(output_dir=str(run.checkpoints), run_dir=str(run.path), seed=seed, **given)
     except ValueError:
         raise
     except Exception as error:  # transformers raises whatever a file or a package that it reads raises

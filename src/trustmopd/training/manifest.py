@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import PeftModel
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trustmopd import __version__
-from trustmopd.files import read_json
 from trustmopd.teachers import REFERENCE, fingerprint_tokenizer
 from trustmopd.teachers.distinct import adapter_settings
 from trustmopd.training.config import rule_name
@@ -20,8 +18,6 @@ from trustmopd.training.config import rule_name
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
 
-MANIFEST = "manifest.json"
-CALIBRATION = "calibration.json"
 SAMPLING = (
     "num_candidates",
     "max_completion_length",
@@ -76,7 +72,7 @@ def run_manifest(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
     unused = {name: {"source": teacher.source, "fingerprint": None} for name, teacher in trainer.teachers.items()}
     return {
         "run": trainer.run_id,
-        "directory": str(Path.cwd()),  # relative paths in `config` and recipe.yaml start here (`places.py`)
+        "directory": str(Path.cwd()),  # relative paths in `config` and in the recipe start here (`runs/places.py`)
         **trainer.machine,
         "models": {
             "student": {
@@ -107,43 +103,3 @@ def _adapter_of(student: Any) -> dict[str, Any] | None:
         return None
     settings = adapter_settings(student.peft_config[student.active_adapter])
     return {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
-
-
-def whole_checkpoint(checkpoint: str | bool, output_dir: str, run_dir: Path) -> Path:
-    """The checkpoint to resume from: the one named, or the newest of the run in `run_dir` that was written to its end.
-    Checkpoints that an earlier run left in the same folder are passed over."""
-    if not isinstance(checkpoint, bool):
-        path = Path(checkpoint)
-        if not (path / MANIFEST).is_file():
-            raise ValueError(
-                f"checkpoint {path} {'was cut short: it has' if path.is_dir() else 'does not exist: there is'} no "
-                f"{MANIFEST}, the last file to be written. Resume from another one, or with "
-                "resume_from_checkpoint=True from the newest whole one."
-            )
-        return path
-    found = checkpoints_of(_run_of(run_dir), Path(output_dir))
-    if not found:
-        raise ValueError(
-            f"there is no whole checkpoint in {output_dir} to resume from. Start the run without resuming."
-        )
-    return found[-1]
-
-
-def checkpoints_of(run: str | None, output_dir: Path) -> list[Path]:
-    """The whole checkpoints of a run (None: of any), oldest first."""
-    found = [path.parent for path in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{MANIFEST}")]
-    mine = [path for path in found if run in (None, _run_of(path))]
-    return sorted(mine, key=step_of)
-
-
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rsplit("-", 1)[1])
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    remedy = "Resume from another checkpoint, or start the run again."
-    return read_json(folder / MANIFEST, what="manifest", remedy=remedy)
-
-
-def _run_of(folder: Path) -> str | None:
-    return read_manifest(folder).get("run") if (folder / MANIFEST).is_file() else None

@@ -10,8 +10,9 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.teachers.preflight import check_files
-from trustmopd.training.manifest import SAMPLING, read_manifest
+from trustmopd.training.manifest import SAMPLING
 
 logger = logging.getLogger(__name__)
 

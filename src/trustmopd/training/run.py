@@ -15,20 +15,14 @@ from trl import DistillationTrainer
 
 from trustmopd.files import write_text
 from trustmopd.method import Calibration
+from trustmopd.runs import RunDirectory, resumable_checkpoint, whole_checkpoints
+from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.training.calibrating import check_habits, measure_calibration
 from trustmopd.training.card import model_card
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.cost import record_calibration_cost
-from trustmopd.training.manifest import (
-    CALIBRATION,
-    MANIFEST,
-    checkpoints_of,
-    dependencies,
-    read_manifest,
-    run_manifest,
-    whole_checkpoint,
-)
+from trustmopd.training.manifest import dependencies, run_manifest
 from trustmopd.training.metrics import StepTotals
 from trustmopd.training.resuming import (
     apply_changes,
@@ -70,7 +64,7 @@ class CalibratedRun(DistillationTrainer):
         check_habits(measured, self.args.min_relative_mu)
         self.calibration = measured
         if self.accelerator.is_main_process:
-            self.calibration.save(self.run_dir / CALIBRATION)
+            self.calibration.save(RunDirectory(self.run_dir).calibration)
             record_calibration_cost(self, time.perf_counter() - began)
         return self.calibration
 
@@ -78,7 +72,7 @@ class CalibratedRun(DistillationTrainer):
         """Use what `calibrate` left in the run directory if it fits, measure otherwise."""
         if not self.args.calibrates or self.calibration is not None:
             return
-        saved, found = self.run_dir / CALIBRATION, None
+        saved, found = RunDirectory(self.run_dir).calibration, None
         if self.accelerator.is_main_process and saved.is_file():
             try:
                 found = self._loaded(saved)
@@ -91,14 +85,14 @@ class CalibratedRun(DistillationTrainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         if resume_from_checkpoint:
-            checkpoint = whole_checkpoint(resume_from_checkpoint, self.args.output_dir, self.run_dir)
+            checkpoint = resumable_checkpoint(resume_from_checkpoint, self.args.output_dir, self.run_dir)
             check_checkpoint(checkpoint)
             check_same_settings(checkpoint, self.args.to_dict())
             check_same_ingredients(checkpoint, run_manifest(self))
             stored = read_manifest(checkpoint)
             self.run_id = stored["run"]
             if self.args.calibrates:
-                self.calibration = self._loaded(checkpoint / CALIBRATION)
+                self.calibration = self._loaded(RunDirectory(checkpoint).calibration)
             resume_from_checkpoint = str(checkpoint)
             try:
                 state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
@@ -163,7 +157,7 @@ class CalibratedRun(DistillationTrainer):
         run_dir = Path(self._get_output_dir(trial=trial))
         checkpoint = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         if self.accelerator.is_main_process:
-            (checkpoint / MANIFEST).unlink(missing_ok=True)
+            RunDirectory(checkpoint).manifest.unlink(missing_ok=True)
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             super()._save_checkpoint(model, trial)
@@ -172,7 +166,7 @@ class CalibratedRun(DistillationTrainer):
         self.accelerator.wait_for_everyone()  # every process has written its random state
         if self.accelerator.is_main_process:
             save_beside(checkpoint, self)
-            mine = checkpoints_of(self.run_id, run_dir)
+            mine = whole_checkpoints(run_dir, self.run_id)
             for old in mine[: -limit if limit else 0]:
                 if str(old) != self.state.best_model_checkpoint:
                     shutil.rmtree(old)

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trustmopd.files import write_json, write_text
+from trustmopd.runs import RunDirectory, step_of, whole_checkpoints
+from trustmopd.runs.checkpoints import all_checkpoints
+from trustmopd.runs.layout import SET_ASIDE
 from trustmopd.training.cost import record_training_cost
-from trustmopd.training.manifest import CALIBRATION, MANIFEST, checkpoints_of, run_manifest, step_of
+from trustmopd.training.manifest import run_manifest
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
@@ -25,7 +27,7 @@ class RunFiles(TrainerCallback):
 
     def __init__(self, trainer: "TrustMOPDTrainer"):
         self.trainer = trainer
-        self.metrics = trainer.run_dir / "metrics.jsonl"
+        self.metrics = RunDirectory(trainer.run_dir).metrics
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -39,8 +41,8 @@ class RunFiles(TrainerCallback):
         lines = self.metrics.read_text().splitlines() if self.metrics.is_file() else []
         kept = [line for line in lines if _step_of(line) <= state.global_step]
         write_text(self.metrics, "".join(f"{line}\n" for line in kept))
-        for file in (self.trainer.run_dir / "allocation").glob("step-*.parquet"):
-            if int(file.stem.split("-")[1]) > state.global_step:
+        for step, file in RunDirectory(self.trainer.run_dir).recorded().items():
+            if step > state.global_step:
                 file.unlink()
 
     def on_log(
@@ -69,9 +71,9 @@ class RunFiles(TrainerCallback):
 def set_aside(output_dir: Path, run_id: str, step: int) -> None:
     """Move what another run, or a later step of this one, left under a checkpoint's name: it would be taken for the
     newest checkpoint of this run. Nothing is deleted."""
-    mine = {path for path in checkpoints_of(run_id, output_dir) if step_of(path) <= step}
-    for path in sorted({*output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*")} - mine):
-        home = output_dir / "set-aside"
+    mine = {path for path in whole_checkpoints(output_dir, run_id) if step_of(path) <= step}
+    for path in (path for path in all_checkpoints(output_dir) if path not in mine):
+        home = output_dir / SET_ASIDE
         number = next(n for n in count(1) if not (home / f"{path.name}.{n}").exists())
         home.mkdir(exist_ok=True)
         path.rename(home / f"{path.name}.{number}")
@@ -81,8 +83,8 @@ def set_aside(output_dir: Path, run_id: str, step: int) -> None:
 def save_beside(folder: Path, trainer: "TrustMOPDTrainer") -> None:
     """Make a run directory or a checkpoint complete in itself; the manifest comes last and marks a checkpoint whole."""
     if trainer.calibration is not None:
-        trainer.calibration.save(folder / CALIBRATION)
-    write_json(folder / MANIFEST, run_manifest(trainer))
+        trainer.calibration.save(RunDirectory(folder).calibration)
+    write_json(RunDirectory(folder).manifest, run_manifest(trainer))
 
 
 def _step_of(line: str) -> float:

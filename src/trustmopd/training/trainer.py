@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from trustmopd.data import prompt_hash
 from trustmopd.heads import Head, trust_objective
 from trustmopd.method import SCORES, Calibration, Objective, objective, response_means
+from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Answers, Rollouts, Teacher, fingerprint
 from trustmopd.teachers.backbone import backbone_of, last_hidden_states
 from trustmopd.training.batch import response_mask, sequences, text, texts
@@ -299,8 +300,7 @@ class TrustMOPDTrainer(CalibratedRun):
             with self.clock("records"):
                 tables, self._tables = gather_object(self._tables), []
                 if self.accelerator.is_main_process and tables:
-                    file = f"step-{self.state.global_step + 1:06d}.parquet"
-                    write_records(self.run_dir / "allocation" / file, tables)
+                    write_records(RunDirectory(self.run_dir).records(self.state.global_step + 1), tables)
         metrics = self.totals.reduce(self.accelerator)
         seconds = {"records": 0.0} if self.args.record_allocation_every else {}
         metrics |= {f"seconds/{phase}": value for phase, value in (seconds | self.clock.take()).items()}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trustmopd.places import located, searched
+from trustmopd.runs import located, searched
 
 
 @pytest.fixture
