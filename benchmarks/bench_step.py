@@ -74,14 +74,15 @@ class GivenRollouts(TrustMOPDTrainer):
         self._empty = []
         generator = torch.Generator().manual_seed(self.state.global_step)
         shape = (len(prompt_ids), self.args.max_completion_length)
-        return torch.randint(4, self.vocab_size, shape, generator=generator).tolist()
+        return torch.randint(4, self.identity.vocab_size, shape, generator=generator).tolist()
 
 
 class TRLLoss(GivenRollouts):
     """TRL's loss as it is, teacher by teacher: each call has the student and one teacher read the batch."""
 
-    def _ask(self, batch: dict[str, Any]) -> torch.Tensor:
-        return torch.arange(len(batch["completion_ids"]))
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.judge_of_step.ask = lambda batch: torch.arange(len(batch["completion_ids"]))
 
     def _compute_loss(self, student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple:
         losses = []
@@ -104,7 +105,7 @@ class SharedTRLLoss(GivenRollouts):
             hidden = last_hidden_states(backbone_of(student), *sequence)[:, -width - 1 : -1]
             head, loss = student.get_output_embeddings().weight, hidden.new_zeros(())
             for name in self.pool.teachers:
-                kept = self._answers[name]._states
+                kept = self.judge_of_step._answers[name]._states
                 states = torch.stack([kept[row] for row in inputs["asked"].tolist()])
                 divergence, entropy, count = _chunked_divergence_loss(
                     hidden, states, head, self.pool.members[name].head.weight, mask, beta=1.0

@@ -11,6 +11,7 @@ from torch import Tensor
 from trustmopd.files import write_json, write_text
 from trustmopd.method import CandidateState, objective, renormalise, trust, uniform_weights
 from trustmopd.method.objective import SCORES
+from trustmopd.runs import RunDirectory
 from trustmopd.training.records import TokenTexts, token_table, write_records
 from trustmopd.training.scoring import ScoredCandidates
 
@@ -98,7 +99,6 @@ def make_run(
             tables += token_table(
                 ScoredCandidates(state, mass),
                 result,
-                step=step,
                 rows=[place],
                 meta=[
                     {
@@ -113,7 +113,7 @@ def make_run(
                 texts=TokenTexts(Vocabulary(vocabulary)),
             )
         if tables:
-            write_records(folder / "allocation" / f"step-{step:06d}.parquet", tables)
+            write_records(RunDirectory(folder).records(step), tables, step)
         lines.append(_metrics(step, teachers, rule, seed))
     write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     if rule == "trust":

@@ -71,7 +71,7 @@ def test_padded_vocabulary_rows_of_a_teacher_change_nothing(make, family, tmp_pa
     losses = []
     for run, teacher in (("plain", family.specialists["math"]), ("padded", padded)):
         trainer = make(tmp_path / run, teachers={**family.specialists, "math": teacher}, max_steps=1)
-        assert trainer.vocab_size == tiny.VOCAB
+        assert trainer.identity.vocab_size == tiny.VOCAB
         trainer.train()
         losses.append(steps_of(tmp_path / run)[0]["loss"])
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
@@ -376,7 +376,7 @@ def test_prompts_over_the_limit_are_dropped_where_that_is_asked_for(build, long_
         trainer = build(prompts=long_prompts, max_prompt_length=40, prompt_truncation="drop")
     assert "they are dropped" in caplog.text
     assert [row["id"] for row in trainer.train_dataset] == [f"p{row}" for row in range(24) if row not in (3, 11)]
-    assert trainer.overlong_prompts == 2
+    assert trainer.identity.overlong_prompts == 2
 
 
 def test_prompts_over_the_limit_are_refused_where_that_is_asked_for(refuse, long_prompts):
@@ -390,7 +390,7 @@ def test_without_a_limit_no_prompt_is_cut(build, long_prompts):
     trainer = build(prompts=long_prompts, max_prompt_length=None)
     ids, _, _ = trainer._tokenize_prompts(long_prompts["prompt"][:])
     assert len(ids[3]) > 80
-    assert trainer.overlong_prompts == 0
+    assert trainer.identity.overlong_prompts == 0
 
 
 # ---- Calibrations that belong to another run

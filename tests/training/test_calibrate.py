@@ -13,9 +13,8 @@ import pytest
 import torch
 from peft import LoraConfig
 
-import trustmopd.training.run as trainer_module
+import trustmopd.training.trainer as trainer_module
 from trustmopd import Calibration
-from trustmopd.training.manifest import run_manifest
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
 
@@ -25,7 +24,7 @@ def count_measurements(monkeypatch):
     """How often mu was measured so far."""
     calls = []
     measure = trainer_module.measure_calibration
-    monkeypatch.setattr(trainer_module, "measure_calibration", lambda trainer: calls.append(1) or measure(trainer))
+    monkeypatch.setattr(trainer_module, "measure_calibration", lambda *a, **k: calls.append(1) or measure(*a, **k))
     return lambda: len(calls)
 
 
@@ -145,20 +144,20 @@ def test_adapter_students_of_two_seeds_are_one_initial_student(make, tmp_path):
         for trainer in (first, second)
     ]
     assert not torch.equal(*drawn)
-    assert first.student_fingerprint == second.student_fingerprint
+    assert first.identity.student == second.identity.student
     assert first.calibrate() == second.calibrate()
 
 
 def test_an_adapter_student_has_the_mu_of_the_full_student_it_begins_as(make, tmp_path):
     full, adapter = make(tmp_path / "full"), make(tmp_path / "adapter", peft_config=LORA)
-    assert full.student_fingerprint == adapter.student_fingerprint
+    assert full.identity.student.fingerprint == adapter.identity.student.fingerprint
     assert adapter.calibrate().mu == pytest.approx(full.calibrate().mu, rel=1e-6)
 
 
 def test_the_manifest_tells_an_adapter_student_from_the_full_one(make, tmp_path):
     """Their weights are the same when they begin: only what is trained differs."""
     full, adapter = make(tmp_path / "full"), make(tmp_path / "adapter", peft_config=LORA)
-    trained = [run_manifest(each)["models"]["student"]["trainable_parameters"] for each in (full, adapter)]
+    trained = [each.identity.trainable_parameters for each in (full, adapter)]
     assert trained[0] == sum(p.numel() for p in full.model.parameters())
     assert trained[1] == sum(p.numel() for name, p in adapter.model.named_parameters() if ".lora_" in name) > 0
 

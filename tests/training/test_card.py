@@ -1,7 +1,11 @@
 """The card beside the checkpoints names whom the student learnt from, and nothing that is not so."""
 
+from dataclasses import replace
+
 import yaml
 from peft import LoraConfig
+
+from trustmopd.training.identity import Source
 
 
 def card(folder):
@@ -27,7 +31,7 @@ def test_a_card_names_student_teachers_rule_and_their_habits(build, checkpoints,
 def test_a_card_of_an_adapter_and_of_one_teacher(build, tmp_path):
     adapter = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
     trainer = build(peft_config=adapter, allocation="single", single_teacher="code", max_steps=1, save_steps=1)
-    trainer.student_source = "somebody/some-base"
+    trainer.identity = replace(trainer.identity, student=Source("somebody/some-base", None))
     trainer.train()
     front, text = card(tmp_path / "run")
     assert front["library_name"] == "peft" and front["base_model"] == "somebody/some-base"

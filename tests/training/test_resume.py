@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 from transformers import Trainer
 
 import trustmopd
-import trustmopd.training.run as trainer_module
+import trustmopd.training.trainer as trainer_module
+from trustmopd.training.run_files import RunFiles
 
 SCRIPT = '''
 """Six steps from checkpoints on disk. With `wait_after`, that step is made and the next one never begins."""
@@ -33,7 +34,7 @@ import tiny
 import torch
 from transformers import TrainerCallback
 
-import trustmopd.training.run as trainer_module
+import trustmopd.training.trainer as trainer_module
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 
 
@@ -46,7 +47,7 @@ class Wait(TrainerCallback):
             time.sleep(600)
 
 
-def no_calibrating(trainer):
+def no_calibrating(*args, **kwargs):
     raise AssertionError("a resumed run must not calibrate again")
 
 
@@ -278,11 +279,15 @@ def test_the_old_checkpoint_is_kept_until_the_new_one_is_whole(run, go_on, monke
     """With one checkpoint to keep, a kill just before the new one's last file must leave the old one."""
     shutil.rmtree(run / "checkpoint-1")
 
-    def killed(*args):
-        raise KeyboardInterrupt
+    save_beside = RunFiles.save_beside
+
+    def killed(files, folder):
+        if folder.path.name.startswith("checkpoint-"):
+            raise KeyboardInterrupt
+        save_beside(files, folder)
 
     with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        context.setattr(trainer_module, "save_beside", killed)
+        context.setattr(RunFiles, "save_beside", killed)
         go_on(save_total_limit=1).train(resume_from_checkpoint=True)
     assert [path.parent.name for path in run.glob("checkpoint-*/manifest.json")] == ["checkpoint-2"]
 
@@ -329,7 +334,7 @@ def test_a_resumed_run_uses_the_calibration_of_its_checkpoint(run, go_on, monkey
     payload = json.loads(stored.read_text())
     payload["mu"]["math"] = 123.0
     stored.write_text(json.dumps(payload))
-    monkeypatch.setattr(trainer_module, "measure_calibration", lambda trainer: pytest.fail("calibrated again"))
+    monkeypatch.setattr(trainer_module, "measure_calibration", lambda *a, **k: pytest.fail("calibrated again"))
     trainer = go_on()
     trainer.train(resume_from_checkpoint=True)
     assert trainer.calibration.mu["math"] == 123.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trustmopd.training.manifest import describe_machine
+from trustmopd.training.identity import describe_machine
 
 _NAMED = 3  # cells that a warning names of each kind
 

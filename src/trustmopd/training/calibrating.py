@@ -2,17 +2,16 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+from accelerate import Accelerator
 
 from trustmopd.method import Calibration, ScoreTotals
-from trustmopd.training.manifest import dependencies
-from trustmopd.training.rollouts import judge_rollouts
-
-if TYPE_CHECKING:
-    from trustmopd.training.trainer import TrustMOPDTrainer
+from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.rollouts import JudgeRollouts
 
 logger = logging.getLogger(__name__)
 
@@ -33,16 +32,22 @@ def calibration_rows(num_prompts: int, count: int) -> list[int]:
     return rows[:count]
 
 
-def measure_calibration(trainer: "TrustMOPDTrainer") -> Calibration:
-    args, teachers = trainer.args, trainer.pool.teachers
+def measure_calibration(
+    judge_rollouts: JudgeRollouts,
+    accelerator: Accelerator,
+    args: TrustMOPDConfig,
+    *,
+    teachers: Sequence[str],
+    num_prompts: int,
+    depends_on: dict[str, Any],
+) -> Calibration:
     count = args.calibration_batches * args.global_batch_size
-    totals = ScoreTotals(len(teachers), trainer.accelerator.device)
-    for _, scored, result in judge_rollouts(
-        trainer, calibration_rows(len(trainer.train_dataset), count), seed=CALIBRATION_SEED, description="Calibrating"
-    ):
+    rows = calibration_rows(num_prompts, count)
+    totals = ScoreTotals(len(teachers), accelerator.device)
+    for _, scored, result in judge_rollouts(rows, seed=CALIBRATION_SEED, description="Calibrating"):
         assert result.scores is not None
         totals.add(result.scores, scored.at.mask)
-    totals.totals = trainer.accelerator.reduce(totals.totals, "sum")
+    totals.totals = accelerator.reduce(totals.totals, "sum")
     if totals.tokens == 0:
         raise ValueError(
             f"the student wrote no token in {count} calibration rollouts, so mu is undefined. Check its EOS token."
@@ -53,7 +58,7 @@ def measure_calibration(trainer: "TrustMOPDTrainer") -> Calibration:
         tokens=totals.tokens,
         batches=args.calibration_batches,
         global_batch_size=args.global_batch_size,
-        depends_on=dependencies(trainer),
+        depends_on=depends_on,
     )
 
 

@@ -1,17 +1,14 @@
 """The model card beside a run's checkpoints: from whom the student learnt, how, and what to state before publishing."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from huggingface_hub import ModelCardData
 
 from trustmopd.rules import RULES
-from trustmopd.teachers import REFERENCE
-from trustmopd.training.config import rule_name
-
-if TYPE_CHECKING:
-    from trustmopd.training.trainer import TrustMOPDTrainer
+from trustmopd.runs.layout import MANIFEST
+from trustmopd.training.config import TrustMOPDConfig, rule_name
+from trustmopd.training.identity import RunIdentity
 
 _TEXT = """---
 {data}
@@ -27,7 +24,7 @@ A student distilled from {count} with trustmopd: on its own responses, {how}.
 
 {prompts} prompts, {batch} a step, {steps} steps planned, learning rate {rate:g}, responses of up to {longest} tokens
 at temperature {temperature:g}, {candidates} candidates a token. Each `checkpoint-*` is a whole {kind}; its
-`manifest.json` has every setting, version and fingerprint.
+`{manifest}` has every setting, version and fingerprint.
 
 **Licence.** A student inherits the terms of its base, its teachers and its prompts: state them here, and as `license`
 above, before publishing. (Every checkpoint writes this file anew: edit a copy.)
@@ -36,42 +33,49 @@ above, before publishing. (Every checkpoint writes this file anew: edit a copy.)
 """
 
 
-def model_card(trainer: "TrustMOPDTrainer", name: str | None, dataset: str | None, tags: Iterable[str]) -> str:
-    args, student = trainer.args, trainer.student_source
-    mu = trainer.calibration.mu if trainer.calibration else {}
-    teachers = list(trainer.pool.teachers)
-    adapter = hasattr(trainer.model, "peft_config")
+def model_card(
+    run: RunIdentity,
+    args: TrustMOPDConfig,
+    mu: Mapping[str, float],
+    *,
+    planned_steps: int,
+    name: str | None,
+    dataset: str | None,
+    tags: Iterable[str],
+    paper: str,
+) -> str:
+    student, teachers = run.student.source, run.asked
     rows = [("student at the start", student, "")]
-    if REFERENCE in trainer.pool.members and (reference := trainer.pool.members[REFERENCE].source) != student:
-        rows.append(("reference", reference, ""))
-    rows += [(f"teacher `{name}`", trainer.teachers[name].source, f"{mu[name]:.4g}" if mu else "") for name in teachers]
+    if run.reference is not None and run.reference.source != student:
+        rows.append(("reference", run.reference.source, ""))
+    rows += [(f"teacher `{n}`", teacher.source, f"{mu[n]:.4g}" if mu else "") for n, teacher in teachers.items()]
     data = ModelCardData(
         base_model=None if Path(student).exists() or "/" not in student else student,
         datasets=dataset,
-        library_name="peft" if adapter else "transformers",
-        tags=sorted({*tags, *trainer._tag_names}),
+        library_name="peft" if run.adapter else "transformers",
+        tags=sorted(set(tags)),
     )
     return _TEXT.format(
         data=data.to_yaml(),
         name=name or "Student",
         count="one teacher" if len(teachers) == 1 else f"{len(teachers)} teachers",
-        how=_how(trainer),
+        how=_how(args),
         rows="\n".join(f"| {' | '.join(row)} |" for row in rows),
-        prompts=len(trainer.train_dataset),
+        prompts=run.num_prompts,
         batch=args.global_batch_size,
-        steps=trainer.state.max_steps,
+        steps=planned_steps,
         rate=args.learning_rate,
         longest=args.max_completion_length,
         temperature=args.temperature,
         candidates=args.num_candidates,
-        kind="LoRA adapter" if adapter else "model",
-        paper=trainer._paper["title"],
+        kind="LoRA adapter" if run.adapter else "model",
+        manifest=MANIFEST,
+        paper=paper,
     )
 
 
-def _how(trainer: "TrustMOPDTrainer") -> str:
+def _how(args: TrustMOPDConfig) -> str:
     """What the student is pulled towards, in a clause."""
-    args = trainer.args
     if callable(args.allocation):
         return f"towards its teachers, weighted by `{rule_name(args.allocation)}`"
     habit = " relative to its habit, mu," if args.calibrates else ""

@@ -130,7 +130,7 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{files.recipe}: {error} {searched(manifest)}") from error
     if step > 1:  # after the pool was built: its reference stays the initial student
-        trainer._load_from_checkpoint(str(checkpoint))
+        trainer.load_student(checkpoint)
     return trainer
 
 
@@ -166,9 +166,8 @@ def _judge(trainer: TrustMOPDTrainer, prompt: Any, token_ids: Sequence[int]) -> 
         "completion_ids": completion_ids,
         "completion_mask": torch.ones_like(completion_ids),
     }
-    student = trainer.model.to(device).eval()
-    with trainer.compute_loss_context_manager():
-        return trainer._judge(student, batch)
+    trainer.model.to(device).eval()
+    return trainer.judge(batch)
 
 
 def _members(name: str, patterns: Sequence[str], texts: Sequence[str]) -> list[int]:

@@ -1,62 +1,56 @@
-"""`cost.json`: what a run cost. Scored models a step, device time, peak memory, and the one-off calibration apart."""
+"""What a run cost: scored models a step, device time, peak memory, and the one-off calibration apart."""
 
 import json
 import platform
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from trustmopd.files import read_json, write_json
 from trustmopd.runs import RunDirectory
-from trustmopd.teachers import REFERENCE
-from trustmopd.training.metrics import peak_memory_gib
-
-if TYPE_CHECKING:
-    from trustmopd.training.trainer import TrustMOPDTrainer
+from trustmopd.training.identity import RunIdentity
 
 
-def record_calibration_cost(trainer: "TrustMOPDTrainer", seconds: float) -> None:
-    write_json(RunDirectory(trainer.run_dir).cost, {**_shared(trainer), "calibration": _device_time(trainer, seconds)})
+@dataclass(frozen=True)
+class Bill:
+    """The cost file of one run, which has `devices` processes."""
 
+    run: RunDirectory
+    identity: RunIdentity
+    devices: int
 
-def record_training_cost(trainer: "TrustMOPDTrainer") -> None:
-    """From metrics.jsonl, which a resumed run continues: interruptions add nothing, and steps made twice count once.
-    Saving checkpoints is not counted. The last steps may have no line yet, or share the run's summary."""
-    seconds, peak, done = 0.0, 0.0, 0
-    lines = RunDirectory(trainer.run_dir).metrics.read_text().splitlines()
-    for logged in (*map(json.loads, lines), _since_the_last_line(trainer)):
-        phases = [value for name, value in logged.items() if name.startswith("seconds/")]
-        if phases:  # means over the steps since the line before
-            seconds += sum(phases) * (logged["step"] - done)
-            peak, done = max(peak, logged["memory/peak_gib"]), logged["step"]
-    peak = max(peak, peak_memory_gib(trainer.accelerator.device))  # a line has the mean of its steps' peaks
-    training = {"steps": done, **_device_time(trainer, seconds), "peak_memory_gib": peak}
-    earlier = _earlier(RunDirectory(trainer.run_dir).cost)
-    if trainer.args.calibration_path is not None:
-        earlier["calibration"] = None
-    write_json(RunDirectory(trainer.run_dir).cost, {**_shared(trainer), "training": training, **earlier})
+    def calibrated(self, seconds: float) -> None:
+        write_json(self.run.cost, {**self._shared(), "calibration": self._device_time(seconds)})
 
+    def trained(self, unlogged: Mapping[str, float], *, calibrated_elsewhere: bool) -> None:
+        """From the metrics, which a resumed run continues: interruptions add nothing, and steps made twice count once.
+        `unlogged` are the means of the steps since the last line, the number of steps made, and the peak of memory so
+        far (a line has the mean of its steps' peaks). Saving checkpoints is not counted."""
+        seconds, done, peak_gib = 0.0, 0, unlogged["peak_gib"]
+        lines = self.run.metrics.read_text().splitlines()
+        for logged in (*map(json.loads, lines), unlogged):
+            phases = [value for name, value in logged.items() if name.startswith("seconds/")]
+            if phases:  # means over the steps since the line before
+                seconds += sum(phases) * (logged["step"] - done)
+                peak_gib, done = max(peak_gib, logged["memory/peak_gib"]), logged["step"]
+        training = {"steps": done, **self._device_time(seconds), "peak_memory_gib": peak_gib}
+        earlier = self._earlier() | ({"calibration": None} if calibrated_elsewhere else {})
+        write_json(self.run.cost, {**self._shared(), "training": training, **earlier})
 
-def _since_the_last_line(trainer: "TrustMOPDTrainer") -> dict[str, float]:
-    waiting = trainer._metrics["train"].items()
-    means = {name: sum(v) / len(v) for name, v in waiting if v and name.startswith(("seconds/", "memory/"))}
-    return {**means, "step": trainer.state.global_step}
+    def _shared(self) -> dict[str, Any]:
+        gpus = self.identity.machine["hardware"]["gpus"]
+        return {
+            "device": gpus[0] if gpus else f"CPU, {platform.machine()}",
+            "devices": self.devices,
+            "scored": {"teachers": len(self.identity.asked), "reference": int(self.identity.reference is not None)},
+        }
 
+    def _device_time(self, seconds: float) -> dict[str, float]:
+        return {"seconds": seconds, "device_hours": seconds * self.devices / 3600}
 
-def _shared(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
-    gpus = trainer.machine["hardware"]["gpus"]
-    return {
-        "device": gpus[0] if gpus else f"CPU, {platform.machine()}",
-        "devices": trainer.accelerator.num_processes,
-        "scored": {"teachers": len(trainer.pool.teachers), "reference": int(REFERENCE in trainer.pool.members)},
-    }
-
-
-def _device_time(trainer: "TrustMOPDTrainer", seconds: float) -> dict[str, float]:
-    return {"seconds": seconds, "device_hours": seconds * trainer.accelerator.num_processes / 3600}
-
-
-def _earlier(path: Path) -> dict[str, Any]:
-    """What calibrating in this folder cost, in this run or before it, and what `trustmopd evaluate` added."""
-    known = read_json(path, what="cost", remedy="Delete it.") if path.is_file() else {}
-    evaluation = {"evaluation": known["evaluation"]} if known.get("evaluation") else {}
-    return {"calibration": known.get("calibration"), **evaluation}
+    def _earlier(self) -> dict[str, Any]:
+        """What calibrating in this folder cost, in this run or before it, and what `trustmopd evaluate` added."""
+        path = self.run.cost
+        known = read_json(path, what="cost", remedy="Delete it.") if path.is_file() else {}
+        evaluation = {"evaluation": known["evaluation"]} if known.get("evaluation") else {}
+        return {"calibration": known.get("calibration"), **evaluation}

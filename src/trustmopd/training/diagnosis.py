@@ -15,7 +15,6 @@ from accelerate.utils import gather_object
 from trustmopd.method import calibrated_scores
 from trustmopd.training.calibrating import CALIBRATION_SEED, calibration_rows
 from trustmopd.training.config import rule_name
-from trustmopd.training.rollouts import judge_rollouts
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
@@ -58,7 +57,7 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
     domain_of = {row: domain for domain, group in groups.items() for row in group}
     teachers = trainer.pool.teachers
     found: list[dict[str, Any]] = []
-    for batch, scored, result in judge_rollouts(trainer, rows, seed=CALIBRATION_SEED + 1, description="Diagnosing"):
+    for batch, scored, result in trainer.judge_rollouts(rows, seed=CALIBRATION_SEED + 1, description="Diagnosing"):
         assert result.scores is not None
         calibrated = result.scores if trainer.mu is None else calibrated_scores(result.scores, trainer.mu)
         for b, index in enumerate(batch["place"].tolist()):

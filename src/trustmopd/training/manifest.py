@@ -1,23 +1,15 @@
-"""`manifest.json`: which weights, prompts, versions and machine a run is made of. It lies in the run directory and,
-written last, in every checkpoint: a checkpoint without it was cut short."""
+"""The manifest: which weights, prompts, settings, versions and machine a run is made of. It lies in the run directory
+and, written last, in every checkpoint."""
 
-import platform
-from datetime import UTC, datetime
-from importlib.metadata import version
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-from peft import PeftModel
+from trustmopd.training.config import TrustMOPDConfig, rule_name
+from trustmopd.training.identity import RunIdentity
 
-from trustmopd import __version__
-from trustmopd.teachers import REFERENCE, fingerprint_tokenizer
-from trustmopd.teachers.distinct import adapter_settings
-from trustmopd.training.config import rule_name
-
-if TYPE_CHECKING:
-    from trustmopd.training.trainer import TrustMOPDTrainer
-
+#: How rollouts are made and read: what a calibration depends on, and what must stay when a run is resumed.
 SAMPLING = (
     "num_candidates",
     "max_completion_length",
@@ -32,74 +24,48 @@ SAMPLING = (
     "generation_kwargs",
     "chat_template_kwargs",
 )
-_PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 
-def describe_machine(num_processes: int) -> dict[str, Any]:
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    versions = {package: version(package) for package in _PACKAGES}
-    return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"trustmopd": __version__, "python": platform.python_version(), **versions},
-        "hardware": {
-            "machine": platform.machine(),
-            "threads": torch.get_num_threads(),
-            "gpus": gpus,
-            "processes": num_processes,
-        },
-    }
-
-
-def dependencies(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
+def dependencies(run: RunIdentity, args: TrustMOPDConfig) -> dict[str, Any]:
     """What a calibration follows from. The training seed is not among it: one calibration serves all seeds."""
-    members = trainer.pool.members
     return {
         # The first difference is named, so causes come before what follows from them: another score may need no
         # reference, and another student is another reference.
-        "score": rule_name(trainer.args.score),
-        "student": trainer.student_fingerprint,
-        "teachers": {name: members[name].fingerprint for name in trainer.pool.teachers},
-        "reference": members[REFERENCE].fingerprint if REFERENCE in members else None,
-        "tokenizer": fingerprint_tokenizer(trainer._tokenizer),
-        "prompts": trainer.prompt_hash,
-        **{name: getattr(trainer.args, name) for name in SAMPLING},
+        "score": rule_name(args.score),
+        "student": run.student.fingerprint,
+        "teachers": {name: teacher.fingerprint for name, teacher in run.asked.items()},
+        "reference": run.reference.fingerprint if run.reference else None,
+        "tokenizer": run.tokenizer,
+        "prompts": run.prompt_hash,
+        **{name: getattr(args, name) for name in SAMPLING},
     }
 
 
-def run_manifest(trainer: "TrustMOPDTrainer") -> dict[str, Any]:
-    members = {name: {"source": m.source, "fingerprint": m.fingerprint} for name, m in trainer.pool.members.items()}
-    reference = members.pop(REFERENCE, None)
-    unused = {name: {"source": teacher.source, "fingerprint": None} for name, teacher in trainer.teachers.items()}
+def run_manifest(
+    run: RunIdentity, args: TrustMOPDConfig, *, run_id: str, planned_steps: int, resumed: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """`planned_steps` is what epochs come to, where `max_steps` is -1; `resumed` lists what changed at each resume."""
     return {
-        "run": trainer.run_id,
+        "run": run_id,
         "directory": str(Path.cwd()),  # relative paths in `config` and in the recipe start here (`runs/places.py`)
-        **trainer.machine,
+        **run.machine,
         "models": {
             "student": {
-                "source": trainer.student_source,
-                "fingerprint": trainer.student_fingerprint,
-                "trainable_parameters": trainer.get_num_trainable_parameters(),
-                "adapter": _adapter_of(trainer.model),
+                **asdict(run.student),
+                "trainable_parameters": run.trainable_parameters,
+                "adapter": run.adapter,
             },
-            "reference": reference,
-            "teachers": {**unused, **members},
+            "reference": asdict(run.reference) if run.reference else None,
+            "teachers": {name: asdict(teacher) for name, teacher in run.teachers.items()},
         },
-        "tokenizer": fingerprint_tokenizer(trainer._tokenizer),
-        "vocab_size": trainer.vocab_size,
+        "tokenizer": run.tokenizer,
+        "vocab_size": run.vocab_size,
         "prompts": {
-            "source": f"{len(trainer.train_dataset)} prompts",
-            "fingerprint": trainer.prompt_hash,
-            "over_max_prompt_length": trainer.overlong_prompts,
+            "source": f"{run.num_prompts} prompts",
+            "fingerprint": run.prompt_hash,
+            "over_max_prompt_length": run.overlong_prompts,
         },
-        "planned_steps": trainer.state.max_steps,  # what epochs come to, where max_steps is -1
-        "config": trainer.args.to_dict(),
-        "resumed": trainer.resumed,
+        "planned_steps": planned_steps,
+        "config": args.to_dict(),
+        "resumed": list(resumed),
     }
-
-
-def _adapter_of(student: Any) -> dict[str, Any] | None:
-    """The configuration of the adapter that is trained, as JSON keeps it; None where the weights themselves are."""
-    if not isinstance(student, PeftModel):
-        return None
-    settings = adapter_settings(student.peft_config[student.active_adapter])
-    return {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}

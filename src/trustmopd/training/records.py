@@ -11,10 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from trustmopd.method import Objective
+from trustmopd.runs import RunDirectory
 from trustmopd.training.scoring import ScoredCandidates
 
 #: Rollouts recorded at a step, and candidates kept at a token.
@@ -48,6 +50,38 @@ class TokenTexts(dict[int, str]):
         return str(self._tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
 
 
+class TokenRecorder:
+    """The token records of a run: chooses a step's rollouts, notes their tokens micro-batch by micro-batch, writes them
+    down when the step is over."""
+
+    def __init__(self, run: RunDirectory, tokenizer: PreTrainedTokenizerBase, *, every: int, seed: int):
+        self.run = run
+        self.every = every
+        self.seed = seed
+        self._texts = TokenTexts(tokenizer)
+        self._chosen: set[int] = set()
+        self._tables: list[pa.Table] = []
+
+    def choose(self, rows: list[int], step: int) -> None:
+        """Which of this process's dataset rows are recorded; all processes choose together."""
+        due = self.every > 0 and step % self.every == 0
+        self._chosen = chosen_rows(gather_object(rows), self.seed, step) if due else set()
+
+    def note(self, scored: ScoredCandidates, result: Objective, batch: dict[str, Any], teachers: Sequence[str]) -> None:
+        self._tables += token_table(
+            scored, result, rows=batch["row"].tolist(), meta=batch["meta"], keep=self._chosen, teachers=teachers,
+            texts=self._texts,
+        )  # fmt: skip
+
+    def finish(self, step: int, *, writes: bool) -> None:
+        """`step` has been made; the process that `writes` has the tables of all."""
+        if not self._chosen:
+            return
+        tables, self._tables = gather_object(self._tables), []
+        if writes and tables:
+            write_records(self.run.records(step), tables, step)
+
+
 def chosen_rows(rows: Iterable[int], seed: int, step: int) -> set[int]:
     """A random sample of the step's dataset rows that does not depend on how they are spread over processes."""
     key = lambda row: hashlib.blake2b(f"{seed}/{step}/{row}".encode()).digest()  # noqa: E731
@@ -58,7 +92,6 @@ def token_table(
     scored: ScoredCandidates,
     result: Objective,
     *,
-    step: int,
     rows: Sequence[int],
     meta: Sequence[dict[str, Any]],
     keep: set[int],
@@ -86,7 +119,6 @@ def token_table(
     token_ids = of_tokens(at.sampled_ids).tolist()
     student_logp = of_tokens(at.student_logp)
     columns: dict[str, Any] = {
-        "step": of_rollouts([step] * len(chosen), pa.int32()),
         "rollout": of_rollouts([rows[b] for b in chosen], pa.int64()),
         "prompt_id": of_rollouts([each["id"] for each in metas], pa.string()),
         "domain": of_rollouts([each["domain"] for each in metas], pa.string()),
@@ -121,13 +153,14 @@ def token_table(
     return [pa.table(columns).replace_schema_metadata({TEXTS: json.dumps(spoken)})]
 
 
-def write_records(path: Path, tables: Sequence[pa.Table]) -> None:
+def write_records(path: Path, tables: Sequence[pa.Table], step: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     spoken: dict[str, dict[str, Any]] = {"texts": {}, "prompts": {}}
     for table in tables:
         for kind, entries in json.loads(table.schema.metadata[TEXTS]).items():
             spoken[kind] |= entries
     table = pa.concat_tables(tables).sort_by([("rollout", "ascending"), ("position", "ascending")])
+    table = table.add_column(0, "step", pa.array([step] * len(table), pa.int32()))
     partial = path.with_name(f".{path.name}.partial")
     # The columns too, since zlib keeps a checksum and the file's own list of them has none. What is in a list is called
     # `element` in Parquet.

@@ -4,11 +4,14 @@ import json
 import logging
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
 from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.teachers.preflight import check_files
@@ -44,6 +47,35 @@ _STORED = (
 )
 #: Other settings that are told when they change in mid-run.
 _TOLD = ("max_steps", "num_train_epochs", "max_grad_norm", "bf16", "fp16", "teacher_dtype")
+
+
+@dataclass(frozen=True)
+class Resume:
+    """A checkpoint that the run may go on from. `changed` are settings with their old and new value; `history` is the
+    manifest's list of resumes, this one last."""
+
+    checkpoint: Path
+    run_id: str
+    state: TrainerState
+    changed: dict[str, list[Any]]
+    history: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, checkpoint: Path, manifest: Mapping[str, Any]) -> "Resume":
+        """`manifest` is what the run would write now."""
+        check_checkpoint(checkpoint)
+        check_same_settings(checkpoint, manifest["config"])
+        check_same_ingredients(checkpoint, manifest)
+        stored, path = read_manifest(checkpoint), checkpoint / TRAINER_STATE_NAME
+        try:
+            state = TrainerState.load_from_json(str(path))
+        except ValueError as error:
+            raise ValueError(f"{path} was cut short ({error}). Resume from another.") from error
+        changed = changes(checkpoint, manifest["config"])
+        for name, (was, now) in changed.items():
+            logger.warning("%s was %r up to step %d and is %r from there on.", name, was, state.global_step, now)
+        history = [*stored.get("resumed", []), {"step": state.global_step, "changed": changed}]
+        return cls(checkpoint, stored["run"], state, changed, history)
 
 
 def check_checkpoint(checkpoint: Path) -> None:
@@ -125,11 +157,6 @@ def apply_changes(
             f"{min(lost)} has changed, but a {type(scheduler).__name__} goes on with its own values: the change would "
             "have no effect. Restore it, or start a new run with this checkpoint as the student."
         )
-
-
-def tell(changed: Mapping[str, list[Any]], step: int) -> None:
-    for name, (was, now) in changed.items():
-        logger.warning("%s was %r up to step %d and is %r from there on.", name, was, step, now)
 
 
 def _ingredients(manifest: Mapping[str, Any]) -> dict[str, Any]:

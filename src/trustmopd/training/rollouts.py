@@ -4,7 +4,7 @@ diagnosis."""
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,14 @@ from trustmopd.training.scoring import ScoredCandidates
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
+
+
+class JudgeRollouts(Protocol):
+    """`TrustMOPDTrainer.judge_rollouts`."""
+
+    def __call__(
+        self, rows: Sequence[int], *, seed: int, description: str
+    ) -> Iterator[tuple[dict[str, Any], ScoredCandidates, Objective]]: ...
 
 
 @torch.no_grad()
@@ -36,17 +44,10 @@ def judge_rollouts(
                 block = rows[start : start + args.global_batch_size]
                 batch = _roll_out(trainer, block)
                 for part in split_tensor_dict(batch, len(batch["row"]) // args.per_device_train_batch_size):
-                    student = accelerator.unwrap_model(trainer.model_wrapped)
-                    with trainer.compute_loss_context_manager():
-                        yield (
-                            part,
-                            *trainer._forward_redirection(
-                                trainer.model_wrapped, student, trainer._judge, student, part
-                            ),
-                        )
+                    yield part, *trainer.judge(part)
     finally:
         trainer.model.train(training)
-        trainer.release_answers()
+        trainer.judge_of_step.release()
         trainer._metrics["eval"].clear()
         trainer.clock.take()
 

@@ -2,32 +2,70 @@
 
 import json
 import logging
+import shutil
+import uuid
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trustmopd.files import write_json, write_text
-from trustmopd.runs import RunDirectory, step_of, whole_checkpoints
+from trustmopd.method import Calibration
+from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import all_checkpoints
 from trustmopd.runs.layout import SET_ASIDE
-from trustmopd.training.cost import record_training_cost
+from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.cost import Bill
+from trustmopd.training.identity import RunIdentity
 from trustmopd.training.manifest import run_manifest
-
-if TYPE_CHECKING:
-    from trustmopd.training.trainer import TrustMOPDTrainer
+from trustmopd.training.resuming import Resume
 
 logger = logging.getLogger(__name__)
 
 
-class RunFiles(TrainerCallback):
-    """Calibrates where that is still to be done, then writes. What a killed run wrote after its last checkpoint is
-    cut back on resume: those steps are made, and written, again."""
+class Trained(Protocol):
+    """What the files of a run ask of its trainer."""
 
-    def __init__(self, trainer: "TrustMOPDTrainer"):
+    calibration: Calibration | None
+    state: TrainerState
+
+    def ensure_calibration(self) -> None: ...
+
+    def unlogged(self) -> dict[str, float]: ...
+
+
+class RunFiles(TrainerCallback):
+    """The run directory, kept in step with training. What a killed run wrote after its last checkpoint is cut back on
+    resume: those steps are made, and written, again."""
+
+    def __init__(self, run: RunDirectory, identity: RunIdentity, args: TrustMOPDConfig, trainer: Trained, devices: int):
+        self.run = run
+        self.identity = identity
+        self.args = args
         self.trainer = trainer
-        self.metrics = RunDirectory(trainer.run_dir).metrics
+        self.bill = Bill(run, identity, devices)
+        self.run_id = uuid.uuid4().hex
+        self.resume: Resume | None = None
+
+    def resume_from(self, checkpoint: str | bool) -> Resume:
+        """Take up the run that wrote a checkpoint (True: the newest whole one), if it is this one."""
+        path = resumable_checkpoint(checkpoint, str(self.args.output_dir), self.run.path)
+        self.resume = Resume.of(path, self.manifest())
+        self.run_id = self.resume.run_id
+        return self.resume
+
+    def manifest(self) -> dict[str, Any]:
+        resumed = self.resume.history if self.resume is not None else []
+        planned = self.trainer.state.max_steps
+        return run_manifest(self.identity, self.args, run_id=self.run_id, planned_steps=planned, resumed=resumed)
+
+    def save_beside(self, folder: RunDirectory) -> None:
+        """Make a run directory or a checkpoint complete in itself; the manifest comes last and marks a checkpoint
+        whole."""
+        if self.trainer.calibration is not None:
+            self.trainer.calibration.save(folder.calibration)
+        write_json(folder.manifest, self.manifest())
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -36,12 +74,12 @@ class RunFiles(TrainerCallback):
         state.compute_steps(args, state.max_steps)  # a resumed state has the old intervals of logging and saving
         if not state.is_world_process_zero:
             return
-        set_aside(Path(args.output_dir), self.trainer.run_id, state.global_step)
-        save_beside(self.trainer.run_dir, self.trainer)
-        lines = self.metrics.read_text().splitlines() if self.metrics.is_file() else []
+        set_aside(Path(args.output_dir), self.run_id, state.global_step)
+        self.save_beside(self.run)
+        lines = self.run.metrics.read_text().splitlines() if self.run.metrics.is_file() else []
         kept = [line for line in lines if _step_of(line) <= state.global_step]
-        write_text(self.metrics, "".join(f"{line}\n" for line in kept))
-        for step, file in RunDirectory(self.trainer.run_dir).recorded().items():
+        write_text(self.run.metrics, "".join(f"{line}\n" for line in kept))
+        for step, file in self.run.recorded().items():
             if step > state.global_step:
                 file.unlink()
 
@@ -54,18 +92,22 @@ class RunFiles(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         if state.is_world_process_zero and logs:
-            with self.metrics.open("a", encoding="utf-8") as file:
+            with self.run.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            record_training_cost(self.trainer)
+            self._record_cost()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if state.is_world_process_zero:
-            record_training_cost(self.trainer)
+            self._record_cost()
+
+    def _record_cost(self) -> None:
+        elsewhere = self.args.calibration_path is not None
+        self.bill.trained(self.trainer.unlogged(), calibrated_elsewhere=elsewhere)
 
 
 def set_aside(output_dir: Path, run_id: str, step: int) -> None:
@@ -80,11 +122,11 @@ def set_aside(output_dir: Path, run_id: str, step: int) -> None:
         logger.warning("%s is not of this run: it was moved to %s.", path, home / f"{path.name}.{number}")
 
 
-def save_beside(folder: Path, trainer: "TrustMOPDTrainer") -> None:
-    """Make a run directory or a checkpoint complete in itself; the manifest comes last and marks a checkpoint whole."""
-    if trainer.calibration is not None:
-        trainer.calibration.save(RunDirectory(folder).calibration)
-    write_json(RunDirectory(folder).manifest, run_manifest(trainer))
+def keep_newest(output_dir: Path, run_id: str, limit: int | None, best: str | None) -> None:
+    """Delete this run's oldest checkpoints beyond `limit`, but not the best one."""
+    for old in whole_checkpoints(output_dir, run_id)[: -limit if limit else 0]:
+        if str(old) != best:
+            shutil.rmtree(old)
 
 
 def _step_of(line: str) -> float:

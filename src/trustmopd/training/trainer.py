@@ -2,44 +2,52 @@
 
 TRL generates, shuffles, splits, wraps, checkpoints and logs. What differs is here: before a rollout batch is split,
 every frozen policy reads it once (`_generate_and_score_completions`); in each micro-batch the student's candidates are
-scored and the method's objective taken (`_compute_loss`); and the loss is a mean over responses, not over tokens.
-`run.py` has the rest of a run's life: calibration, checkpoints, resuming.
+scored and the method's objective taken (`_compute_loss`, by `judging.py`); and the loss is a mean over responses, not
+over tokens. Then the life of a run: calibrated before it begins, whole at every checkpoint, resumed as what it was.
 """
 
-import uuid
-from collections.abc import Callable, Mapping
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from peft import PeftConfig
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
+from trl import DistillationTrainer
 
-from trustmopd.data import prompt_hash
-from trustmopd.heads import Head, trust_objective
-from trustmopd.method import SCORES, Calibration, Objective, objective, response_means
+from trustmopd.files import write_text
+from trustmopd.method import Calibration, Objective, response_means
 from trustmopd.runs import RunDirectory
-from trustmopd.teachers import Answers, Rollouts, Teacher, fingerprint
-from trustmopd.teachers.backbone import backbone_of, last_hidden_states
-from trustmopd.training.batch import response_mask, sequences, text, texts
+from trustmopd.teachers import Teacher
+from trustmopd.training.batch import response_mask, text, texts
+from trustmopd.training.calibrating import check_habits, measure_calibration
+from trustmopd.training.card import model_card
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
-from trustmopd.training.manifest import describe_machine
+from trustmopd.training.identity import identity_of
+from trustmopd.training.judging import Judge
+from trustmopd.training.manifest import dependencies
 from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
 from trustmopd.training.prompts import ROW, SURPLUS, fit_prompts, truncate, with_rows
-from trustmopd.training.records import TokenTexts, chosen_rows, token_table, write_records
-from trustmopd.training.rules import MicroBatch, allocation_rule
-from trustmopd.training.run import CalibratedRun
-from trustmopd.training.run_files import RunFiles
+from trustmopd.training.records import TokenRecorder
+from trustmopd.training.resuming import apply_changes, fresh_groups
+from trustmopd.training.rollouts import judge_rollouts
+from trustmopd.training.run_files import RunFiles, keep_newest
 from trustmopd.training.sampler import EpochSampler
-from trustmopd.training.scoring import ScoredCandidates, score_candidates
+from trustmopd.training.scoring import ScoredCandidates
 from trustmopd.training.setup import check_ingredients, load_pool
 
+logger = logging.getLogger(__name__)
 
-class TrustMOPDTrainer(CalibratedRun):
+
+class TrustMOPDTrainer(DistillationTrainer):
     """Distil several specialists of one base model into one student, trusting each where it has moved from the
     reference.
 
@@ -98,7 +106,7 @@ class TrustMOPDTrainer(CalibratedRun):
             tools=tools,
         )
         lengths = given.prompt_lengths
-        self.train_dataset, self.overlong_prompts = fit_prompts(
+        self.train_dataset, overlong = fit_prompts(
             self.train_dataset, lengths, args.max_prompt_length, args.prompt_truncation
         )
         if args.cache_implementation is not None:
@@ -117,27 +125,30 @@ class TrustMOPDTrainer(CalibratedRun):
                 "Call model.requires_grad_(True), or pass peft_config."
             )
         self.teachers = given.teachers
-        self.vocab_size = given.vocab_size
-        self.student_source = given.source
-        self.student_fingerprint = fingerprint(self.model)
         self.pool = load_pool(given, self.model, args, self.accelerator)
+        self.identity = identity_of(
+            self.model,
+            given.source,
+            self.pool,
+            given.teachers,
+            self._tokenizer,
+            self.train_dataset,
+            vocab_size=given.vocab_size,
+            overlong_prompts=overlong,
+            num_processes=self.accelerator.num_processes,
+        )
         self.run_dir = Path(args.run_dir or args.output_dir)
+        run = RunDirectory(self.run_dir)
+        self.files = RunFiles(run, self.identity, args, self, self.accelerator.num_processes)
         self.clock = PhaseClock(self.accelerator.device)
-        self.calibration: Calibration | None = None
-        self._score = args.score if callable(args.score) else SCORES[args.score]
-        self.prompt_hash = prompt_hash(self.train_dataset)
-        self.run_id = uuid.uuid4().hex
-        self.resumed: list[dict[str, Any]] = []
-        self.machine = describe_machine(self.accelerator.num_processes)
         self.totals = StepTotals()
-        self._recorded_rows: set[int] = set()
-        self._tables: list = []
-        self._texts = TokenTexts(self._tokenizer)
+        self.judge_of_step = Judge(args, self.pool, given.vocab_size, self.clock)
+        self.recorder = TokenRecorder(run, self._tokenizer, every=args.record_allocation_every, seed=args.seed)
+        self.calibration: Calibration | None = None
         self._empty: list[int] | None = None
-        self._answers: Answers | None = None
         if args.calibrates and args.calibration_path is not None:
             self.calibration = self._loaded(Path(args.calibration_path))
-        self.add_callback(RunFiles(self))
+        self.add_callback(self.files)
 
     # ---- Rollouts
 
@@ -186,63 +197,27 @@ class TrustMOPDTrainer(CalibratedRun):
         # The loss is a mean over responses: they, not tokens, are the items.
         count = (response_mask(batch) != 0).any(dim=1).sum()
         batch["num_items_in_batch"] = self.accelerator.gather(count).sum()
-        batch["asked"] = self._ask(batch)
-        step = self.state.global_step
-        every = self.args.record_allocation_every
-        record = self.model.training and every > 0 and step % every == 0
-        self._recorded_rows = (
-            chosen_rows(gather_object(batch["row"].tolist()), self.args.seed, step) if record else set()
-        )
+        batch["asked"] = self.judge_of_step.ask(batch)
+        if self.model.training:
+            self.recorder.choose(batch["row"].tolist(), self.state.global_step)
         return batch
-
-    def _ask(self, batch: dict[str, Any]) -> Tensor:
-        """Ask every frozen policy about the batch. Returns each row's number in the question, which goes with the row
-        through TRL's shuffle and split. One question at a time: the answers to the one before are released."""
-        rows = None
-        if "label" in batch:
-            labels = batch["label"].tolist()
-            rows = {name: [i for i, label in enumerate(labels) if label == k] for k, name in enumerate(self.teachers)}
-        self.release_answers()
-        rollouts = Rollouts(*sequences(batch), response_mask(batch), self.args.per_device_train_batch_size, rows)
-        self._answers = self.pool.ask(rollouts, timer=self.clock)
-        return torch.arange(len(batch["completion_ids"]))
-
-    def release_answers(self) -> None:
-        if self._answers is not None:
-            self._answers.release()
-        self._answers = None
 
     # ---- The objective
 
-    def _judge(self, student: Any, inputs: dict[str, Any]) -> tuple[ScoredCandidates, Objective]:
-        """Score the micro-batch's response tokens and take the method's objective on them."""
-        args = self.args
-        asked = inputs["asked"] if "asked" in inputs else self._ask(inputs)
-        assert self._answers is not None
-        with self.clock("student"):
-            sampled_ids = inputs["completion_ids"]
-            states = last_hidden_states(backbone_of(student), *sequences(inputs))
-            hidden = states[:, -sampled_ids.shape[1] - 1 : -1]  # the state before a token predicts it
-            scored = score_candidates(
-                hidden,
-                Head.of(student),
-                self._answers,
-                asked.tolist(),
-                sampled_ids,
-                response_mask(inputs),
-                num_candidates=args.num_candidates,
-                vocab_size=self.vocab_size,
-                temperature=args.distillation_temperature,
-                step=self.state.global_step + 1,
-            )
-            if args.is_papers_own:
-                return scored, trust_objective(scored.at, self.mu, args.gamma)
-            rows = inputs["row"] if "row" in inputs else torch.arange(len(sampled_ids))
-            rule = allocation_rule(
-                MicroBatch(args, self.pool.teachers, self.state.global_step, rows, inputs.get("label"))
-            )
-            score = self._score if args.scored else None
-            return scored, objective(scored.at, rule, score, self.mu, args.granularity)
+    def _judge(self, student: Any, batch: dict[str, Any]) -> tuple[ScoredCandidates, Objective]:
+        return self.judge_of_step.judge(student, batch, mu=self.mu, step=self.state.global_step)
+
+    def judge(self, batch: dict[str, Any]) -> tuple[ScoredCandidates, Objective]:
+        """What the student's candidates, the frozen policies and the rule say of a batch with TRL's keys."""
+        student = self.accelerator.unwrap_model(self.model_wrapped)
+        with self.compute_loss_context_manager():
+            return self._forward_redirection(self.model_wrapped, student, self._judge, student, batch)
+
+    def judge_rollouts(
+        self, rows: Sequence[int], *, seed: int, description: str
+    ) -> Iterator[tuple[dict[str, Any], ScoredCandidates, Objective]]:
+        """The student answers the prompts of `rows`, and every answer is judged."""
+        return judge_rollouts(self, rows, seed=seed, description=description)
 
     @property
     def mu(self) -> Tensor | None:
@@ -273,18 +248,9 @@ class TrustMOPDTrainer(CalibratedRun):
         for metric, values in allocation_metrics(scored, result, self.mu, self.pool.teachers, self.teachers).items():
             self.totals.add(metric, values)
         self.totals.add("candidates/degenerate_tokens", result.degenerate, count=0)
-        if self._recorded_rows and self.model.training and "row" in inputs:
+        if self.model.training:
             with self.clock("records"):
-                self._tables += token_table(
-                    scored,
-                    result,
-                    step=self.state.global_step + 1,
-                    rows=inputs["row"].tolist(),
-                    meta=inputs["meta"],
-                    keep=self._recorded_rows,
-                    teachers=self.pool.teachers,
-                    texts=self._texts,
-                )
+                self.recorder.note(scored, result, inputs, self.pool.teachers)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         with self.clock("backward"):  # what the other phases do not claim
@@ -295,15 +261,147 @@ class TrustMOPDTrainer(CalibratedRun):
 
     def _finish_step(self) -> None:
         """After the last micro-batch of a step: the token records if this step keeps them, and one line of metrics."""
-        self.release_answers()
-        if self._recorded_rows:
-            with self.clock("records"):
-                tables, self._tables = gather_object(self._tables), []
-                if self.accelerator.is_main_process and tables:
-                    write_records(RunDirectory(self.run_dir).records(self.state.global_step + 1), tables)
+        self.judge_of_step.release()
+        with self.clock("records"):
+            self.recorder.finish(self.state.global_step + 1, writes=self.accelerator.is_main_process)
         metrics = self.totals.reduce(self.accelerator)
         seconds = {"records": 0.0} if self.args.record_allocation_every else {}
         metrics |= {f"seconds/{phase}": value for phase, value in (seconds | self.clock.take()).items()}
         metrics["memory/peak_gib"] = peak_memory_gib(self.accelerator.device)
         for metric, value in metrics.items():
             self._metrics["train"][metric].append(value)
+
+    # ---- Calibration
+
+    def calibrate(self) -> Calibration | None:
+        """Measure mu on rollouts of the initial student (Algorithm 1), keep it for training and save it in the run
+        directory. Random state and model are left as they were. None where the rule uses no calibrated scores."""
+        if not self.args.calibrates:
+            return None
+        if self.state.global_step > 0:
+            raise RuntimeError(
+                f"calibrate() was called after {self.state.global_step} training steps, but mu is a property of the "
+                "initial student. Call it before train(); a resumed run uses the calibration it began with."
+            )
+        began = time.perf_counter()
+        measured = measure_calibration(
+            self.judge_rollouts,
+            self.accelerator,
+            self.args,
+            teachers=self.pool.teachers,
+            num_prompts=len(self.train_dataset),
+            depends_on=dependencies(self.identity, self.args),
+        )
+        check_habits(measured, self.args.min_relative_mu)
+        self.calibration = measured
+        if self.accelerator.is_main_process:
+            measured.save(self.files.run.calibration)
+            self.files.bill.calibrated(time.perf_counter() - began)
+        return measured
+
+    def ensure_calibration(self) -> None:
+        """Use what `calibrate` left in the run directory if it fits, measure otherwise."""
+        if not self.args.calibrates or self.calibration is not None:
+            return
+        saved, found = self.files.run.calibration, None
+        if self.accelerator.is_main_process and saved.is_file():
+            try:
+                found = self._loaded(saved)
+            except ValueError as error:
+                logger.warning("%s is not used, and will be replaced: %s", saved, error)
+        # The first process decides: others may not see its disk, and would wait in calibration for ever.
+        (self.calibration,) = broadcast_object_list([found])
+        if self.calibration is None:
+            self.calibrate()
+
+    def _loaded(self, path: Path) -> Calibration:
+        calibration = Calibration.load(path)
+        calibration.check(dependencies(self.identity, self.args))
+        check_habits(calibration, self.args.min_relative_mu)
+        return calibration
+
+    # ---- The life of a run
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        if not resume_from_checkpoint:
+            return super().train(None, *args, **kwargs)
+        resume = self.files.resume_from(resume_from_checkpoint)
+        if self.args.calibrates:
+            self.calibration = self._loaded(RunDirectory(resume.checkpoint).calibration)
+        if resume.state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many
+            logger.info("%s has all of its %d steps: nothing left to train.", resume.checkpoint, self.args.max_steps)
+            self.load_student(resume.checkpoint)
+            self.state = resume.state
+            return TrainOutput(resume.state.global_step, float("nan"), {})
+        return super().train(str(resume.checkpoint), *args, **kwargs)
+
+    def load_student(self, checkpoint: Path) -> None:
+        """The student's weights as a checkpoint has them; the frozen policies stay."""
+        self._load_from_checkpoint(str(checkpoint))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        fresh = fresh_groups(self.optimizer)
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self.files.resume is not None and self.files.resume.changed:
+            apply_changes(self.files.resume.changed, fresh, self.optimizer, self.lr_scheduler)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        self.ensure_calibration()
+        try:
+            return super().evaluate(*args, **kwargs)
+        finally:
+            self.clock.take()  # the next step's seconds are its own
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """TRL's, with the metrics of allocation beside the loss: `eval_weight/<teacher>`, …"""
+        output = super().evaluation_loop(*args, **kwargs)
+        for metric, value in self.totals.reduce(self.accelerator).items():
+            self._metrics["eval"][metric].append(value)
+        return output
+
+    def unlogged(self) -> dict[str, float]:
+        """Means of the steps since the last line of metrics, the number of steps made, and the peak of memory."""
+        waiting = self._metrics["train"].items()
+        means = {name: sum(v) / len(v) for name, v in waiting if v and name.startswith(("seconds/", "memory/"))}
+        return {**means, "step": self.state.global_step, "peak_gib": peak_memory_gib(self.accelerator.device)}
+
+    def create_model_card(
+        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
+    ) -> None:
+        if self.is_world_process_zero():
+            card = model_card(
+                self.identity,
+                self.args,
+                self.calibration.mu if self.calibration else {},
+                planned_steps=self.state.max_steps,
+                name=model_name,
+                dataset=dataset_name,
+                tags=[*([tags] if isinstance(tags, str) else tags or []), *self._tag_names],
+                paper=self._paper["title"],
+            )
+            write_text(Path(self.args.output_dir) / "README.md", card)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """A tied output layer is saved once, under its other name: it is not missing."""
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        missing = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(
+            SimpleNamespace(missing_keys=missing, unexpected_keys=load_result.unexpected_keys)
+        )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Whole once its manifest is there: an old one of the same name loses its manifest first, and older checkpoints
+        are deleted only after the new one is whole."""
+        output_dir = Path(self._get_output_dir(trial=trial))
+        checkpoint = RunDirectory(output_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        if self.accelerator.is_main_process:
+            checkpoint.manifest.unlink(missing_ok=True)
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()  # every process has written its random state
+        if self.accelerator.is_main_process:
+            self.files.save_beside(checkpoint)
+            keep_newest(output_dir, self.files.run_id, limit, self.state.best_model_checkpoint)

@@ -1,0 +1,102 @@
+"""What a run is made of: which weights, prompts and machine. Settled when the trainer is built, and never changed."""
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import PeftModel
+from transformers import PreTrainedTokenizerBase
+
+from trustmopd import __version__
+from trustmopd.data import prompt_hash
+from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, fingerprint, fingerprint_tokenizer
+from trustmopd.teachers.distinct import adapter_settings
+
+_PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where weights came from, and what they are; no fingerprint where the rule does not load them."""
+
+    source: str
+    fingerprint: str | None
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """`adapter` is the configuration of the adapter that is trained, None where the weights themselves are."""
+
+    student: Source
+    trainable_parameters: int
+    adapter: dict[str, Any] | None
+    reference: Source | None
+    teachers: dict[str, Source]
+    tokenizer: str
+    vocab_size: int
+    num_prompts: int
+    prompt_hash: str
+    overlong_prompts: int
+    machine: dict[str, Any]
+
+    @property
+    def asked(self) -> dict[str, Source]:
+        """The teachers that the rule asks."""
+        return {name: teacher for name, teacher in self.teachers.items() if teacher.fingerprint is not None}
+
+
+def identity_of(
+    student: Any,
+    source: str,
+    pool: TeacherPool,
+    teachers: Mapping[str, Teacher],
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Dataset,
+    *,
+    vocab_size: int,
+    overlong_prompts: int,
+    num_processes: int,
+) -> RunIdentity:
+    """`prompts` are those that are trained on, `overlong_prompts` how many were cut or dropped for their length."""
+    loaded = {name: Source(member.source, member.fingerprint) for name, member in pool.members.items()}
+    return RunIdentity(
+        student=Source(source, fingerprint(student)),
+        trainable_parameters=sum(p.numel() for p in student.parameters() if p.requires_grad),
+        adapter=_adapter_of(student),
+        reference=loaded.get(REFERENCE),
+        teachers={name: loaded.get(name) or Source(teacher.source, None) for name, teacher in teachers.items()},
+        tokenizer=fingerprint_tokenizer(tokenizer),
+        vocab_size=vocab_size,
+        num_prompts=len(prompts),
+        prompt_hash=prompt_hash(prompts),
+        overlong_prompts=overlong_prompts,
+        machine=describe_machine(num_processes),
+    )
+
+
+def _adapter_of(student: Any) -> dict[str, Any] | None:
+    """As JSON keeps it."""
+    if not isinstance(student, PeftModel):
+        return None
+    settings = adapter_settings(student.peft_config[student.active_adapter])
+    return {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
+
+
+def describe_machine(num_processes: int) -> dict[str, Any]:
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    versions = {package: version(package) for package in _PACKAGES}
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"trustmopd": __version__, "python": platform.python_version(), **versions},
+        "hardware": {
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+            "gpus": gpus,
+            "processes": num_processes,
+        },
+    }

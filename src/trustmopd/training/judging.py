@@ -1,0 +1,75 @@
+"""The student's candidates, what every frozen policy says about them, and the method's objective on that."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trustmopd.heads import Head, trust_objective
+from trustmopd.method import SCORES, Objective, objective
+from trustmopd.teachers import Answers, Rollouts, TeacherPool
+from trustmopd.teachers.backbone import backbone_of, last_hidden_states
+from trustmopd.training.batch import response_mask, sequences
+from trustmopd.training.clock import PhaseClock
+from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.rules import MicroBatch, allocation_rule
+from trustmopd.training.scoring import ScoredCandidates, score_candidates
+
+
+class Judge:
+    """Asks the pool about a batch of rollouts once, then judges its micro-batches one by one."""
+
+    def __init__(self, args: TrustMOPDConfig, pool: TeacherPool, vocab_size: int, clock: PhaseClock):
+        self.args = args
+        self.pool = pool
+        self.vocab_size = vocab_size
+        self.clock = clock
+        self._answers: Answers | None = None
+
+    def ask(self, batch: dict[str, Any]) -> Tensor:
+        """Every frozen policy reads the batch. Returns each row's number in the question, which goes with the row
+        through TRL's shuffle and split. One question at a time: the answers to the one before are released."""
+        rows = None
+        if "label" in batch:
+            labels = batch["label"].tolist()
+            names = enumerate(self.pool.teachers)
+            rows = {name: [i for i, label in enumerate(labels) if label == k] for k, name in names}
+        self.release()
+        rollouts = Rollouts(*sequences(batch), response_mask(batch), self.args.per_device_train_batch_size, rows)
+        self._answers = self.pool.ask(rollouts, timer=self.clock)
+        return torch.arange(len(batch["completion_ids"]))
+
+    def release(self) -> None:
+        if self._answers is not None:
+            self._answers.release()
+        self._answers = None
+
+    def judge(
+        self, student: Any, batch: dict[str, Any], *, mu: Tensor | None, step: int
+    ) -> tuple[ScoredCandidates, Objective]:
+        """Score a micro-batch's response tokens and take the method's objective on them. `step` counts the steps made
+        so far. A batch that nobody was asked about is asked about now."""
+        args = self.args
+        asked = batch["asked"] if "asked" in batch else self.ask(batch)
+        assert self._answers is not None
+        with self.clock("student"):
+            sampled_ids = batch["completion_ids"]
+            states = last_hidden_states(backbone_of(student), *sequences(batch))
+            scored = score_candidates(
+                states[:, -sampled_ids.shape[1] - 1 : -1],  # the state before a token predicts it
+                Head.of(student),
+                self._answers,
+                asked.tolist(),
+                sampled_ids,
+                response_mask(batch),
+                num_candidates=args.num_candidates,
+                vocab_size=self.vocab_size,
+                temperature=args.distillation_temperature,
+                step=step + 1,
+            )
+            if args.is_papers_own:
+                return scored, trust_objective(scored.at, mu, args.gamma)
+            rows = batch["row"] if "row" in batch else torch.arange(len(sampled_ids))
+            rule = allocation_rule(MicroBatch(args, self.pool.teachers, step, rows, batch.get("label")))
+            score = None if not args.scored else args.score if callable(args.score) else SCORES[args.score]
+            return scored, objective(scored.at, rule, score, mu, args.granularity)
