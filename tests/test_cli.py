@@ -108,6 +108,18 @@ def test_train_leaves_a_run_directory_and_a_student_that_loads(recipe: Path, tmp
     assert max(steps) == 4  # finished: not one step more
 
 
+def test_a_prompt_file_of_conversations_and_plain_texts_trains(recipe: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (recipe.parent / "prompts.jsonl").read_text().splitlines()]
+    for row in rows[1::2]:
+        row["prompt"] = row["prompt"][0]["content"]
+    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    change = [f"prompts.path={tmp_path / 'mixed.jsonl'}", f"output={tmp_path / 'run'}", "training.max_steps=2"]
+    for options in (["--dry-run"], []):
+        with pytest.warns(UserWarning, match="32 of 64"):
+            run("train", recipe, *change, *options)
+    assert (tmp_path / "run" / "checkpoints" / "checkpoint-2" / "manifest.json").is_file()
+
+
 def test_calibrate_prints_mu_and_train_uses_it(recipe: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     said = run("calibrate", recipe, f"output={output}")

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import DistillationTrainer
 
-from trustmopd.data import prompt_hash
+from trustmopd.data import of_one_kind, prompt_hash
 from trustmopd.heads import Head, trust_objective
 from trustmopd.method import SCORES, Calibration, Objective, objective, response_means
 from trustmopd.teachers import Teacher, fingerprint
@@ -80,6 +80,7 @@ class TrustMOPDTrainer(CalibratedRun):
         tools: list[Callable] | None = None,
     ):
         args = args or TrustMOPDConfig(output_dir="TrustMOPD")
+        train_dataset, eval_dataset = of_one_kind(train_dataset), of_one_kind(eval_dataset)
         given = check_ingredients(model, teachers, reference, args, train_dataset, processing_class, eval_dataset)
         assert train_dataset is not None
         super().__init__(
