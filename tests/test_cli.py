@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tiny
 import yaml
+from tokenizers import normalizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -80,6 +81,15 @@ def test_dry_run_fails_where_the_run_would(recipe: Path, tmp_path: Path) -> None
     tiny.save(tiny.model(5), tmp_path / "other", tiny.tokenizer(template="{{ messages }}"))
     said = run("train", recipe, f"teachers.code={tmp_path / 'other'}", "--dry-run", code=1)
     assert "teacher 'code'" in said and "another chat template" in said and "allow_template_mismatch" in said
+
+
+def test_a_teacher_that_splits_text_otherwise_is_shown_where_it_does(recipe: Path, tmp_path: Path) -> None:
+    other = tiny.tokenizer()
+    other.backend_tokenizer.normalizer = normalizers.Replace("item", "xyz")
+    tiny.save(tiny.specialist(tiny.model(0), 5), tmp_path / "other", other)
+    said = run("train", recipe, f"teachers.code={tmp_path / 'other'}", "--dry-run", code=1)
+    assert "teacher 'code'" in said and "- '" in said
+    assert str(["x", "y", "z"])[:-1] in said and str(["i", "t", "e", "m"]) in said
 
 
 def test_train_leaves_a_run_directory_and_a_student_that_loads(recipe: Path, tmp_path: Path) -> None:
@@ -156,6 +166,9 @@ def test_merge_writes_a_checkpoint_that_loads(recipe: Path, tmp_path: Path) -> N
         ("prompts.path=nowhere.jsonl", ["prompts: nowhere.jsonl does not exist", "Give a file, a folder, or"]),
         ("student=nowhere", ["the student", "nowhere", "Check the path or Hub id"]),
         ("peft={rank: 4}", ["peft", "LoraConfig"]),
+        ("calibration_path=old.json", ["calibration_path", "`calibration`"]),
+        ("training.calibration_path=old.json", ["training.calibration_path", "`calibration`"]),
+        ("training.calibration=old.json", ["training.calibration", "`calibration`"]),
     ],
 )
 def test_a_slip_is_one_message_and_leaves_nothing_behind(

@@ -188,8 +188,8 @@ def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mism
     if our_ids != their_ids:
         raise ValueError(
             f"{other.role} ({other.source}) splits text differently from the student ({student.source}): "
-            f"{their_ids[:8]}… against {our_ids[:8]}… on the same probe. It was trained on other token sequences. Use "
-            "specialists of the same base model."
+            f"{_first_split(ours, our_ids, their_ids)}. It was trained on other token sequences. Use specialists of "
+            "the same base model."
         )
     our_template, their_template = (getattr(tok, "chat_template", None) for tok in (ours, theirs))
     if our_template != their_template:
@@ -261,11 +261,23 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0][:200]
 
 
+def _first_split(tokenizer: PreTrainedTokenizerBase, ours: list[int], theirs: list[int], around: int = 4) -> str:
+    """The text before the first difference, and the tokens of both there; the vocabulary is the same."""
+    place = _agreeing(theirs, ours)
+    before = tokenizer.decode(ours[max(0, place - 8) : place])
+    tokens = [tokenizer.convert_ids_to_tokens(ids[place : place + around]) for ids in (theirs, ours)]
+    return f"after {before!r} come {tokens[0]} there and {tokens[1]} here (token {place} of a probe)"
+
+
+def _agreeing(one: Sequence, other: Sequence) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
 def _difference(theirs: str | None, ours: str | None, around: int = 30) -> str:
     """Both templates where they part: most begin alike."""
     if not isinstance(theirs, str) or not isinstance(ours, str):
         return " against ".join("none" if template is None else "one" for template in (theirs, ours))
-    place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(theirs, ours, strict=False)))
+    place = _agreeing(theirs, ours)
     start = max(0, place - around)
     parts = [f"{'…' if start else ''}{text[start : place + around]}" for text in (theirs, ours)]
     return f"{parts[0]!r} against {parts[1]!r} at character {place}"

@@ -1,9 +1,11 @@
 """`TrustMOPDConfig`: TRL's `DistillationConfig` with the paper's defaults and the method's own fields."""
 
 import copy
+import difflib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from functools import wraps
 from typing import Any
 
 import torch
@@ -180,6 +182,32 @@ class TrustMOPDConfig(DistillationConfig):
 
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "allocation": rule_name(self.allocation), "score": rule_name(self.score)}
+
+
+def unknown_field(names: Iterable[str]) -> str | None:
+    """What to say of the first name that is no field, if there is one."""
+    known = [each.name for each in fields(TrustMOPDConfig) if each.init]
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            remedy = f"Did you mean `{close[0]}`?" if close else "docs/configuration.md lists them."
+            return f"{name} is no field of TrustMOPDConfig. {remedy}"
+    return None
+
+
+def _checking_names(init: Callable) -> Callable:
+    """Python's own error about an unexpected argument names none that would do."""
+
+    @wraps(init)
+    def checked(self: TrustMOPDConfig, *args: Any, **given: Any) -> None:
+        if problem := unknown_field(given):
+            raise TypeError(problem)
+        init(self, *args, **given)
+
+    return checked
+
+
+TrustMOPDConfig.__init__ = _checking_names(TrustMOPDConfig.__init__)  # type: ignore[method-assign]
 
 
 def rule_name(rule: str | Callable) -> str:
