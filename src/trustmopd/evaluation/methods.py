@@ -27,12 +27,8 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
     found = [Method(INITIAL, TeacherSource(model=recipe.student), INITIAL)]
     for name, teacher in recipe.teachers.items():
         found.append(Method(TEACHER + name, teacher, TEACHER + name, base=None if teacher.model else base))
+    found.append(Method(AVERAGE, TeacherSource(model=str(recipe.output / "merged")), AVERAGE))
     notes = []
-    average = recipe.output / "merged"
-    if any(teacher.adapter for teacher in recipe.teachers.values()):
-        notes.append(f"{AVERAGE}: left out, because a teacher is an adapter. Merge it into its base to have it.")
-    else:
-        found.append(Method(AVERAGE, TeacherSource(model=str(average)), AVERAGE))
     for seed in recipe.seeds:
         checkpoint = _last_checkpoint(recipe.run_directory(seed))
         if checkpoint is None:
@@ -54,8 +50,7 @@ def make_average(recipe: Recipe) -> None:
 
     folder = recipe.output / "merged"
     if not folder.exists():
-        sources = [f"{t.model}@{t.revision}" if t.revision else str(t.model) for t in recipe.teachers.values()]
-        merge_checkpoints(sources, folder)
+        merge_checkpoints(list(recipe.teachers.values()), folder, base=recipe.reference or recipe.student)
 
 
 def _last_checkpoint(run: Path) -> Path | None:
