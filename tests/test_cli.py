@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tiny
 import yaml
+from tokenizers import normalizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -82,6 +83,15 @@ def test_dry_run_fails_where_the_run_would(recipe: Path, tmp_path: Path) -> None
     assert "teacher 'code'" in said and "another chat template" in said and "allow_template_mismatch" in said
 
 
+def test_a_teacher_that_splits_text_otherwise_is_shown_where_it_does(recipe: Path, tmp_path: Path) -> None:
+    other = tiny.tokenizer()
+    other.backend_tokenizer.normalizer = normalizers.Replace("item", "xyz")
+    tiny.save(tiny.specialist(tiny.model(0), 5), tmp_path / "other", other)
+    said = run("train", recipe, f"teachers.code={tmp_path / 'other'}", "--dry-run", code=1)
+    assert "teacher 'code'" in said and "- '" in said
+    assert str(["x", "y", "z"])[:-1] in said and str(["i", "t", "e", "m"]) in said
+
+
 def test_train_leaves_a_run_directory_and_a_student_that_loads(recipe: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     said = run("train", recipe, f"output={output}", "seeds=[0, 1]")
@@ -106,6 +116,18 @@ def test_train_leaves_a_run_directory_and_a_student_that_loads(recipe: Path, tmp
     run("train", recipe, f"output={output}", "seeds=[0, 1]", "--resume")
     steps = [json.loads(line)["step"] for line in (output / "seed-0" / "metrics.jsonl").read_text().splitlines()]
     assert max(steps) == 4  # finished: not one step more
+
+
+def test_a_prompt_file_of_conversations_and_plain_texts_trains(recipe: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (recipe.parent / "prompts.jsonl").read_text().splitlines()]
+    for row in rows[1::2]:
+        row["prompt"] = row["prompt"][0]["content"]
+    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    change = [f"prompts.path={tmp_path / 'mixed.jsonl'}", f"output={tmp_path / 'run'}", "training.max_steps=2"]
+    for options in (["--dry-run"], []):
+        with pytest.warns(UserWarning, match="32 of 64"):
+            run("train", recipe, *change, *options)
+    assert (tmp_path / "run" / "checkpoints" / "checkpoint-2" / "manifest.json").is_file()
 
 
 def test_calibrate_prints_mu_and_train_uses_it(recipe: Path, tmp_path: Path) -> None:
@@ -144,6 +166,9 @@ def test_merge_writes_a_checkpoint_that_loads(recipe: Path, tmp_path: Path) -> N
         ("prompts.path=nowhere.jsonl", ["prompts: nowhere.jsonl does not exist", "Give a file, a folder, or"]),
         ("student=nowhere", ["the student", "nowhere", "Check the path or Hub id"]),
         ("peft={rank: 4}", ["peft", "LoraConfig"]),
+        ("calibration_path=old.json", ["calibration_path", "`calibration`"]),
+        ("training.calibration_path=old.json", ["training.calibration_path", "`calibration`"]),
+        ("training.calibration=old.json", ["training.calibration", "`calibration`"]),
     ],
 )
 def test_a_slip_is_one_message_and_leaves_nothing_behind(

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from trustmopd import merge
+from trustmopd import checkpoint_files, merge
 from trustmopd.merge import merge_checkpoints
 
 
@@ -149,7 +149,7 @@ def test_a_hub_id_with_a_revision_is_fetched_without_what_is_not_needed(speciali
         assert "config.json" in allow_patterns and not any("bin" in pattern for pattern in allow_patterns)
         return str(specialists[0])
 
-    monkeypatch.setattr(merge, "snapshot_download", download)
+    monkeypatch.setattr(checkpoint_files, "snapshot_download", download)
     merge_checkpoints(["lab/base@v2", "lab/base", specialists[1]], tmp_path / "soup")
     assert asked == [("lab/base", "v2"), ("lab/base", None)]
 
@@ -231,7 +231,7 @@ BROKEN = {
     "no directory": (lambda folder: folder.rename(folder.with_name("moved")), "code.*not a directory.*save_pretrained"),
     "no config": (remove("config.json"), "code has no config.json"),
     "only .bin": (only_bin, r"code has neither model.safetensors nor.*\.bin.*save_pretrained"),
-    "adapter": (adapter, "code has neither.*adapter.*merge_and_unload"),
+    "no LoRA adapter": (adapter, "adapter .*code .*type None"),
     "cut short": (cut_short, r"code.model.safetensors \(\d+ bytes\) is not a whole.*download it again"),
     "lost shard": (lost_shard, "code lacks model-00001-of-00001.safetensors"),
     "torn index": (torn_index, "code.model.safetensors.index.json is not a whole index"),

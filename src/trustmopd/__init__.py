@@ -21,6 +21,10 @@ _HOME = {
 __all__ = list(_HOME)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use: `trustmopd --help` and reading a recipe need no torch."""
     if name not in _HOME:

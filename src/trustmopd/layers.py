@@ -9,6 +9,13 @@ from typing import Any
 import yaml
 
 Fields = dict[str, Any]
+#: What a YAML file can be: the fields that it alone has, and the verb that takes it.
+KINDS = {
+    "a recipe": ({"student", "teachers", "prompts"}, "trustmopd train"),
+    "the config of a prompt set": ({"pools", "categories", "comparison"}, "trustmopd data build"),
+}
+_DROPPABLE = ("teachers", "categories", "comparison")
+_DATA = (".jsonl", ".csv", ".tsv", ".parquet", ".arrow", ".gz")
 
 
 class RecipeError(ValueError):
@@ -25,6 +32,40 @@ def combine(files: Sequence[Fields], overrides: Sequence[Fields]) -> Fields:
     What starts afresh is settled by all of them together: `allocation.teacher=code allocation.rule=single`."""
     fields = reduce(lambda base, child: _merge(_start_afresh(base, child), child), files)
     return reduce(_merge, overrides, _start_afresh(fields, reduce(_merge, overrides, {})))
+
+
+def check_kind(path: str | Path, fields: Fields, wanted: str) -> None:
+    """Refuse a file of the other kind as that: field by field, everything in it would be misspelt."""
+    for kind, (own, verb) in KINDS.items():
+        if (found := sorted(own & fields.keys())) and not KINDS[wanted][0] & fields.keys():
+            raise RecipeError(
+                f"{path} is {kind} (it has {', '.join(found)}), and not {wanted}. It is for `{verb} {path}`."
+            )
+
+
+def without_dropped(fields: Fields, section: str, layers: Sequence[Fields], path: str | Path) -> Fields:
+    """The fields without the members of a section that are null: so is dropped what another file or layer gave."""
+    given = fields.get(section)
+    if not isinstance(given, dict):
+        return fields  # missing, or a slip that is told when the section is checked
+    check_droppable(given, section, layers, path)
+    kept = {name: value for name, value in given.items() if value is not None}
+    if given and not kept:
+        raise RecipeError(f"{path}: {section}: all of them are null, so none is left. Keep at least one.")
+    return fields | {section: kept}
+
+
+def check_droppable(given: Fields, section: str, layers: Sequence[Fields], path: str | Path) -> list[str]:
+    """The names that the layers gave a value; a null under any other name drops nothing, so it is a slip."""
+    there = [layer[section] for layer in layers if isinstance(layer.get(section), dict)]
+    known = list(dict.fromkeys(name for each in there for name, value in each.items() if value))
+    for name, value in given.items():
+        if value is None and name not in known:
+            raise RecipeError(
+                f"{path}: {section}.{name} = null: there is none of this name to leave out. Choose from "
+                f"{', '.join(map(str, known)) or 'none'}."
+            )
+    return known
 
 
 class _Loader(yaml.SafeLoader):
@@ -63,10 +104,16 @@ def _read(path: Path, children: tuple[Path, ...] = ()) -> list[Fields]:
     chain = " extends ".join(map(str, (*children, path)))
     if path.resolve() in [child.resolve() for child in children]:
         raise RecipeError(f"{chain}: this is a circle. Remove one `extends`.")
+    if path.suffix in _DATA:
+        raise RecipeError(
+            f"{chain}: {path} is a data file. Give a YAML file that names it: a recipe as prompts: {{path: {path}}}, "
+            f"the config of a prompt set as a pool's path. `trustmopd data show {path}` shows what is in it."
+        )
     try:
         fields = _parse(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        told: dict[type, str] = {FileNotFoundError: "does not exist", IsADirectoryError: "is a folder"}
+        reason = told.get(type(error), f"cannot be read ({error})")
         raise RecipeError(f"{chain}: {path} {reason}. Give a YAML file; `extends` starts from its own file.") from None
     if not isinstance(fields, dict):
         found = "is empty" if fields is None else f"holds {fields!r:.80}"
@@ -84,6 +131,8 @@ def _parse_override(override: str) -> Fields:
     keys = dotted.strip().split(".")
     if not equals or not all(keys) or keys[0] == "extends":
         raise RecipeError(f"override {override!r}: not a field and its value. Write it as training.max_steps=10.")
+    if not text.strip() and len(keys) == 2 and keys[0] in _DROPPABLE:  # teachers.math=$MATH, and MATH is not set
+        raise RecipeError(f"override {override!r}: no value follows the =. Write null there to drop {keys[1]}.")
     value = _parse(text, f"override {override!r}")
     return reduce(lambda inner, key: {key: inner}, reversed(keys), value)
 

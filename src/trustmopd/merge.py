@@ -1,68 +1,52 @@
-"""One checkpoint from K by averaging their parameters: the paper's "parameter-averaged teacher".
+"""Checkpoints with full weights from others: the mean of several, the paper's "parameter-averaged teacher", and a LoRA
+adapter merged into its base.
 
-Works on the files, tensor by tensor, without building a model: memory holds one output shard and one tensor, however
-many checkpoints there are and however large.
+Works on the files, tensor by tensor: memory holds one output shard and one tensor, however many checkpoints there are
+and however large; of adapters, all their small matrices.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
-from huggingface_hub import snapshot_download, split_state_dict_into_shards_factory
-from safetensors import SafetensorError, safe_open
+from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from trustmopd.files import check_free
+from trustmopd.checkpoint_files import FLOATS, INDEX, Checkpoint, Located, locate, open_checkpoint
+from trustmopd.files import check_free, whole_folder
 
 MAX_SHARD_BYTES = 5 * 10**9
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-# What makes the weights a model again. Not all of the folder: a model card or a trainer's state would describe one
-# checkpoint and not the average.
-_COMPANIONS = (
-    *("config.json", "generation_config.json", "*.py"),
-    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model", "*.tiktoken"),
-    *("chat_template*", "additional_chat_templates/*.jinja", "processor_config.json", "preprocessor_config.json"),
-)
-_FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-_BYTES = _FLOATS | {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1}
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """One tensor as the file's header tells it."""
-
-    file: Path
-    shape: tuple[int, ...]
-    dtype: str
+class Specialist(Protocol):
+    """A `Teacher`, or what a recipe says of one: a model, an adapter, or an adapter on a model of its own."""
 
     @property
-    def bytes(self) -> int:
-        return torch.Size(self.shape).numel() * _BYTES[self.dtype]
+    def model(self) -> Any: ...
+    @property
+    def adapter(self) -> str | Path | None: ...
+    @property
+    def revision(self) -> str | None: ...
 
 
-@dataclass(frozen=True)
-class _Checkpoint:
-    source: str
-    folder: Path
-    tensors: dict[str, _Stored]
-
-    def read(self, name: str) -> Tensor:
-        # Opened anew for each tensor: a file left open maps every page it has read, and the K checkpoints would add up.
-        with safe_open(self.tensors[name].file, framework="pt") as file:
-            return file.get_tensor(name)
-
-
-def merge_checkpoints(checkpoints: Sequence[str | Path], output: str | Path, *, overwrite: bool = False) -> Path:
-    """Write the arithmetic mean of `checkpoints` (directories, Hub ids, or `id@revision`) to the directory `output`.
+def merge_checkpoints(
+    checkpoints: Sequence[str | Path | Specialist],
+    output: str | Path,
+    *,
+    base: str | Path | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write the arithmetic mean of `checkpoints` (directories, Hub ids, `id@revision`, or `Teacher`s) to the directory
+    `output`. An adapter is first merged into its own model, or else `base`, or else what it says it was trained on.
 
     Sums are in float32 (float64 for float64). Dtype, configuration, tokenizer and chat template are the first
-    checkpoint's. The result appears under its name when it is whole; an error leaves nothing behind.
+    checkpoint's; an adapter's tokenizer comes before that of its base. The result appears under its name when it is
+    whole; an error leaves nothing behind.
     """
     if isinstance(checkpoints, str | Path) or not checkpoints:
         raise ValueError(
@@ -70,107 +54,79 @@ def merge_checkpoints(checkpoints: Sequence[str | Path], output: str | Path, *, 
         )
     output = Path(output).expanduser().resolve()
     check_free(output, overwrite=overwrite)
-    folders = [_folder(source) for source in checkpoints]
-    for folder in folders:
-        if folder.is_relative_to(output):
+    found = [_find(source, base) for source in checkpoints]
+    for place in [place for pair in found for place in pair if place is not None]:
+        if place.folder.is_relative_to(output):
             raise FileExistsError(
-                f"output {output} holds the checkpoint {folder}, which would be lost. Choose another directory."
+                f"output {output} holds the checkpoint {place.folder}, which would be lost. Choose another directory."
             )
-    models = [_open(str(source), folder) for source, folder in zip(checkpoints, folders, strict=True)]
+    models = [_open(model, adapter) for model, adapter in found]
     for other in models[1:]:
         _check_same_layout(models[0], other)
-
-    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a killed run: in a container the same process id comes back
-    partial.mkdir(parents=True)
-    try:
+    with whole_folder(output, overwrite=overwrite) as partial:
         _write_mean(models, partial)
-        for pattern in _COMPANIONS:
-            for file in filter(Path.is_file, models[0].folder.glob(pattern)):
-                copy = partial / file.relative_to(models[0].folder)
-                copy.parent.mkdir(exist_ok=True)
-                shutil.copyfile(file, copy)
-        if output.exists():
-            shutil.rmtree(output)
-        partial.rename(output)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        for name, file in models[0].companions.items():
+            (partial / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, partial / name)
     return output
 
 
-def _folder(source: str | Path) -> Path:
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path.resolve()
-    if isinstance(source, Path) or path.exists():
-        raise FileNotFoundError(
-            f"checkpoint {source} is not a directory. Give the directory that save_pretrained wrote."
+def merge_adapter(
+    adapter: str | Path, output: str | Path, base: str | Path | None = None, *, overwrite: bool = False
+) -> Path:
+    """Turn a LoRA adapter, such as a checkpoint of a student trained with `peft`, into a checkpoint with full weights:
+    in the base's dtype, with the adapter's tokenizer and chat template where it has them. `base` is by default the
+    model that the adapter says it was trained on."""
+    if not (place := locate(adapter)).is_adapter:
+        full = (place.folder / "config.json").is_file()
+        remedy = "It has full weights already." if full else "Give a folder such as RUN/checkpoints/checkpoint-116."
+        raise ValueError(f"{adapter} is no adapter: it has no adapter_config.json. {remedy}")
+    return merge_checkpoints([adapter], output, base=base, overwrite=overwrite)
+
+
+def _find(source: str | Path | Specialist, base: str | Path | None) -> tuple[Located, Located | None]:
+    """A model, and the adapter that is merged into it."""
+    if isinstance(source, str | Path):
+        place = locate(source)
+        return (_base_of(place, base), place) if place.is_adapter else (place, None)
+    if not isinstance(source.model, str | Path | None):
+        raise ValueError(
+            f"a teacher is a loaded {type(source.model).__name__}, but only files are merged. Save it with "
+            "save_pretrained and give its folder."
         )
-    repository, _, revision = source.partition("@")
+    if source.adapter is None:
+        return locate(source.model or "", source.revision), None
+    adapter = locate(source.adapter, source.revision)
+    # The revision is the base's too where the teacher names it, as when it is loaded to teach.
+    return locate(source.model, source.revision) if source.model else _base_of(adapter, base), adapter
+
+
+def _base_of(adapter: Located, given: str | Path | None) -> Located:
+    from trustmopd.adapted import trained_on
+
+    base = given or trained_on(adapter)
+    if not base:
+        raise ValueError(
+            f"the adapter {adapter.source} does not say what it was trained on. Give its base: --base, in Python base=."
+        )
     try:
-        return Path(
-            snapshot_download(
-                repository, revision=revision or None, allow_patterns=["model*.safetensors", _INDEX, *_COMPANIONS]
-            )
-        )
-    except (OSError, ValueError) as error:  # no such id, no such revision, gated, offline, not even an id
-        reason = str(error).strip().partition("\n")[0]
+        return locate(base)
+    except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"checkpoint '{source}' is neither a directory nor a model the Hub lets us have ({reason}). "
-            "Check the path or the id; log in if the model is gated."
-        ) from error
+            f"the base of the adapter {adapter.source}: {error} If it lies elsewhere, give that place: --base, in "
+            "Python base=."
+        ) from None
 
 
-def _open(source: str, folder: Path) -> _Checkpoint:
-    """Read headers alone: names, shapes, dtypes, and whether each file is as long as its header says."""
-    tensors: dict[str, _Stored] = {}
-    files = _weight_files(source, folder)
-    if not (folder / "config.json").is_file():
-        raise FileNotFoundError(
-            f"checkpoint {source} has no config.json, so it is no model. Save it with save_pretrained."
-        )
-    for path in files:
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 (not a dict: it cannot be iterated)
-                    header = file.get_slice(name)
-                    tensors[name] = _Stored(path, tuple(header.get_shape()), header.get_dtype())
-        except (SafetensorError, OSError) as error:
-            raise ValueError(
-                f"{path} ({path.stat().st_size} bytes) is not a whole safetensors file ({error}): it was cut short or "
-                "is something else. Copy or download it again."
-            ) from error
-    for name, stored in tensors.items():
-        if stored.dtype not in _BYTES:
-            raise ValueError(
-                f"{source} stores {name} as {stored.dtype}: quantised values share a scale, so their mean is not the "
-                "mean of the weights. Dequantise the checkpoint and save it in bfloat16 first."
-            )
-    return _Checkpoint(source, folder, tensors)
+def _open(model: Located, adapter: Located | None) -> Checkpoint:
+    if adapter is None:
+        return open_checkpoint(model)
+    from trustmopd.adapted import open_adapted  # loads PEFT, which averages of full checkpoints do without
+
+    return open_adapted(adapter, model)
 
 
-def _weight_files(source: str, folder: Path) -> list[Path]:
-    if (folder / _SINGLE).is_file():
-        return [folder / _SINGLE]
-    index = folder / _INDEX
-    if not index.is_file():
-        if (folder / "adapter_config.json").is_file():
-            remedy = "It is an adapter: merge it into its base (merge_and_unload) and save_pretrained the result."
-        else:
-            remedy = "Load the model (from its .bin files, say) and save_pretrained it: that writes safetensors."
-        raise FileNotFoundError(f"checkpoint {source} has neither {_SINGLE} nor {_INDEX}. {remedy}")
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ValueError(f"{index} is not a whole index of shards ({error!r}). Copy or download it again.") from error
-    if missing := [name for name in names if not (folder / name).is_file()]:
-        raise FileNotFoundError(
-            f"checkpoint {source} lacks {', '.join(missing)}, named by {_INDEX}. Copy or download it again."
-        )
-    return [folder / name for name in names]
-
-
-def _check_same_layout(first: _Checkpoint, other: _Checkpoint) -> None:
+def _check_same_layout(first: Checkpoint, other: Checkpoint) -> None:
     for here, there in ((first, other), (other, first)):
         if extra := sorted(here.tensors.keys() - there.tensors.keys()):
             raise ValueError(
@@ -185,23 +141,21 @@ def _check_same_layout(first: _Checkpoint, other: _Checkpoint) -> None:
                 f"{name} is {list(ours.shape)} in {first.source} and {list(theirs.shape)} in {other.source}: only "
                 "equal shapes have a mean. Give checkpoints grown from one base model."
             )
-        if ours.dtype != theirs.dtype and not {ours.dtype, theirs.dtype} <= _FLOATS.keys():
+        if ours.dtype != theirs.dtype and not {ours.dtype, theirs.dtype} <= FLOATS.keys():
             raise ValueError(
                 f"{name} is {ours.dtype} in {first.source} and {theirs.dtype} in {other.source}: they are not "
                 "the same quantity. Save all checkpoints the same way."
             )
 
 
-def _write_mean(models: Sequence[_Checkpoint], folder: Path) -> None:
+def _write_mean(models: Sequence[Checkpoint], folder: Path) -> None:
     plan = split_state_dict_into_shards_factory(
         models[0].tensors,
         get_storage_size=lambda stored: stored.bytes,
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=MAX_SHARD_BYTES,
     )
-    with tqdm(
-        total=len(plan.tensor_to_filename), desc=f"Averaging {len(models)} checkpoints", unit="tensor"
-    ) as progress:
+    with tqdm(total=len(plan.tensor_to_filename), desc=_task(models), unit="tensor") as progress:
         for shard, names in plan.filename_to_tensors.items():
             tensors = {}
             for name in names:
@@ -211,10 +165,15 @@ def _write_mean(models: Sequence[_Checkpoint], folder: Path) -> None:
             save_file(tensors, folder / shard, metadata={"format": "pt"})
     if plan.is_sharded:
         index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
-        (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _mean(models: Sequence[_Checkpoint], name: str) -> Tensor:
+def _task(models: Sequence[Checkpoint]) -> str:
+    return f"Averaging {len(models)} checkpoints" if len(models) > 1 else "Merging"
+
+
+def _mean(models: Sequence[Checkpoint], name: str) -> Tensor:
+    """In the dtype of the first checkpoint's file."""
     first = models[0].read(name)
     if not first.is_floating_point():
         for model in models[1:]:
@@ -228,12 +187,13 @@ def _mean(models: Sequence[_Checkpoint], name: str) -> Tensor:
     total = first.to(torch.float64 if first.dtype == torch.float64 else torch.float32, copy=True)
     for model in models[1:]:
         total += model.read(name)
-    mean = total.div_(len(models)).to(first.dtype)
+    dtype = FLOATS[models[0].tensors[name].dtype]
+    mean = total.div_(len(models)).to(dtype)
     if not bool(mean.isfinite().all()):
         broken = [model.source for model in models if not bool(model.read(name).isfinite().all())]
         if broken:
             cause = f"{', '.join(broken)} has them. Leave it out, or save it again."
         else:
-            cause = f"it overflows {first.dtype}, the first checkpoint's dtype. Put a wider one first."
+            cause = f"it overflows {dtype}, the first checkpoint's dtype. Put a wider one first."
         raise ValueError(f"the mean of {name} has NaN or infinite values: {cause}")
     return mean

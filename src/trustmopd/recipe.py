@@ -10,8 +10,9 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from trustmopd.layers import Dumper, RecipeError, combine, read_layers
+from trustmopd.layers import Dumper, RecipeError, check_kind, combine, read_layers, without_dropped
 from trustmopd.rules import RULES, SCORES, UNSCORED
+from trustmopd.runs.layout import AVERAGE
 
 
 def _teacher_name(name: str) -> str:
@@ -112,7 +113,7 @@ OWNED_ELSEWHERE = {
     "allocation": "allocation.rule",
     "single_teacher": "allocation.teacher",
     "domain_column": "prompts.domain_column",
-    "calibration_path": "calibration",
+    **dict.fromkeys(("calibration_path", "calibration"), "calibration"),
     "seed": "seeds",
     **dict.fromkeys(("output_dir", "run_dir"), "output"),
 }
@@ -160,7 +161,10 @@ class Recipe(_Section):
     def _sections_agree(self) -> "Recipe":
         for field, value in self.training.items():
             if owner := OWNED_ELSEWHERE.get(field):
-                raise ValueError(f"training.{field} = {value!r:.80}: `{owner}` says this. Move it there.")
+                raise ValueError(
+                    f"training.{field} = {value!r:.80}: the recipe's field for this is `{owner}`, outside of "
+                    "`training`. Move it there."
+                )
         if isinstance(self.allocation, Single) and self.allocation.teacher not in self.teachers:
             given, names = self.allocation.teacher, ", ".join(self.teachers)
             raise ValueError(f"allocation.teacher = {given!r}: no teacher has this name. Choose from {names}.")
@@ -184,14 +188,30 @@ class Recipe(_Section):
             raise RecipeError(f"recipe {self.name}: seed {seed} is not one of seeds = {self.seeds}. Add it there.")
         return self.output if len(self.seeds) == 1 else self.output / f"seed-{seed}"
 
+    @property
+    def average(self) -> Path:
+        """Where the parameter average of the teachers goes."""
+        return self.output / AVERAGE
+
     def to_yaml(self) -> str:
         """Every field, inherited and default ones too. `load_recipe` reads it back as an equal recipe."""
         return yaml.dump(self.model_dump(), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    files, changes = read_layers(path, overrides)
+    fields = combine(files, changes)
+    check_kind(path, fields, "a recipe")
+    kept = without_dropped(fields, "teachers", [*files, *changes], path)
+    given, rule = fields.get("teachers"), fields.get("allocation")
+    dropped = [name for name, source in given.items() if source is None] if isinstance(given, dict) else []
+    if isinstance(rule, dict) and (name := rule.get("teacher")) in dropped:
+        raise RecipeError(
+            f"{path}: allocation.teacher = {name!r}, and teachers.{name} = null drops this teacher. Name another one, "
+            "or keep it."
+        )
     try:
-        return Recipe.model_validate(combine(*read_layers(path, overrides)))
+        return Recipe.model_validate(kept)
     except ValidationError as error:
         raise RecipeError("\n".join(f"{path}: {_explain(each)}" for each in error.errors(include_url=False))) from None
 
@@ -227,7 +247,8 @@ def _explain(problem: ErrorDetails) -> str:
         return f"{field}.rule = {value['rule']!r}: there is no such rule. Choose from {', '.join(RULES)}."
     if kind == "extra_forbidden":
         known = [*section.model_fields, *(["extends"] if section is Recipe else [])]
-        close = difflib.get_close_matches(place[-1], known, n=1)
+        owner = OWNED_ELSEWHERE.get(field)
+        close = [owner] if owner else difflib.get_close_matches(place[-1], known, n=1)
         remedy = f"Did you mean `{close[0]}`?" if close else f"The fields here are {', '.join(known)}."
     reason = REASONS.get(kind) or problem["msg"].replace("Input", "it")
     return f"{field} = {value!r:.80}: {reason}. {remedy}"

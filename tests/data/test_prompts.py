@@ -1,5 +1,6 @@
 """Prompt sets: read from wherever they lie, checked row by row, named by their prompts."""
 
+import csv
 import gzip
 import json
 
@@ -7,9 +8,9 @@ import pytest
 import tiny
 import yaml
 from data import pools
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, Json
 
-from trustmopd.data import check_labels, check_prompts, load_prompts, prompt_hash
+from trustmopd.data import check_labels, check_prompts, load_prompts, of_one_kind, prompt_hash
 from trustmopd.data.build import build
 from trustmopd.data.card import write_prompt_set
 from trustmopd.data.config import load_config
@@ -190,6 +191,63 @@ def test_a_set_that_is_nowhere_is_named():
 )
 def test_text_and_messages_are_prompts(prompt):
     check_prompts(Dataset.from_dict({"prompt": [prompt] * 2}))
+
+
+TALK, TURN = [{"role": "user", "content": "6 × 7?", "name": "ann"}], [{"role": "user", "content": "6 and 7 is"}]
+LONG = "x" * 6_000_000  # datasets takes types from the first 10 MB
+
+
+@pytest.mark.parametrize(
+    ("files", "texts"),
+    [
+        ({"a.jsonl": [TALK, "6 and 7 is"]}, [1]),
+        ({"a.jsonl": ["6 and 7 is", TALK, "42", '"quoted"', "null"]}, [0, 2, 3, 4]),
+        ({"a.json": [TALK, "6 and 7 is", TALK]}, [1]),
+        ({"a.jsonl": ["6 and 7 is"], "b.jsonl": [TALK]}, [0]),
+        ({"a.jsonl": [TALK], "b.jsonl": ["6 and 7 is"]}, [1]),
+        ({"a.jsonl": [LONG, LONG, "6 and 7 is", TALK]}, [0, 1, 2]),
+        ({"a.jsonl": [[{"role": "user", "content": LONG}], [{"role": "user", "content": LONG}], "6 and 7 is"]}, [2]),
+    ],
+)
+def test_plain_texts_among_conversations_become_user_turns_wherever_they_stand(tmp_path, files, texts):
+    for name, given in files.items():
+        rows = [{"prompt": prompt, **({"id": f"p{i}"} if i else {})} for i, prompt in enumerate(given)]
+        if name.endswith(".json"):
+            (tmp_path / name).write_text(json.dumps(rows))
+        else:
+            write_jsonl(rows, tmp_path / name)
+    given = [prompt for prompts in files.values() for prompt in prompts]
+    with pytest.warns(UserWarning, match=rf"{len(texts)} of {len(given)} "):
+        found = load_prompts(tmp_path)
+    expected = [[{"role": "user", "content": p}] if i in texts else p for i, p in enumerate(given)]
+    assert found["prompt"][:] == expected, "and a message keeps its own keys, no others"
+    check_prompts(found)
+    found.save_to_disk(str(tmp_path / "stored"))
+    assert load_prompts(tmp_path / "stored")["prompt"][:] == expected
+
+
+def test_a_dataset_that_holds_both_kinds_is_turned_too_and_others_are_left_alone(prompts):
+    mixed = Dataset.from_dict({"prompt": [TALK, "6 and 7 is"], "id": ["a", "b"]}, on_mixed_types="use_json")
+    with pytest.warns(UserWarning, match="1 of 2 "):
+        found = of_one_kind({"eval": mixed.select([1, 0])})["eval"]
+    assert found.to_list() == [{"id": "b", "prompt": TURN}, {"id": "a", "prompt": TALK}]
+    texts = Dataset.from_dict({"prompt": ["a", "b"]})
+    odd = Dataset.from_dict({"prompt": [TALK, TURN]}, on_mixed_types="use_json")
+    for other in (prompts, texts, odd, texts.cast_column("prompt", Json()), None, [{"prompt": "a"}]):
+        assert of_one_kind(other) is other
+
+
+@pytest.mark.parametrize("written", [json.dumps(TURN), json.dumps(TURN, indent=1), str(TURN)])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "beside a conversation"])
+def test_a_conversation_written_out_as_text_is_refused(tmp_path, written, kind):
+    path = tmp_path / ("a.csv" if kind == "csv" else "a.jsonl")
+    if kind == "csv":
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([["prompt"], [written]])
+    else:
+        write_jsonl([{"prompt": written}, *([{"prompt": TALK}] if kind != "jsonl" else [])], path)
+    with pytest.raises(ValueError, match=r"row 0 .*as text"):
+        check_prompts(load_prompts(path))
 
 
 @pytest.mark.parametrize(

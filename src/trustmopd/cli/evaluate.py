@@ -137,6 +137,11 @@ def _plan(
 
     paper = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
     if Path(what).suffix not in (".yaml", ".yml"):
+        if Path(what).is_file():
+            raise ValueError(
+                f"{what} is a file, but neither a recipe (.yaml) nor the folder of a checkpoint. To put its rows to a "
+                f"model, write trustmopd evaluate MODEL --benchmarks {what}."
+            )
         if overrides or only:
             raise ValueError(f"{what} is a checkpoint: overrides and --only are for recipes. Leave them out.")
         name = Path(what).name

@@ -1,4 +1,4 @@
-"""The verbs of one recipe: train, calibrate, diagnose, merge."""
+"""The verbs of one recipe: train, calibrate, diagnose."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -119,36 +119,6 @@ def diagnose(
             paths = [write_json(RunDirectory(loaded.run_directory(s)).diagnosis, found.to_dict()) for s in loaded.seeds]
             _show(found)
             console.print(f"Saved: {', '.join(map(str, paths))}", soft_wrap=True)
-
-
-@app.command(epilog="Example: trustmopd merge recipes/smollm3-3b/singlecap-trust.yaml --out runs/soup")
-def merge(
-    recipe: RecipePath,
-    overrides: Overrides = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the averaged checkpoint.", show_default="<output>/merged")
-    ] = None,
-    dry_run: DryRun = False,
-) -> None:
-    """Average the parameters of the recipe's teachers: the merging reference, with no training."""
-    with errors():
-        from trustmopd.merge import merge_checkpoints
-        from trustmopd.recipe import load_recipe
-
-        loaded = load_recipe(recipe, overrides or [])
-        folder = out or loaded.output / "merged"
-        if adapters := [name for name, teacher in loaded.teachers.items() if teacher.adapter is not None]:
-            raise ValueError(
-                f"teacher '{adapters[0]}' is an adapter; only full checkpoints are averaged. Merge it into its base "
-                "first."
-            )
-        sources = [f"{t.model}@{t.revision}" if t.revision else str(t.model) for t in loaded.teachers.values()]
-        if dry_run:
-            console.print(f"Would average {len(sources)} checkpoints into {folder}:")
-            for source in sources:
-                console.print(f"  {source}")
-            return
-        console.print(f"Averaged {len(sources)} checkpoints: {merge_checkpoints(sources, folder)}")
 
 
 def load(path: Path, overrides: list[str] | None) -> "Recipe":

@@ -1,7 +1,7 @@
 """Prompt sets: building and screening them, reading them, checking them, naming them."""
 
 from trustmopd.data.decontaminate import Removal, Screening, decontaminate
-from trustmopd.data.prompts import check_labels, check_prompts, load_prompts, prompt_hash
+from trustmopd.data.prompts import check_labels, check_prompts, load_prompts, of_one_kind, prompt_hash
 
 __all__ = [
     "Removal",
@@ -10,5 +10,6 @@ __all__ = [
     "check_prompts",
     "decontaminate",
     "load_prompts",
+    "of_one_kind",
     "prompt_hash",
 ]

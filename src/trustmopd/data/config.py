@@ -17,7 +17,15 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from trustmopd.layers import Fields, RecipeError, combine, read_layers
+from trustmopd.layers import (
+    Fields,
+    RecipeError,
+    check_droppable,
+    check_kind,
+    combine,
+    read_layers,
+    without_dropped,
+)
 from trustmopd.recipe import REASONS
 
 Text = Annotated[str, Field(min_length=1)]
@@ -182,8 +190,10 @@ class DataConfig(_Section):
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> DataConfig:
     files, changes = read_layers(path, overrides)
+    fields = combine(files, changes)
+    check_kind(path, fields, "the config of a prompt set")
     try:
-        return DataConfig.model_validate(_without_dropped(combine(files, changes), [*files, *changes], path))
+        return DataConfig.model_validate(_without_dropped(fields, [*files, *changes], path))
     except ValidationError as error:
         raise RecipeError("\n".join(f"{path}: {_explain(each)}" for each in error.errors(include_url=False))) from None
 
@@ -191,24 +201,13 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> DataConfig:
 def _without_dropped(fields: Fields, layers: Sequence[Fields], path: str | Path) -> Fields:
     """A null drops the category, or leaves out the comparison set, that a file gave; `comparison={}` leaves out all of
     them. What is left out stays there as null: the card names it."""
-    for section in ("categories", "comparison"):
-        given = fields.get(section)
-        if not isinstance(given, dict):
-            continue  # missing, or a slip that is told below
-        there = [layer[section] for layer in layers if isinstance(layer.get(section), dict)]
-        known = dict.fromkeys(name for each in there for name, value in each.items() if value)
-        for name, value in given.items():
-            if value in (None, {}) and name not in known:
-                raise RecipeError(
-                    f"{path}: {section}.{name} = {'null' if value is None else value}: there is none of this name to "
-                    f"leave out. Choose from {', '.join(map(str, known)) or 'none'}."
-                )
-        if section == "comparison":
-            given = dict.fromkeys(known) | given
-        else:
-            given = {name: value for name, value in given.items() if value is not None}
-        fields = fields | {section: given}
-    return fields
+    fields = without_dropped(fields, "categories", layers, path)
+    given = fields.get("comparison")
+    if not isinstance(given, dict):
+        return fields  # missing, or a slip that is told below
+    given = {name: _none_if_empty(value) for name, value in given.items()}
+    known = check_droppable(given, "comparison", layers, path)
+    return fields | {"comparison": dict.fromkeys(known) | given}
 
 
 _REMEDY = {

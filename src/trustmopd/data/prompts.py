@@ -3,7 +3,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,10 +14,10 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Features, load_dataset, load_from_disk
+from datasets import Dataset, DatasetDict, Features, Json, concatenate_datasets, load_dataset, load_from_disk
 
 from trustmopd.data.config import Source
-from trustmopd.data.records import file_sha256, kind_of, local_files, unpacked
+from trustmopd.data.records import file_sha256, kind_of, local_files, read_file, unpacked
 from trustmopd.files import read_json
 
 #: The columns of a set that `data build` wrote.
@@ -32,12 +35,53 @@ SCHEMA = pa.schema(
     ]
 )
 _READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
+#: How a conversation begins that was written out as text, by json.dumps or by str.
+_WRITTEN_OUT = re.compile(r"""\s*\[\s*\{\s*["'](role|content)["']\s*:""")
 
 
 def load_prompts(path: str | Path, split: str = "train") -> Dataset:
     """A Hub id, a file (Parquet, JSON, JSON Lines, CSV), a folder of such files, or what `Dataset.save_to_disk`
-    wrote. Of a folder whose files name their split, those of `split`; a file is read whole."""
+    wrote. Of a folder whose files name their split, those of `split`; a file is read whole. Prompts are of one kind,
+    as `of_one_kind` makes them."""
     files = _files(path, split)
+    if rows := _rows_if_mixed(files):
+        columns = {
+            name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)
+        }
+        return Dataset.from_dict({**columns, "prompt": _turned(columns["prompt"])}, on_mixed_types="use_json")
+    return of_one_kind(_read(path, files, split))
+
+
+def of_one_kind(prompts: Any) -> Any:
+    """A prompt set, or several by name, in which no plain text stands beside a conversation: such a text becomes one
+    user turn, since TRL takes a batch to be all text or all conversations. Anything else is returned as it is."""
+    if isinstance(prompts, Mapping):
+        return {name: of_one_kind(dataset) for name, dataset in prompts.items()}
+    if not isinstance(prompts, Dataset) or not isinstance(prompts.features.get("prompt"), Json):
+        return prompts  # columns of other types cannot hold both
+    column = prompts["prompt"][:]
+    if not _are_mixed(column):
+        return prompts
+    turned = Dataset.from_dict({"prompt": _turned(column)}, on_mixed_types="use_json")
+    return concatenate_datasets([prompts.remove_columns("prompt"), turned], axis=1)
+
+
+def _are_mixed(prompts: Iterable[Any]) -> bool:
+    return {str, list} <= {type(prompt) for prompt in prompts}
+
+
+def _turned(prompts: Sequence[Any]) -> list[Any]:
+    _check_rows(prompts)
+    texts = sum(isinstance(prompt, str) for prompt in prompts)
+    warnings.warn(
+        f"some prompts are conversations, and {texts} of {len(prompts)} plain text. Each plain text is turned into a "
+        "conversation of one user turn.",
+        stacklevel=4,
+    )
+    return [[{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt for prompt in prompts]
+
+
+def _read(path: str | Path, files: list[Path], split: str) -> Dataset:
     try:
         if files:
             return _load(files)
@@ -86,6 +130,19 @@ def _load(files: list[Path]) -> Dataset:
         return load_dataset(kind, data_files=[str(file) for file in files], split="train", **options)
 
 
+def _rows_if_mixed(files: list[Path]) -> list[dict[str, Any]] | None:
+    """All rows of JSON files, if some prompts are text and some are conversations. datasets takes types from the first
+    10 MB, so that prompts of the other kind after that would be an error or JSON as text; and even before, it takes a
+    text such as "42" for a number."""
+    if not files or _READERS.get(kind_of(files[0])) != "json" or _card_beside(files):
+        return None
+    try:
+        rows = [row for file in files for _, row in read_file(file)]
+    except (OSError, ValueError, EOFError, zlib.error):
+        return None  # damaged, or JSON of another shape: datasets says so, or can read it
+    return rows if _are_mixed(row.get("prompt") for row in rows) else None
+
+
 @contextmanager
 def _no_bars() -> Iterator[None]:
     """Without the bars that datasets draws while it reads files that lie here."""
@@ -118,7 +175,11 @@ def check_prompts(dataset: Dataset) -> None:
             f"the prompt set has no column 'prompt', only {', '.join(dataset.column_names)}. Rename the column that "
             "holds the prompts: text, or a list of {'role', 'content'} messages."
         )
-    for row, prompt in enumerate(dataset["prompt"]):
+    _check_rows(dataset["prompt"])
+
+
+def _check_rows(prompts: Iterable[Any]) -> None:
+    for row, prompt in enumerate(prompts):
         if reason := _malformed(prompt):
             raise ValueError(
                 f"row {row} of the prompt set has a malformed prompt, {str(prompt)[:80]!r}: {reason}. A prompt is "
@@ -128,6 +189,11 @@ def check_prompts(dataset: Dataset) -> None:
 
 def _malformed(prompt: Any) -> str | None:
     if isinstance(prompt, str):
+        if _WRITTEN_OUT.match(prompt):
+            return (
+                "it is a conversation written out as text, so the student would read its brackets and quotes. Store it "
+                "as a list, in JSON Lines or Parquet; CSV cannot hold one"
+            )
         return None if prompt.strip() else "it is blank"
     if not isinstance(prompt, list) or not prompt:
         return "it is neither text nor a list of messages"

@@ -140,6 +140,10 @@ def read_records(source: Source, name: str, columns: Sequence[str] | None = None
         yield from _hub(source, name, columns)
 
 
+def read_file(path: Path) -> Iterator[Record]:
+    return _READERS[kind_of(path)](path, None)
+
+
 def unpacked(path: Path) -> io.BufferedIOBase:
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 

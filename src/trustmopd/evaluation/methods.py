@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trustmopd.recipe import Recipe, TeacherSource
+from trustmopd.runs import newest_checkpoint
 
 INITIAL, ROUTED, AVERAGE, TEACHER = "initial", "routed-teachers", "parameter-average", "teacher-"
 
@@ -27,14 +28,10 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
     found = [Method(INITIAL, TeacherSource(model=recipe.student), INITIAL)]
     for name, teacher in recipe.teachers.items():
         found.append(Method(TEACHER + name, teacher, TEACHER + name, base=None if teacher.model else base))
+    found.append(Method(AVERAGE, TeacherSource(model=str(recipe.average)), AVERAGE))
     notes = []
-    average = recipe.output / "merged"
-    if any(teacher.adapter for teacher in recipe.teachers.values()):
-        notes.append(f"{AVERAGE}: left out, because a teacher is an adapter. Merge it into its base to have it.")
-    else:
-        found.append(Method(AVERAGE, TeacherSource(model=str(average)), AVERAGE))
     for seed in recipe.seeds:
-        checkpoint = _last_checkpoint(recipe.run_directory(seed))
+        checkpoint = newest_checkpoint(recipe.run_directory(seed))
         if checkpoint is None:
             notes.append(f"{recipe.name}, seed {seed}: not trained yet. Run `trustmopd train` first to have it.")
             continue
@@ -52,16 +49,9 @@ def make_average(recipe: Recipe) -> None:
     """The teachers' mean, where `trustmopd merge` puts it, unless it is there."""
     from trustmopd.merge import merge_checkpoints
 
-    folder = recipe.output / "merged"
+    folder = recipe.average
     if not folder.exists():
-        sources = [f"{t.model}@{t.revision}" if t.revision else str(t.model) for t in recipe.teachers.values()]
-        merge_checkpoints(sources, folder)
-
-
-def _last_checkpoint(run: Path) -> Path | None:
-    """The newest whole one: `manifest.json` is written last."""
-    whole = [manifest.parent for manifest in (run / "checkpoints").glob("checkpoint-*/manifest.json")]
-    return max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
+        merge_checkpoints(list(recipe.teachers.values()), folder, base=recipe.reference or recipe.student)
 
 
 def _student(recipe: Recipe, checkpoint: Path) -> TeacherSource:

@@ -1,6 +1,5 @@
 """What is asked of which checkpoint: looked up before a model is loaded, and written down beside the responses."""
 
-import fcntl
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,13 +69,15 @@ def run_folder(folder: Path, method: Method, sampling: Sampling, benchmarks: Seq
         ) from None
     with (folder / ".lock").open("a") as lock:
         try:
+            import fcntl  # which Windows lacks
+
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BlockingIOError(
                 f"{folder} is being written by another `trustmopd evaluate`. Wait for it, or choose another --out."
             ) from None
-        except OSError:
-            pass  # a file system without locks: there, to start it once is the user's care
+        except (ImportError, OSError):
+            pass  # a system without such locks: there, to start it once is the user's care
         _check_same(folder, method, sampling)
         _write_record(folder, method, sampling, benchmarks)
         yield

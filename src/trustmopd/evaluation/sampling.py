@@ -63,7 +63,7 @@ def check_engine(name: str, source: TeacherSource) -> None:
     if source.adapter or is_adapter(str(source.model)):
         raise ValueError(
             f"--engine vllm evaluates full checkpoints, and {source.adapter or source.model!r} is an adapter. Merge it "
-            "into its base first, or use --engine transformers."
+            "into its base first (trustmopd merge ADAPTER --out FOLDER), or use --engine transformers."
         )
     try:
         import vllm  # noqa: F401

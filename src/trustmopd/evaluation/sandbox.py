@@ -35,7 +35,7 @@ PROCESSES = 8
 UNSANDBOXED = "TRUSTMOPD_ALLOW_UNSANDBOXED_CODE"
 
 _RUNNER = Path(__file__).with_name("sandbox_runner.py")
-_OUT_OF_MEMORY = int(signal.SIGRTMAX)  # the runner ends the program by it
+_OUT_OF_MEMORY = int(getattr(signal, "SIGRTMAX", 0))  # the runner ends the program by it; Linux alone has it
 _PROGRAM, _PYTHON, _PACKAGES = "/program.py", "/python", "/packages"
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
@@ -110,6 +110,11 @@ def run_python(code: str, stdin: str = "", *, timeout: float = 6.0, memory_mb: i
 
 def check_sandbox() -> None:
     """Raise Unavailable, with what to do, before any untrusted code is run."""
+    if sys.platform != "linux":
+        raise Unavailable(
+            f"generated code is run on Linux alone, and this is {sys.platform}: limits need Linux, also without the "
+            "sandbox. Evaluate on Linux (a container or WSL will do), or leave out the benchmarks of code."
+        )
     if not _unsandboxed():
         _locked_away()
 
@@ -146,7 +151,7 @@ def _probed() -> list[str]:
         f"Install it (Debian, Ubuntu: apt install bubblewrap), or, if you trust the model's code with your files and "
         f"network, pass --allow-unsandboxed-code (in Python: {UNSANDBOXED}=1 in the environment)."
     )
-    if sys.platform != "linux" or shutil.which("bwrap") is None:
+    if shutil.which("bwrap") is None:
         raise Unavailable(f"generated code is run only under bubblewrap, and there is no `bwrap` here. {remedy}")
     command = _bubblewrap()
     with _file(system_call_filter()) as calls:

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from peft import PeftConfig
-from safetensors import safe_open
 
+from trustmopd.checkpoint_files import same_weights, tensors_of
 from trustmopd.teachers.spec import REFERENCE, Teacher
-from trustmopd.teachers.weight_files import same_weights, stored_tensors
 
 
 def check_distinct(teachers: Mapping[str, Teacher], reference: Teacher, *, scores_reference: bool) -> None:
@@ -80,12 +79,8 @@ def _same_adapter(ours: str | Path | None, theirs: str | Path | None) -> bool:
 
 def _changes_nothing(adapter: str) -> bool:
     """A LoRA adapter that was never trained: its B is still 0."""
-    stored = stored_tensors(adapter)
+    stored = tensors_of(adapter)
     if not stored or not all(".lora_" in name for name in stored):
         return False
     zero_at_first = {n: t for n, t in stored.items() if ".lora_B." in n or ".lora_embedding_A" in n}
-    for name, tensor in zero_at_first.items():
-        with safe_open(tensor.file, framework="pt") as file:
-            if bool(torch.any(file.get_tensor(name))):
-                return False
-    return True
+    return not any(bool(torch.any(tensor.read(name))) for name, tensor in zero_at_first.items())

@@ -20,9 +20,8 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrained
 from trustmopd.files import meant_here
 from trustmopd.method.candidates import check_candidate_count
 from trustmopd.teachers.distinct import check_distinct
-from trustmopd.teachers.skeleton import check_adapter_fits, local_adapter
+from trustmopd.teachers.skeleton import check_adapter_fits, check_trained_on, local_adapter
 from trustmopd.teachers.spec import Teacher
-from trustmopd.teachers.weight_files import same_weights
 
 _PROBE = "def f(x): return x ** 2  # Ünïcode 東京 ½, \\boxed{42}\n\n- item\tend"
 
@@ -171,28 +170,10 @@ def _facts_of_adapter(
             "path; a full checkpoint is given as `model`."
         ) from error
     check_adapter_fits(role, folder, base, trust_remote_code=trust_remote_code)
-    _check_base(role, adapter, trained_on, under.source)
+    check_trained_on(role, adapter, trained_on, under.source)
     own = folder / "tokenizer_config.json"
     tokenizer = AutoTokenizer.from_pretrained(folder) if own.is_file() else None
     return replace(under, role=role, source=adapter, tokenizer=tokenizer)
-
-
-def _check_base(role: str, adapter: str, trained_on: str | None, base: str) -> None:
-    """The weights that an adapter says it was trained on are those that it is put on, where both are at hand."""
-    if not trained_on or not base or trained_on == base:
-        return
-    if Path(trained_on).is_dir() and Path(base).is_dir():
-        if not same_weights(trained_on, base):
-            raise ValueError(
-                f"{role}: the adapter {adapter} was trained on {trained_on}, whose weights are not those of {base}, "
-                "which it is put on here. Give that base as `model` beside `adapter`, or make it the reference."
-            )
-        return
-    warnings.warn(
-        f"{role}: the adapter {adapter} says that it was trained on {trained_on!r}, which is not here to be compared; "
-        f"it is put on {base!r}. Make sure that these are the same weights.",
-        stacklevel=2,
-    )
 
 
 def check_pool(
@@ -242,8 +223,8 @@ def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mism
     if our_ids != their_ids:
         raise ValueError(
             f"{other.role} ({other.source}) splits text differently from the student ({student.source}): "
-            f"{their_ids[:8]}… against {our_ids[:8]}… on the same probe. It was trained on other token sequences. Use "
-            "specialists of the same base model."
+            f"{_first_split(ours, our_ids, their_ids)}. It was trained on other token sequences. Use specialists of "
+            "the same base model."
         )
     our_template, their_template = (getattr(tok, "chat_template", None) for tok in (ours, theirs))
     if our_template != their_template:
@@ -315,11 +296,23 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0][:200]
 
 
+def _first_split(tokenizer: PreTrainedTokenizerBase, ours: list[int], theirs: list[int], around: int = 4) -> str:
+    """The text before the first difference, and the tokens of both there; the vocabulary is the same."""
+    place = _agreeing(theirs, ours)
+    before = tokenizer.decode(ours[max(0, place - 8) : place])
+    tokens = [tokenizer.convert_ids_to_tokens(ids[place : place + around]) for ids in (theirs, ours)]
+    return f"after {before!r} come {tokens[0]} there and {tokens[1]} here (token {place} of a probe)"
+
+
+def _agreeing(one: Sequence, other: Sequence) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
 def _difference(theirs: str | None, ours: str | None, around: int = 30) -> str:
     """Both templates where they part: most begin alike."""
     if not isinstance(theirs, str) or not isinstance(ours, str):
         return " against ".join("none" if template is None else "one" for template in (theirs, ours))
-    place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(theirs, ours, strict=False)))
+    place = _agreeing(theirs, ours)
     start = max(0, place - around)
     parts = [f"{'…' if start else ''}{text[start : place + around]}" for text in (theirs, ours)]
     return f"{parts[0]!r} against {parts[1]!r} at character {place}"

@@ -1,5 +1,6 @@
 """A model's modules without their weights: what can be known of a checkpoint before it is loaded."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from trustmopd.teachers.weight_files import stored_tensors
+from trustmopd.checkpoint_files import same_weights, tensors_of
 
 
 def skeleton(model: Any, *, revision: str | None = None, trust_remote_code: bool = False) -> nn.Module | None:
@@ -44,7 +45,7 @@ def check_adapter_fits(role: str, adapter: Path, base: Any, *, trust_remote_code
     """Refuse an adapter whose tensors are not those that such an adapter has on `base`: one trained on another model
     would be put on in part, or not at all."""
     model = check_lora(role, PeftConfig.from_pretrained(adapter), base, trust_remote_code=trust_remote_code)
-    found = {name: tensor.shape for name, tensor in stored_tensors(adapter).items()}
+    found = {name: tensor.shape for name, tensor in tensors_of(adapter).items()}
     if model is None or not found:
         return
     with torch.device("meta"):
@@ -57,6 +58,24 @@ def check_adapter_fits(role: str, adapter: Path, base: Any, *, trust_remote_code
                 f"adapter and {_shape(expected.get(name))} on the base it is put on. Give the base it was trained on "
                 "as `model` beside `adapter`, or an adapter of this base."
             )
+
+
+def check_trained_on(role: str, adapter: str, trained_on: str | None, base: str) -> None:
+    """The weights that an adapter says it was trained on are those that it is put on, where both are at hand."""
+    if not trained_on or not base or trained_on == base:
+        return
+    if Path(trained_on).is_dir() and Path(base).is_dir():
+        if not same_weights(trained_on, base):
+            raise ValueError(
+                f"{role}: the adapter {adapter} was trained on {trained_on}, whose weights are not those of {base}, "
+                "which it is put on here. Give that base as `model` beside `adapter`, or make it the reference."
+            )
+        return
+    warnings.warn(
+        f"{role}: the adapter {adapter} says that it was trained on {trained_on!r}, which is not here to be compared; "
+        f"it is put on {base!r}. Make sure that these are the same weights.",
+        stacklevel=2,
+    )
 
 
 def local_adapter(adapter: str | Path, revision: str | None = None) -> Path:

@@ -1,11 +1,12 @@
 """`TrustMOPDConfig`: TRL's `DistillationConfig` with the paper's defaults and the method's own fields."""
 
 import copy
+import difflib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, wraps
 from importlib.util import find_spec
 from numbers import Integral, Real
 from pathlib import Path
@@ -260,6 +261,32 @@ def _simple_types() -> dict[str, set[type]]:
     hints = get_type_hints(TrustMOPDConfig)
     kinds = {each.name: set(get_args(hints[each.name]) or [hints[each.name]]) for each in fields(TrustMOPDConfig)}
     return {name: types for name, types in kinds.items() if types <= {bool, int, float, NoneType}}
+
+
+def unknown_field(names: Iterable[str]) -> str | None:
+    """What to say of the first name that is no field, if there is one."""
+    known = [each.name for each in fields(TrustMOPDConfig) if each.init]
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            remedy = f"Did you mean `{close[0]}`?" if close else "docs/configuration.md lists them."
+            return f"{name} is no field of TrustMOPDConfig. {remedy}"
+    return None
+
+
+def _checking_names(init: Callable) -> Callable:
+    """Python's own error about an unexpected argument names none that would do."""
+
+    @wraps(init)
+    def checked(self: TrustMOPDConfig, *args: Any, **given: Any) -> None:
+        if problem := unknown_field(given):
+            raise TypeError(problem)
+        init(self, *args, **given)
+
+    return checked
+
+
+TrustMOPDConfig.__init__ = _checking_names(TrustMOPDConfig.__init__)  # type: ignore[method-assign]
 
 
 def rule_name(rule: str | Callable) -> str:

@@ -1,7 +1,5 @@
 """From a recipe to the trainer of one of its seeds."""
 
-import difflib
-from dataclasses import fields
 from typing import Any
 
 from peft import LoraConfig
@@ -11,20 +9,15 @@ from trustmopd.layers import RecipeError
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
-from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.config import TrustMOPDConfig, unknown_field
 from trustmopd.training.trainer import TrustMOPDTrainer
 
 
 def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
     """The recipe's configuration, in its run directory: checkpoints below it, everything else beside them."""
     given = {**recipe.config_fields(), **changes}
-    known = {field.name for field in fields(TrustMOPDConfig) if field.init}
-    for name in given.keys() - known:
-        close = difflib.get_close_matches(name, known, n=1)
-        raise RecipeError(
-            f"recipe {recipe.name}: training.{name} = {given[name]!r} is no field of TrustMOPDConfig. "
-            + (f"Did you mean `{close[0]}`?" if close else "docs/configuration.md lists them.")
-        )
+    if problem := unknown_field(given):
+        raise RecipeError(f"recipe {recipe.name}: training.{problem}")
     run = RunDirectory(recipe.run_directory(seed))
     try:
         return TrustMOPDConfig(output_dir=str(run.checkpoints), run_dir=str(run.path), seed=seed, **given)

@@ -1,9 +1,10 @@
 """What is logged at every step: means over all response tokens of the global batch, whatever its split."""
 
-import resource
+import sys
 from collections import Counter
 from collections.abc import Iterable
 
+import psutil
 import torch
 from accelerate import Accelerator
 from torch import Tensor
@@ -58,4 +59,9 @@ def peak_memory_gib(device: torch.device) -> float:
     """Most memory held so far: of the accelerator where there is one, of the process otherwise."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset / 2**30
+    import resource  # which Windows lacks; and psutil knows no peak elsewhere
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)  # bytes on macOS, KiB on Linux

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 from trl import DistillationTrainer
 
+from trustmopd.data import of_one_kind
 from trustmopd.files import write_text
 from trustmopd.method import Calibration, Objective, response_means
 from trustmopd.runs import RunDirectory
@@ -89,6 +90,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         tools: list[Callable] | None = None,
     ):
         args = args or TrustMOPDConfig(output_dir="TrustMOPD")
+        train_dataset, eval_dataset = of_one_kind(train_dataset), of_one_kind(eval_dataset)
         given = check_ingredients(
             model, teachers, reference, args, train_dataset, processing_class, eval_dataset, tools
         )

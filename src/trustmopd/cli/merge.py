@@ -1,0 +1,64 @@
+"""The verb merge: the mean of a recipe's teachers, or an adapter as full weights."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trustmopd.cli.common import app, console, errors
+from trustmopd.cli.training import Overrides, load
+
+
+@app.command(
+    epilog="Example: trustmopd merge recipes/smollm3-3b/singlecap-trust.yaml --out runs/soup | "
+    "trustmopd merge runs/mine/checkpoints/checkpoint-116 --out student"
+)
+def merge(
+    what: Annotated[
+        str, typer.Argument(metavar="RECIPE|ADAPTER", help="A recipe, or a LoRA adapter: its folder or Hub id.")
+    ],
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the new checkpoint.", show_default="<output>/merged, of a recipe")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="The model that the adapter is for.", show_default="the one it names")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint that is there already.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+) -> None:
+    """Average the parameters of a recipe's teachers: the merging reference, with no training. Or turn a LoRA adapter,
+    such as a student's checkpoint, into full weights."""
+    with errors(kept=None):
+        from trustmopd.merge import merge_adapter, merge_checkpoints
+
+        if Path(what).suffix in (".yaml", ".yml") or Path(what).is_file():
+            if base:
+                raise ValueError(f"--base {base}: a recipe names its models itself. Leave it out.")
+            recipe = load(Path(what), overrides)
+            folder = out or recipe.average
+            teachers = list(recipe.teachers.values())
+            sources = [" + ".join(filter(None, (teacher.model, teacher.adapter))) for teacher in teachers]
+            task = f"average {len(sources)} checkpoints"
+        else:
+            if overrides:
+                raise ValueError(f"{what} is an adapter: overrides ({overrides[0]}) are for recipes. Leave them out.")
+            if out is None:
+                raise ValueError(f"{what} is an adapter: say where its full weights should go, with --out FOLDER.")
+            folder, sources, task = out, [what], "merge an adapter into its base"
+            teachers = []
+        if overwrite and folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
+            raise ValueError(f"{folder} holds no checkpoint, so --overwrite does not delete it. Choose another --out.")
+        if dry_run:
+            _say(f"Would {task}, into {folder}:", *(f"  {source}" for source in sources))
+            return
+        if teachers:
+            merge_checkpoints(teachers, folder, base=recipe.reference or recipe.student, overwrite=overwrite)
+        else:
+            merge_adapter(what, folder, base, overwrite=overwrite)
+        _say(f"Done: {task}.", f"Checkpoint: {folder}")
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)

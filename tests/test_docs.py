@@ -1,0 +1,128 @@
+"""The examples of README.md and docs/: recipes and configs load, prompts are prompts, commands and calls exist.
+
+Code runs until it asks for a file that only the reader has; the arguments of every call are checked all the same."""
+
+import ast
+import inspect
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+import yaml
+
+from trustmopd.cli import app
+from trustmopd.data import check_prompts, load_prompts
+from trustmopd.data.config import load_config
+from trustmopd.evaluation import Unavailable
+from trustmopd.evaluation.run_record import load_benchmarks
+from trustmopd.recipe import load_recipe
+from trustmopd.training.from_recipe import config_of
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROMPT_FIELDS = {"id", "prompt", "domain", "capabilities"}
+#: What snippets take for granted.
+GIVEN: dict[str, Callable[[], Any]] = {
+    "teacher_logp": lambda: torch.randn(3, 5, 7).log_softmax(-1),
+    "reference_logp": lambda: torch.randn(5, 7).log_softmax(-1),
+    "student_logp": lambda: torch.randn(5, 7).log_softmax(-1),
+    "mu": lambda: torch.ones(3),
+    "candidates": lambda: ["one two three four five six", "another text of six words here"],
+    "comparison": lambda: ["one two three four five six"],
+}
+
+
+def blocks(language: str) -> list[Any]:
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in re.finditer(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(pytest.param(match[1], id=f"{page.relative_to(ROOT)}:{line}"))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in which the reader has the repository's recipes, and nothing else."""
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_every_recipe_and_config_loads(block: str) -> None:
+    fields = yaml.safe_load(block)
+    if base := fields.get("extends"):
+        Path(base).symlink_to(next((ROOT / "recipes").rglob(base)))
+    Path("block.yaml").write_text(block)
+    if "pools" in fields:
+        load_config("block.yaml")
+    else:
+        recipe = load_recipe("block.yaml")
+        config_of(recipe, recipe.seeds[0])
+
+
+@pytest.mark.filterwarnings("ignore:some prompts are conversations")
+@pytest.mark.parametrize("block", blocks("json"))
+def test_every_line_is_a_prompt_or_a_row_of_an_evaluation(block: str) -> None:
+    rows = [json.loads(line) for line in block.splitlines()]
+    if all(row.keys() <= PROMPT_FIELDS for row in rows):
+        Path("rows.jsonl").write_text(block)
+        check_prompts(prompts := load_prompts("rows.jsonl"))
+        assert len(prompts) == len(rows) and len({type(prompt) for prompt in prompts["prompt"]}) == 1, "as TRL wants it"
+        return
+    for number, line in enumerate(block.splitlines()):  # they show one kind of row each
+        Path(f"rows-{number}.jsonl").write_text(line)
+        try:
+            (loaded,) = load_benchmarks([f"rows-{number}.jsonl"], {})
+        except Unavailable:
+            continue  # its grader is not installed
+        assert len(loaded.rows) == 1
+
+
+@pytest.mark.parametrize("block", blocks("bash"))
+def test_every_command_has_the_verbs_and_options_that_are_written(block: str) -> None:
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        words = list(itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), words))
+        if words[:1] != ["trustmopd"]:
+            continue
+        command: Any = typer.main.get_command(app)
+        context, words = None, words[1:]
+        while hasattr(command, "commands"):
+            context = command.make_context(words[0], [], parent=context, resilient_parsing=True)
+            command, words = command.commands[words[0]], words[1:]
+        command.make_context(command.name, words, parent=context)  # raises where an option is not one
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_all_code_runs_or_at_least_calls_things_as_they_are(block: str) -> None:
+    tree = ast.parse(block)
+    names: dict[str, Any] = {name: make() for name, make in GIVEN.items()}
+    for statement in tree.body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            exec(compile(ast.Module([statement], []), "imports", "exec"), names)
+    for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
+        function = _value(call.func, names)
+        if function is not None and not inspect.isbuiltin(function):
+            keywords = {word.arg: ... for word in call.keywords if word.arg}
+            inspect.signature(function).bind(*call.args, **keywords)
+    with suppress(FileNotFoundError, Unavailable):
+        exec(compile(tree, "block", "exec"), names)
+
+
+def _value(expression: ast.expr, names: dict[str, Any]) -> Any:
+    """What a dotted name is, if it is imported or given."""
+    if isinstance(expression, ast.Name):
+        return names.get(expression.id)
+    if isinstance(expression, ast.Attribute) and (owner := _value(expression.value, names)) is not None:
+        return getattr(owner, expression.attr)
+    return None
