@@ -402,11 +402,12 @@ def asked(monkeypatch, family):
     counts = Counter()
     answer = TeacherPool._hidden_states
 
-    def remember(self, member, input_ids, attention_mask, response_mask):
-        width = input_ids.shape[1] - response_mask.shape[1]
-        for ids, mask in zip(input_ids[:, :width], attention_mask[:, :width], strict=True):
-            counts[member.name, domain_of[family.tokenizer.decode(ids[mask.bool()])]] += 1
-        return answer(self, member, input_ids, attention_mask, response_mask)
+    def remember(self, member, rollouts, rows):
+        width = rollouts.input_ids.shape[1] - rollouts.response_mask.shape[1]
+        for row in rows:
+            prompt = rollouts.input_ids[row, :width][rollouts.attention_mask[row, :width].bool()]
+            counts[member.name, domain_of[family.tokenizer.decode(prompt)]] += 1
+        return answer(self, member, rollouts, rows)
 
     monkeypatch.setattr(TeacherPool, "_hidden_states", remember)
     return counts
@@ -514,8 +515,7 @@ def test_the_peak_of_memory_is_that_of_one_step_however_often_steps_are_logged(b
         last[0] = next(held, last[0])
         return last[0]
 
-    for module in ("trainer", "cost"):
-        monkeypatch.setattr(f"trustmopd.training.{module}.peak_memory_gib", peak)
+    monkeypatch.setattr("trustmopd.training.trainer.peak_memory_gib", peak)
     build(max_steps=4, logging_steps=4).train()
     assert json.loads((tmp_path / "run" / "cost.json").read_text())["training"]["peak_memory_gib"] == 50.0
 

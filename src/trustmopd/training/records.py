@@ -67,6 +67,11 @@ class TokenRecorder:
         due = self.every > 0 and step % self.every == 0
         self._chosen = chosen_rows(gather_object(rows), self.seed, step) if due else set()
 
+    @property
+    def active(self) -> bool:
+        """Whether this step is recorded."""
+        return bool(self._chosen)
+
     def note(self, scored: ScoredCandidates, result: Objective, batch: dict[str, Any], teachers: Sequence[str]) -> None:
         self._tables += token_table(
             scored, result, rows=batch["row"].tolist(), meta=batch["meta"], keep=self._chosen, teachers=teachers,
@@ -75,8 +80,6 @@ class TokenRecorder:
 
     def finish(self, step: int, *, writes: bool) -> None:
         """`step` has been made; the process that `writes` has the tables of all."""
-        if not self._chosen:
-            return
         tables, self._tables = gather_object(self._tables), []
         if writes and tables:
             write_records(self.run.records(step), tables, step)

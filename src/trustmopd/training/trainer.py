@@ -250,7 +250,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         for metric, values in allocation_metrics(scored, result, self.mu, self.pool.teachers, self.teachers).items():
             self.totals.add(metric, values)
         self.totals.add("candidates/degenerate_tokens", result.degenerate, count=0)
-        if self.model.training:
+        if self.model.training and self.recorder.active:
             with self.clock("records"):
                 self.recorder.note(scored, result, inputs, self.pool.teachers)
 
@@ -264,8 +264,9 @@ class TrustMOPDTrainer(DistillationTrainer):
     def _finish_step(self) -> None:
         """After the last micro-batch of a step: the token records if this step keeps them, and one line of metrics."""
         self.judge_of_step.release()
-        with self.clock("records"):
-            self.recorder.finish(self.state.global_step + 1, writes=self.accelerator.is_main_process)
+        if self.recorder.active:
+            with self.clock("records"):
+                self.recorder.finish(self.state.global_step + 1, writes=self.accelerator.is_main_process)
         metrics = self.totals.reduce(self.accelerator)
         seconds = {"records": 0.0} if self.args.record_allocation_every else {}
         metrics |= {f"seconds/{phase}": value for phase, value in (seconds | self.clock.take()).items()}
