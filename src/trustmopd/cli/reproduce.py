@@ -68,10 +68,9 @@ def reproduce_smollm2(
         for kind, names, known in (("stage", stages, _STAGES), ("only", only or [], ("math", "code", "if"))):
             if unknown := [name for name in names if name not in known]:
                 raise ValueError(f"--{kind} {unknown[0]}: there is none of that name. Choose from {', '.join(known)}.")
-        from trustmopd.smollm2.settings import Settings
         from trustmopd.smollm2.stages import Study
 
-        study = Study(out, Settings().with_changes(settings or ()), local_copies(data or []), gguf)
+        study = Study(out, settings or (), local_copies(data or []), gguf)
         if "instruct" in stages:
             study.instruct()
         if "base" in stages:

@@ -33,7 +33,7 @@ _METHODS: Mapping[type, frozenset[str]] = {
     tuple: frozenset({"index", "count"}),
 }
 _TYPES = (int, float, str, bool, list, tuple, dict, set)
-_ITERATOR: type = type(iter([]))
+_ITERATOR: Any = type(iter([]))
 _COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,

@@ -72,6 +72,12 @@ class Settings:
             settings = _changed(settings, name.split("."), value, change)
         return settings
 
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Settings":
+        """What `to_dict` gave."""
+        sections = {"lora": Lora, "base": Base, "specialist": Specialist, "scoring": Scoring}
+        return cls(**{name: sections[name](**value) if name in sections else value for name, value in stored.items()})
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -31,13 +31,18 @@ _REMEDY = "Choose another folder with --out."
 class Study:
     """A folder with the card, the adapters, the base that they belong to, and scores."""
 
-    def __init__(self, out: Path, settings: Settings, data: Data, gguf: Path | None) -> None:
-        self.out, self.settings, self.data, self.gguf = out, settings, data, gguf
+    def __init__(self, out: Path, changes: Sequence[str], data: Data, gguf: Path | None) -> None:
+        """`changes` are made to the settings that the folder was begun with, or else to the standard ones."""
+        self.out, self.data, self.gguf = out, data, gguf
         mathematics.ready()
         check_writable(out)
         quiet()
         path = out / CARD
         self.card: dict[str, Any] = read_json(path, what="card", remedy=_REMEDY) if path.is_file() else {"stages": {}}
+        begun = Settings.from_dict(self.card["settings"]) if "settings" in self.card else Settings()
+        self.settings = begun.with_changes(changes)
+        if "base" in self.card["stages"] and (begun.base, begun.lora) != (self.settings.base, self.settings.lora):
+            raise ValueError(f"{out} has a base made with {begun.base} and {begun.lora}. {_REMEDY}")
 
     def adapter(self, name: str) -> Path:
         return self.out / "adapters" / name
