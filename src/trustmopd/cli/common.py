@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
@@ -47,6 +47,14 @@ def errors(again: str | None = None, kept: str | None = "whole checkpoints") -> 
 def printable(text: str) -> str:
     """Without what would command the terminal: names and values in files are other people's."""
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: ascii(found[0])[1:-1], text)
+
+
+def local_copies(data: Sequence[str]) -> dict[str, str]:
+    """`--data NAME=FILE`, repeated, as name → file."""
+    pairs = [each.partition("=") for each in data]
+    if bad := [each for each, (name, equals, path) in zip(data, pairs, strict=True) if not (name and equals and path)]:
+        raise ValueError(f"--data {bad[0]}: not a benchmark and its file. Write it as ifeval=path/to/input_data.jsonl.")
+    return {name: path for name, _, path in pairs}
 
 
 def _one_line(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from trustmopd.cli.common import app, console, errors
+from trustmopd.cli.common import app, console, errors, local_copies
 
 if TYPE_CHECKING:
     from trustmopd.evaluation.methods import Method
@@ -77,7 +77,7 @@ def evaluate(
         given: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "samples": samples, "seed": seed}
         given["max_new_tokens"] = max_new_tokens
         sampling = replace(sampling, **{name: value for name, value in given.items() if value is not None})
-        files |= _pairs(data or [])
+        files |= local_copies(data or [])
         loaded = load_benchmarks(
             [each.strip() for each in benchmarks.split(",")] if benchmarks else names, files, limit
         )
@@ -154,13 +154,6 @@ def _plan(
     wish = recipe.evaluation
     sampling = Sampling(wish.temperature, wish.top_p, wish.max_new_tokens, samples=wish.samples)
     return recipe, methods, wish.benchmarks or paper, dict(wish.data), sampling, out or recipe.output / "evaluation"
-
-
-def _pairs(data: Sequence[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in data]
-    if bad := [each for each, (name, equals, path) in zip(data, pairs, strict=True) if not (name and equals and path)]:
-        raise ValueError(f"--data {bad[0]}: not a benchmark and its file. Write it as ifeval=path/to/input_data.jsonl.")
-    return {name: path for name, _, path in pairs}
 
 
 def _hand_over(folder: Path, recipe: "Recipe", benchmarks: Collection[str]) -> None:

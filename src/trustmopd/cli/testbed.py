@@ -1,4 +1,4 @@
-"""The verbs of the small world: quickstart, reproduce, testbed build."""
+"""The verbs of the small world: quickstart, testbed build."""
 
 import shlex
 from pathlib import Path
@@ -38,35 +38,6 @@ def quickstart(
         )
         for title, name in {"Open": "report.html", "Scores": "scores.json", "Figures": "figures"}.items():
             console.print(f"{title + ':':<8} {out / name}", soft_wrap=True)
-
-
-@app.command(epilog="Example: trustmopd reproduce testbed --seeds 5 --jobs 2")
-def reproduce(
-    what: Annotated[str, typer.Argument(help="What to reproduce: testbed.")],
-    seeds: Annotated[str, typer.Option(help="How many seeds, or a list: 0,3,4 or 7, for one.")] = "5",
-    only: Annotated[
-        list[str] | None, typer.Option(help="A prompt set or method (gamma-7 is trust); may be given several times.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Cells to run side by side, each in one thread.")] = 1,
-    world: Annotated[
-        Path | None, typer.Option(help="Another world, from `testbed build`.", show_default="shipped")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/reproduce-testbed"),
-) -> None:
-    """The paper's comparison in the small world: every baseline and ablation on both prompt sets. Finished cells
-    stay."""
-    options = [part for name in only or () for part in ("--only", name)] + (["--world", str(world)] if world else [])
-    again = ["trustmopd", "reproduce", what, "--seeds", seeds, "--jobs", str(jobs), "--out", str(out), *options]
-    with errors(shlex.join(again), kept="finished cells"):
-        if what != "testbed":
-            raise ValueError(f"{what!r} cannot be reproduced here. Choose testbed.")
-        from trustmopd.testbed.experiment import World
-        from trustmopd.testbed.reproduce import parse_seeds
-        from trustmopd.testbed.reproduce import reproduce as run
-        from trustmopd.testbed.results import write_results
-
-        run(out, parse_seeds(seeds), only=only or (), jobs=jobs, world=World(world) if world else None)
-        console.print(f"Results: {write_results(out)}\n         {out / 'results.csv'}")
 
 
 @testbed.command("build", epilog="Example: trustmopd testbed build --out runs/world --seed 1")

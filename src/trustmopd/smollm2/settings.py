@@ -1,0 +1,102 @@
+"""Every number of the study: what supervised training shows, how specialists are trained, what is evaluated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Lora:
+    rank: int = 8
+    alpha: int = 16
+
+
+@dataclass(frozen=True)
+class Base:
+    """Supervised training of the instruction model on solutions: how many of each kind, how often, how fast."""
+
+    svamp: int = 300  # the other 400 of its train half are prompts of RL
+    gsm8k: int = 1500
+    gsm8k_steps: int = 3  # longest solution, in lines
+    stories: int = 600
+    functions: int = 40
+    epochs: float = 3.0
+    batch_size: int = 32
+    learning_rate: float = 5e-4
+
+
+@dataclass(frozen=True)
+class Specialist:
+    """GRPO with rewards of 0 and 1. It ends as soon as the mean reward of the last `window` steps is `target_gain`
+    above that of the first `window`, or after `max_steps`."""
+
+    max_steps: int = 300
+    target_gain: float = 0.3
+    window: int = 8
+    learning_rate: float = 1e-4
+    beta: float = 0.03
+    prompts_per_step: int = 48
+    generations: int = 8
+    micro_batches: int = 4
+    save_every: int = 20
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """`prompts` is the most of each domain; SVAMP has 300 held out."""
+
+    prompts: int = 300
+    samples: int = 2
+    batch_size: int = 300
+    temperature: float = 0.6
+
+
+@dataclass(frozen=True)
+class Settings:
+    seed: int = 0
+    max_new_tokens: int = 160
+    lora: Lora = field(default_factory=Lora)
+    base: Base = field(default_factory=Base)
+    specialist: Specialist = field(default_factory=Specialist)
+    scoring: Scoring = field(default_factory=Scoring)
+
+    def with_changes(self, changes: Sequence[str]) -> "Settings":
+        """`base.epochs=2` and the like, as on the command line."""
+        settings = self
+        for change in changes:
+            name, equals, text = change.partition("=")
+            value = yaml.safe_load(text) if equals else None
+            value = float(value) if isinstance(value, str) and _is_float(value) else value
+            settings = _changed(settings, name.split("."), value, change)
+        return settings
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Settings":
+        """What `to_dict` gave."""
+        sections = {"lora": Lora, "base": Base, "specialist": Specialist, "scoring": Scoring}
+        return cls(**{name: sections[name](**value) if name in sections else value for name, value in stored.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _changed(section: Any, names: Sequence[str], value: Any, change: str) -> Any:
+    known: Mapping[str, Any] = {each.name: getattr(section, each.name) for each in fields(section)}
+    old = known.get(names[0])
+    if old is None or (len(names) > 1) is not hasattr(old, "__dataclass_fields__"):
+        raise ValueError(f"{change!r} changes no setting: write NAME=VALUE, with one of {', '.join(known)}.")
+    if len(names) > 1:
+        return replace(section, **{names[0]: _changed(old, names[1:], value, change)})
+    if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(old, int) and value != int(value)):
+        raise ValueError(f"{change!r}: give a {'whole ' * isinstance(old, int)}number; it is {old} otherwise.")
+    return replace(section, **{names[0]: type(old)(value)})
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

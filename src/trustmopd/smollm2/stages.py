@@ -1,0 +1,151 @@
+"""The stages of the study, each resumable: the instruction model, the base, the specialists, and their scores."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trustmopd.evaluation import mathematics
+from trustmopd.files import read_json, write_json, write_text
+from trustmopd.smollm2.domains import Data, demonstrations, evaluation_tasks, training_tasks
+from trustmopd.smollm2.lora import ADAPTER
+from trustmopd.smollm2.reinforcement import train_specialist
+from trustmopd.smollm2.scores import score
+from trustmopd.smollm2.settings import Settings
+from trustmopd.smollm2.supervised import train_adapter
+from trustmopd.smollm2.tasks import DOMAINS
+from trustmopd.smollm2.weights import find_gguf, load_instruct, save_base
+from trustmopd.testbed.checkpoints import digest
+from trustmopd.testbed.machine import made_by
+from trustmopd.testbed.reproduce import check_writable, quiet
+
+CARD = "card.json"
+_REMEDY = "Choose another folder with --out."
+
+
+class Study:
+    """A folder with the card, the adapters, the base that they belong to, and scores."""
+
+    def __init__(self, out: Path, changes: Sequence[str], data: Data, gguf: Path | None) -> None:
+        """`changes` are made to the settings that the folder was begun with, or else to the standard ones."""
+        self.out, self.data, self.gguf = out, data, gguf
+        mathematics.ready()
+        check_writable(out)
+        quiet()
+        path = out / CARD
+        self.card: dict[str, Any] = read_json(path, what="card", remedy=_REMEDY) if path.is_file() else {"stages": {}}
+        begun = Settings.from_dict(self.card["settings"]) if "settings" in self.card else Settings()
+        self.settings = begun.with_changes(changes)
+        if "base" in self.card["stages"] and (begun.base, begun.lora) != (self.settings.base, self.settings.lora):
+            raise ValueError(f"{out} has a base made with {begun.base} and {begun.lora}. {_REMEDY}")
+
+    def adapter(self, name: str) -> Path:
+        return self.out / "adapters" / name
+
+    def instruct(self) -> None:
+        """The instruction model as it is, rounded to bfloat16, and its scores."""
+        folder = self.out / "instruct"
+        if not (folder / "model.safetensors").is_file():
+            model, tokenizer = load_instruct(find_gguf(self.gguf))
+            self._enter("instruct", {"fingerprint": save_base(model, tokenizer, None, folder)})
+        self._score("instruct", folder, {"instruct": None})
+
+    def specialists(self, only: Sequence[str], jobs: int, deadline: float | None, again: Sequence[str]) -> None:
+        """Those of `only`, here; or all three, `jobs` at a time in processes of their own: the command `again`."""
+        self.base()
+        todo = [domain for domain in only or DOMAINS if not self._record(domain).get("finished")]
+        if only:
+            for domain in todo:
+                self._specialist(domain, deadline)
+            return
+        _side_by_side({domain: [*again, "--only", domain] for domain in todo}, jobs)
+        for domain in DOMAINS:
+            self._enter(domain, self._record(domain))
+        if halfway := [domain for domain in DOMAINS if not self._record(domain)["finished"]]:
+            print(f"Out of time: {', '.join(halfway)} stopped at a checkpoint. The same command goes on.", flush=True)
+
+    def scores(self) -> None:
+        """The base and the specialists that there are, each on the held-out prompts of every domain."""
+        self.base()
+        adapters = {domain: self.adapter(domain) for domain in DOMAINS if (self.adapter(domain) / ADAPTER).is_file()}
+        self._score("specialists" if adapters else "base", self.out / "base", {"base": None, **adapters})
+
+    def base(self) -> None:
+        """Supervised training and the merge. Where the adapter is there already, only the merge."""
+        folder, adapter = self.out / "base", self.adapter("base")
+        if (folder / "model.safetensors").is_file():
+            return
+        model, tokenizer = load_instruct(find_gguf(self.gguf))
+        if not (adapter / ADAPTER).is_file():
+            began = time.perf_counter()
+            shown = demonstrations(self.settings.base, self.data, self.settings.seed)
+            made = train_adapter(model, tokenizer, shown, self.settings, adapter)
+            self._enter("base", {**made, "seconds": round(time.perf_counter() - began, 1)})
+            model, tokenizer = load_instruct(find_gguf(self.gguf))  # training put an adapter into the other
+        found = save_base(model, tokenizer, adapter, folder)
+        expected = self.card["stages"].setdefault("base", {}).get("fingerprint")
+        if expected is not None and found != expected:
+            shutil.rmtree(folder)
+            raise ValueError(f"the merged base has fingerprint {found}, and the card says {expected}. {_REMEDY}")
+        self._enter("base", {"fingerprint": found, "sha256": digest(adapter / ADAPTER)})
+
+    def _specialist(self, domain: str, deadline: float | None) -> None:
+        if self._record(domain).get("finished"):
+            return
+        tasks = training_tasks(domain, self.settings.base, self.data, self.settings.seed)
+        made = train_specialist(
+            domain,
+            self.out / "base",
+            tasks,
+            self.settings,
+            self.adapter(domain),
+            self.out / "checkpoints" / domain,
+            deadline,
+        )
+        made["sha256"] = digest(self.adapter(domain) / ADAPTER)
+        write_json(self.out / "specialists" / f"{domain}.json", made)
+
+    def _record(self, domain: str) -> dict[str, Any]:
+        path = self.out / "specialists" / f"{domain}.json"
+        return read_json(path, what="record", remedy=_REMEDY) if path.is_file() else {}
+
+    def _score(self, stage: str, base: Path, adapters: Mapping[str, Path | None]) -> None:
+        scoring = self.settings.scoring
+        tasks = {domain: evaluation_tasks(domain, scoring.prompts, self.data) for domain in DOMAINS}
+        began = time.perf_counter()
+        matrix, responses = score(base, adapters, tasks, self.settings.lora, scoring, self.settings.max_new_tokens)
+        seconds = round(time.perf_counter() - began, 1)
+        write_json(self.out / "scores" / f"{stage}.json", {"scores": matrix, "seconds": seconds, **made_by()})
+        lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in responses]
+        write_text(self.out / "scores" / f"{stage}-responses.jsonl", "".join(lines))
+        for name, row in matrix.items():
+            print(f"{name:>9}: " + ", ".join(f"{domain} {value:.1%}" for domain, value in row.items()), flush=True)
+
+    def _enter(self, stage: str, measured: Mapping[str, Any]) -> None:
+        self.card["stages"].setdefault(stage, {}).update(measured)
+        self.card |= {"settings": self.settings.to_dict(), **made_by(), "date": datetime.now(UTC).date().isoformat()}
+        write_json(self.out / CARD, self.card)
+
+
+def _side_by_side(commands: Mapping[str, Sequence[str]], jobs: int) -> None:
+    waiting, running, failed = list(commands), dict[str, subprocess.Popen[bytes]](), []
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                name = waiting.pop(0)
+                running[name] = subprocess.Popen([sys.executable, "-m", "trustmopd", *commands[name]])
+            for name, process in list(running.items()):
+                if process.poll() is not None:
+                    failed += [name] if process.returncode else []
+                    del running[name]
+            time.sleep(0.2)
+    finally:
+        for process in running.values():
+            process.terminate()
+    if failed:
+        raise ChildProcessError(f"the training of {', '.join(failed)} failed; see above. Checkpoints are kept.")

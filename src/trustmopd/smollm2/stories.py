@@ -1,0 +1,129 @@
+"""Mathematics: word problems of our own in SVAMP's manner, some with a number that is not needed."""
+
+import random
+from dataclasses import dataclass
+
+from trustmopd.evaluation.mathematics import INSTRUCTION
+from trustmopd.smollm2.tasks import Check, Task
+from trustmopd.smollm2.worked import value_of, worked_equation
+
+_NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Farid", "Grace", "Hugo", "Iris", "Jonas", "Kim", "Lena", "Mateo")
+_THINGS = ("apples", "marbles", "books", "stickers", "cards", "coins", "shells", "pencils", "stamps", "cookies")
+_PLACES = ("shop", "school", "farm", "library", "museum", "bakery", "park", "station")
+
+
+@dataclass(frozen=True)
+class Story:
+    """`a`, `b` and `c` are numbers; the equation must come to a whole number above 0."""
+
+    text: str
+    equation: str
+    largest: int = 99
+
+
+_STORIES = (
+    Story(
+        "{name} had {a} {things}. {name} gave {b} of them to {other}. How many {things} does {name} have left?", "a - b"
+    ),
+    Story("{name} has {a} {things} and {other} has {b} {things}. How many do they have together?", "a + b"),
+    Story("{name} has {a} {things}. {other} has {b} more than {name}. How many {things} does {other} have?", "a + b"),
+    Story("{name} has {a} {things}. {other} has {b} fewer. How many {things} does {other} have?", "a - b"),
+    Story(
+        "{name} has {a} {things} and {b} boxes. {other} has {c} {things}. How many more {things} does {name} have?",
+        "a - c",
+    ),
+    Story("There are {a} boxes with {b} {things} in each. How many {things} are there?", "a * b", 15),
+    Story(
+        "{name} put {a} {things} into {b} bags, the same number in each. How many {things} are in each bag?", "a / b"
+    ),
+    Story("{name} puts {b} {things} into each bag. How many bags are needed for {a} {things}?", "a / b"),
+    Story(
+        "A {place} had {a} visitors on Monday, {b} on Tuesday and {c} on Wednesday. How many visitors came in all?",
+        "a + b + c",
+    ),
+    Story(
+        "A {place} had {a} guests on Monday, {b} on Tuesday, {c} on Friday. How many more came on Monday than Tuesday?",
+        "a - b",
+    ),
+    Story(
+        "{name} found {a} {things} in the morning, {b} in the evening, and then lost {c}. How many {things} are left?",
+        "a + b - c",
+    ),
+    Story(
+        "{name} had {a} dollars and bought {b} {things} for {c} dollars each. How many dollars are left?", "a - b * c"
+    ),
+    Story(
+        "{name} buys {a} {things} for {b} dollars each and a bag for {c} dollars. How much does it cost in all?",
+        "a * b + c",
+        12,
+    ),
+    Story("After {name} gave away {a} {things}, {b} were left. How many {things} did {name} have at first?", "a + b"),
+    Story(
+        "{name} had {a} {things} and found some more. Now {name} has {b} {things}. How many did {name} find?", "b - a"
+    ),
+    Story("{name} needs {a} {things} and has {b}. {other} has {c}. How many more does {name} need?", "a - b"),
+    Story(
+        "There are {a} rows of {b} chairs at the {place}. {c} chairs are taken. How many chairs are free?",
+        "a * b - c",
+        15,
+    ),
+    Story("A book has {a} pages. {name} reads {b} pages a day. How many days does it take to read the book?", "a / b"),
+    Story(
+        "{name} read {a} pages on Monday and {b} on Tuesday. The book has {c} pages. How many pages are left?",
+        "c - a - b",
+    ),
+    Story("{name} walks {a} km each day. How many km does {name} walk in {b} days?", "a * b", 15),
+    Story("{name} is {a} years old and {other} is {b} years younger. How old is {other}?", "a - b"),
+    Story("{name} is {a} years old. How old will {name} be in {b} years?", "a + b"),
+    Story("A {place} sold {a} {things} for {b} dollars each. How much money did it take?", "a * b", 15),
+    Story(
+        "A {place} sold {a} {things} and {b} bags, and had {c} {things} left. How many {things} did it have at first?",
+        "a + c",
+    ),
+    Story("{a} children share {b} {things} equally. How many does each child get?", "b / a"),
+    Story(
+        "{name} had {a} red and {b} blue {things}. {c} of the red ones broke. How many red {things} are left?", "a - c"
+    ),
+    Story("A bus had {a} people. {b} got off and {c} got on. How many people are on the bus now?", "a - b + c"),
+    Story(
+        "{name} has {a} {things}, and {other} has {b} times as many. How many {things} does {other} have?", "a * b", 12
+    ),
+    Story(
+        "{name} saved {a} dollars a week for {b} weeks and spent {c} dollars. How many dollars are left?",
+        "a * b - c",
+        15,
+    ),
+    Story("A pack of {things} costs {a} dollars. It is {b} dollars cheaper today. How much is a pack today?", "a - b"),
+)
+
+
+def tasks(count: int, rng: random.Random) -> list[Task]:
+    made: dict[str, Task] = {}
+    while len(made) < count:
+        task = _task(rng.choice(_STORIES), rng)
+        made.setdefault(task.prompt, task)
+    return list(made.values())
+
+
+def _task(story: Story, rng: random.Random) -> Task:
+    while True:
+        largest = story.largest * rng.choice((1, 1, 1, 10 if story.largest == 99 else 1))
+        numbers = {letter: rng.randint(2, largest) for letter in "abc"}
+        if " / " in story.equation:  # so that the division comes out
+            top, bottom = story.equation.split(" / ")
+            numbers[bottom] = rng.randint(2, 12)
+            numbers[top] = numbers[bottom] * rng.randint(2, 15)
+        equation = "".join(str(numbers.get(sign, sign)) for sign in story.equation)
+        answer = value_of(equation)
+        if answer > 0:
+            break
+    name, other = rng.sample(_NAMES, 2)
+    text = story.text.format(**numbers, name=name, other=other, things=rng.choice(_THINGS), place=rng.choice(_PLACES))
+    prompt = f"{text}\n\n{INSTRUCTION}"
+    return Task(
+        id=f"story/{text}",
+        domain="math",
+        prompt=prompt,
+        checks=(Check("number", {"prompt": prompt, "answer": f"{answer:g}"}),),
+        solution=worked_equation(equation),
+    )

@@ -1,0 +1,44 @@
+"""What a task is: a prompt, and checks that a response must all pass. Checks of two domains make a mixed task."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+DOMAINS = ("math", "code", "if")
+
+
+@dataclass(frozen=True)
+class Check:
+    """A kind of check and what it needs to know, as JSON can hold it."""
+
+    kind: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """`solution` is a response that passes, where one is known: what supervised training shows."""
+
+    id: str
+    domain: str
+    prompt: str
+    checks: tuple[Check, ...]
+    solution: str | None = None
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        return [{"role": "user", "content": self.prompt}]
+
+
+def passes(task: Task, response: str) -> bool:
+    return all(_checker(check.kind)(check.arguments, response) for check in task.checks)
+
+
+def _checker(kind: str) -> Callable[[dict[str, Any], str], bool]:
+    from trustmopd.smollm2 import constraints, functions, word_problems
+
+    others: Mapping[str, Callable[[dict[str, Any], str], bool]] = {
+        "number": word_problems.check,
+        "function": functions.check,
+    }
+    return others.get(kind) or constraints.CHECKS[kind]
