@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trustmopd.evaluation.benchmarks.word_problems import BENCHMARKS
-from trustmopd.evaluation.mathematics import grade_number
+from trustmopd.evaluation.numeric import grade_number
 from trustmopd.evaluation.rows import Row
 from trustmopd.smollm2.splits import part
 from trustmopd.smollm2.tasks import Check, Task
@@ -34,7 +34,7 @@ def gsm8k(path: str | Path | None = None, most_steps: int = 9) -> list[Task]:
 
 
 def check(arguments: dict[str, Any], response: str) -> bool:
-    """As `evaluate` grades: the last box, or else what the response says the answer is, or its last number."""
+    """As `evaluate` grades: by the last number of the response."""
     return grade_number(arguments, response).score == 1.0
 
 
