@@ -1,0 +1,18 @@
+"""The run directory: the one place that knows its file names, what is in each file, and which checkpoint is whole.
+
+No torch: reports are made on machines without it.
+"""
+
+from trustmopd.runs.checkpoints import newest_checkpoint, resumable_checkpoint, step_of, whole_checkpoints
+from trustmopd.runs.layout import RunDirectory
+from trustmopd.runs.places import located, searched
+
+__all__ = [
+    "RunDirectory",
+    "located",
+    "newest_checkpoint",
+    "resumable_checkpoint",
+    "searched",
+    "step_of",
+    "whole_checkpoints",
+]

@@ -1,0 +1,62 @@
+"""Which checkpoints are whole: a checkpoint's manifest is written last, so one without it was cut short."""
+
+from pathlib import Path
+from typing import Any
+
+from trustmopd.files import read_json
+from trustmopd.runs.layout import CHECKPOINT, MANIFEST, RunDirectory
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix(CHECKPOINT))
+
+
+def whole_checkpoints(folder: Path, run: str | None = None) -> list[Path]:
+    """The whole checkpoints in a folder, oldest first; with `run`, those of this run's id alone."""
+    found = [path.parent for path in folder.glob(f"{CHECKPOINT}*/{MANIFEST}") if _is_numbered(path.parent)]
+    return sorted((path for path in found if run in (None, run_id(path))), key=step_of)
+
+
+def all_checkpoints(folder: Path) -> list[Path]:
+    """Whole or not, oldest first."""
+    return sorted(filter(_is_numbered, folder.glob(f"{CHECKPOINT}*")), key=step_of)
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """Of those in a run directory, or below it as the command line has them."""
+    found = [*whole_checkpoints(run), *whole_checkpoints(RunDirectory(run).checkpoints)]
+    return max(found, key=step_of, default=None)
+
+
+def resumable_checkpoint(checkpoint: str | bool, output_dir: str | Path, run_dir: Path) -> Path:
+    """The checkpoint to resume from: the one named, or the newest of the run in `run_dir` that was written to its end.
+    Checkpoints that an earlier run left in the same folder are passed over."""
+    if not isinstance(checkpoint, bool):
+        path = Path(checkpoint)
+        if not (path / MANIFEST).is_file():
+            raise ValueError(
+                f"checkpoint {path} {'was cut short: it has' if path.is_dir() else 'does not exist: there is'} no "
+                f"{MANIFEST}, the last file to be written. Resume from another one, or with "
+                "resume_from_checkpoint=True from the newest whole one."
+            )
+        return path
+    found = whole_checkpoints(Path(output_dir), run_id(run_dir))
+    if not found:
+        raise ValueError(
+            f"there is no whole checkpoint in {output_dir} to resume from. Start the run without resuming."
+        )
+    return found[-1]
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Of a run, or of a checkpoint."""
+    remedy = "Resume from another checkpoint, or start the run again."
+    return read_json(folder / MANIFEST, what="manifest", remedy=remedy)
+
+
+def run_id(folder: Path) -> str | None:
+    return read_manifest(folder).get("run") if (folder / MANIFEST).is_file() else None
+
+
+def _is_numbered(path: Path) -> bool:
+    return path.name.removeprefix(CHECKPOINT).isdigit()

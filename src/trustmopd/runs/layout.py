@@ -1,0 +1,92 @@
+"""Every file of a run by name."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+CALIBRATION = "calibration.json"
+METRICS = "metrics.jsonl"
+COST = "cost.json"
+DIAGNOSIS = "diagnosis.json"
+RECIPE = "recipe.yaml"
+RECORDS = "allocation"
+CHECKPOINTS = "checkpoints"
+EVALUATION = "evaluation"
+SCORES = "scores.json"
+#: Beside the responses of one checkpoint: what was asked of it.
+ASKED = "run.json"
+ANALYSIS = "analysis.json"
+REPORT = "report.html"
+VIEWER = "viewer.html"
+TABLES = "tables"
+FIGURES = "figures"
+CASES = "cases"
+#: The parameter average of a recipe's teachers, in the recipe's output.
+AVERAGE = "merged"
+#: The prefix that transformers gives its checkpoints.
+CHECKPOINT = "checkpoint-"
+#: Inside a folder of checkpoints: what was there before a run began.
+SET_ASIDE = "set-aside"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The folder of one run, and where each of its files is."""
+
+    path: Path
+
+    @property
+    def manifest(self) -> Path:
+        """Which weights, prompts, settings, versions and machine; also in every checkpoint."""
+        return self.path / MANIFEST
+
+    @property
+    def calibration(self) -> Path:
+        """mu; also in every checkpoint."""
+        return self.path / CALIBRATION
+
+    @property
+    def metrics(self) -> Path:
+        """One line for every logged step."""
+        return self.path / METRICS
+
+    @property
+    def cost(self) -> Path:
+        return self.path / COST
+
+    @property
+    def diagnosis(self) -> Path:
+        return self.path / DIAGNOSIS
+
+    @property
+    def recipe(self) -> Path:
+        """The resolved recipe, where a recipe was trained."""
+        return self.path / RECIPE
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / CHECKPOINTS
+
+    @property
+    def evaluation(self) -> Path:
+        return self.path / EVALUATION
+
+    @property
+    def scores(self) -> Path:
+        return self.evaluation / SCORES
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"{CHECKPOINT}{step}"
+
+    def records(self, step: int) -> Path:
+        """The token records of a step."""
+        return self.path / RECORDS / f"step-{step:06d}.parquet"
+
+    def recorded(self) -> dict[int, Path]:
+        """The files of token records, by step."""
+        files = sorted((self.path / RECORDS).glob("step-*.parquet"))
+        return {int(file.stem.partition("-")[2]): file for file in files}
+
+    def exists(self) -> bool:
+        """Whether a run has written anything here."""
+        return any((self.path / name).exists() for name in (MANIFEST, METRICS, CALIBRATION, RECORDS))
