@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import recorded
+from data import pools
+from typer.testing import CliRunner
 
 from trustmopd.analysis.compare import Comparison, compare
 from trustmopd.analysis.experiment import method_name
@@ -17,6 +19,7 @@ from trustmopd.analysis.identity import told_apart
 from trustmopd.analysis.run import find_runs, open_run
 from trustmopd.analysis.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables
+from trustmopd.cli import app
 from trustmopd.files import write_json
 
 TITLE = {"without-mu": "without μ", "gamma-3": "γ = 3"}
@@ -236,16 +239,36 @@ def test_allocation_over_seeds_is_a_mean_of_means(study: Path, made: dict[str, l
     assert found["rollouts"] == str(sum(run.allocation["math"]["rollouts"] for run in runs))
 
 
-def test_decontamination_comes_from_the_card_beside_the_prompts(tmp_path: Path) -> None:
-    counts = {"within_exact": 3, "within_ngram": 2, "cross_exact": 1, "cross_ngram": 0}
-    write_json(tmp_path / "data" / "card.json", {"decontamination": {"math": {**counts, "candidates": 10, "kept": 4}}})
-    run = recorded.make_run(tmp_path / "run")
-    (run / "recipe.yaml").write_text(f"name: x\nprompts: {{path: {tmp_path / 'data' / 'prompts.jsonl'}}}\n")
-    (found,) = tables_of(run)["decontamination"]
-    assert list(found.values()) == ["prompts, math", "10", "3", "2", "1", "0", "4"]
-    write_json(tmp_path / "data" / "card.json", {"decontamination": counts})
-    (found,) = tables_of(run)["decontamination"]
-    assert list(found.values()) == ["prompts, all", "–", "3", "2", "1", "0", "–"]
+@pytest.mark.parametrize("named", ["out", "out/prompts.parquet"])
+def test_decontamination_comes_from_the_card_that_data_build_wrote(tmp_path: Path, named: str) -> None:
+    config = pools.small(tmp_path)
+    longest = sorted(pools.mathematics(120), key=lambda each: -len(each["question"].split()))
+    seen = pools.mathematics(120)[:7]  # the evaluation set: each is removed as an exact repetition
+    long, new = (next(each for each in longest if (each in seen) == known)["question"] for known in (True, False))
+    with (tmp_path / "math.jsonl").open("a") as file:
+        for text in (new, new, f"{new} more", f"{long} more"):
+            file.write(json.dumps({"question": text}) + "\n")
+    result = CliRunner().invoke(app, ["data", "build", str(config)])
+    assert result.exit_code == 0, result.output
+    run = recorded.make_run(tmp_path / "run", steps=1)
+    (run / "recipe.yaml").write_text(f"name: x\nprompts: {{path: {tmp_path / named}}}\n")
+    found = tables_of(run)["decontamination"]
+    math = row(found, f"{Path(named).stem}, math")
+    assert list(math.values())[1:] == ["124", "2", "1", "7", "1", "113"]
+    assert [each["pool"].split(", ")[1] for each in found] == ["math", "code", "if"]  # blocks are no candidates
+
+
+def test_a_card_of_another_shape_is_said_and_left_out(tmp_path: Path) -> None:
+    config = pools.small(tmp_path)
+    assert CliRunner().invoke(app, ["data", "build", str(config)]).exit_code == 0
+    card = json.loads((tmp_path / "out" / "card.json").read_text())
+    card["decontamination"]["pools"]["math"]["kept"] = "many"
+    (tmp_path / "out" / "card.json").write_text(json.dumps(card))
+    run = recorded.make_run(tmp_path / "run", steps=1)
+    (run / "recipe.yaml").write_text(f"name: x\nprompts: {{path: {tmp_path / 'out'}}}\n")
+    assert "decontamination" not in tables_of(run)
+    (said,) = [each.what for each in summarise_run(open_run(run)).missing if "card.json" in each.what]
+    assert "decontamination.pools.math.kept" in said and str(tmp_path / "out") in said
 
 
 def test_scores_before_training_come_from_the_diagnosis(tmp_path: Path) -> None:

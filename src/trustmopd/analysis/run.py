@@ -162,8 +162,8 @@ class Run:
         return int(self.logged[-1]["step"]) if self.logged else 0
 
     @cached_property
-    def decontamination(self) -> dict[str, Any]:
-        """What was removed from the prompt set, from the card beside it."""
+    def decontamination(self) -> dict[str, dict[str, int]]:
+        """Pool → its candidates, how many each rule removed, how many were kept: from the card of the prompt set."""
         prompts = self.recipe.get("prompts")
         named = prompts.get("path") if isinstance(prompts, dict) else None
         if named is None:
@@ -173,11 +173,14 @@ class Run:
         if not os.path.isfile(card):  # nor where a folder is closed to us
             return {}
         try:
-            found = read_json(card, what="the prompt set's card", remedy="It is left out.").get("decontamination")
+            content, said = in_shape(
+                "card.json", read_json(card, what="the prompt set's card", remedy="It is left out.")
+            )
         except (ValueError, OSError) as error:
             self.missing.append(Missing(str(error), ""))
             return {}
-        return found if isinstance(found, dict) else {}
+        self.missing.extend(Missing(f"{card.parent}: {each}", "It is left out.") for each in said)
+        return content.get("decontamination", {}).get("pools", {})
 
     @cached_property
     def teachers(self) -> list[str]:

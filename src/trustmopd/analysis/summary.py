@@ -56,7 +56,7 @@ class Summary:
     cost: dict[str, Any]
     calibration: dict[str, Any]
     diagnosis: dict[str, Any]
-    decontamination: dict[str, Any]
+    decontamination: dict[str, dict[str, int]]
     warnings: list[str]
     missing: list[Missing]
     #: Names the teachers; set where runs are compared (`identity.py`).
