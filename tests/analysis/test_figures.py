@@ -190,7 +190,7 @@ def test_score_bars_are_means_over_seeds(drawn: tuple[dict[str, Any], list[Summa
             scores = stored(study, prompts, folders.get(method, method), domain)
             assert found[f"{prompts}, {method}"] == pytest.approx(mean(scores))
             assert errors[f"{prompts}, {method}"] == pytest.approx(stdev(scores))
-        for title, reference in (("initial student", "initial"), ("routed teachers", "routed-teachers")):
+        for title, reference in (("initial student", "initial"), ("routed teachers", f"teacher-{domain}")):
             assert found[title] == pytest.approx(100 * recorded.REFERENCES[reference][domain]) and errors[title] == 0
 
 

@@ -1,6 +1,5 @@
 """The report and its verbs: what can be made is made, what is missing is said, and text stays text."""
 
-import base64
 import json
 import random
 import re
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from trustmopd.analysis import figures, tables
-from trustmopd.analysis.cases import write_case
 from trustmopd.analysis.compare import compare
 from trustmopd.analysis.identity import told_apart
 from trustmopd.analysis.records import read_records
@@ -28,7 +26,6 @@ from trustmopd.analysis.story import next_steps, story
 from trustmopd.analysis.summary import summarise_run
 from trustmopd.analysis.viewer import choose, script_json
 from trustmopd.cli import app
-from trustmopd.files import write_json
 
 
 def run(*arguments: str | Path, code: int = 0) -> str:
@@ -334,8 +331,7 @@ def test_a_field_of_any_other_shape_ends_nothing(
     """All but the figures, which are drawn from the same numbers and take long."""
     folder = tmp_path / "run"
     shutil.copytree(trusting, folder, ignore=shutil.ignore_patterns("step-00000[234].parquet", "figures", "tables"))
-    domain = {"domain": "math", "rollouts": 9, "score": {"math": 1.25}, "spread": {"math": 0.1}}
-    write_json(folder / "diagnosis.json", {"domains": [domain], "verdict": "It separates."})
+    recorded.write_diagnosis(folder, "math", {"math": 1.25}, {"math": 0.1})
     damaged(folder, name, path, value)
     summaries = told_apart([summarise_run(each) for each in find_runs([folder])])
     comparison = compare(summaries)
@@ -422,29 +418,6 @@ def test_recorded_weights_that_are_not_numbers_are_skipped_and_counted(tmp_path:
     said = run("analyze", folder)
     assert "step-000002.parquet: weights or scores of 1 of 4 responses are not numbers" in said
     assert strictly(folder / "analysis.json")["rollouts"] == 7
-
-
-CASE = {
-    "step": 1, "rollout": 0, "position": 2, "prompt": "2 + 2 =", "prefix": "4", "sampled": "4", "gamma": 7.0,
-    "num_candidates": 24, "difference": 1e-6, "sets": {"right": ["4"]},
-    "policies": {"math": {"top": "4", "mass": {"right": 0.9}, "r": 2.0, "w": 0.8, "w_response": 0.5}},
-    "target": {"token": {"right": 0.8}, "response": {"right": 0.6}},
-}  # fmt: skip
-
-
-def test_cases_of_several_runs_say_whose_they_are_and_show_their_figures(tmp_path: Path) -> None:
-    runs = [recorded.make_run(tmp_path / name, rollouts=2, steps=1, seed=seed) for seed, name in enumerate("ab")]
-    for folder in runs:
-        write_case(CASE, folder)
-    drawn = base64.b64encode((runs[0] / "cases" / "case-1-0-2.svg").read_bytes()).decode()
-    page = page_of(*runs, out=tmp_path)
-    for folder in runs:
-        assert f"<h3>{folder}: Step 1, rollout 0, position 2</h3>" in page
-    assert page.count(drawn) == 2  # the same case: the same figure
-    (runs[0] / "cases" / "case-1-0-2.svg").unlink()
-    alone = page_of(runs[0], out=tmp_path)
-    assert "<h3>Step 1, rollout 0, position 2</h3>" in alone and drawn not in alone
-    assert "case-1-0-2.svg. Compute it again with --case." in alone
 
 
 def test_metrics_without_some_series_draw_the_others(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from trustmopd.analysis.identity import told_apart
 from trustmopd.analysis.run import Run, find_runs
 from trustmopd.analysis.story import next_steps, story
 from trustmopd.analysis.summary import summarise_run
-from trustmopd.files import write_json
+from trustmopd.evaluation.scores import write_scores
 
 
 def told(*paths: Path) -> tuple[str, str]:
@@ -89,21 +89,21 @@ def test_without_scores_the_loss_is_told_and_nothing_claimed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("left_out", "ends", "why"),
+    ("references", "why"),
     [
-        ("routed-teachers", (0.2, 0.5), "not every domain ('math' and 'code' and 'if') has a teacher of its name"),
-        ("initial", (0.2, 0.5), "the initial student was not scored"),
-        (None, (0.2, 0.2), "its teachers, each in its own domain, score what it started with"),
+        ({"initial": 0.2, "teacher-proof": 0.5}, "not every domain ('math') has a teacher of its name"),
+        ({"teacher-math": 0.5}, "the initial student was not scored"),
+        ({"initial": 0.2, "teacher-math": 0.2}, "its teachers, each in its own domain, score what it started with"),
     ],
 )
-def test_scores_without_a_recovery_are_told_with_the_reason(tmp_path: Path, left_out, ends, why) -> None:
+def test_scores_without_a_recovery_are_told_with_the_reason(
+    tmp_path: Path, references: dict[str, float], why: str
+) -> None:
     for rule, overall in (("uniform", 0.15), ("trust", 0.13)):
-        rows = recorded.scores_of(rule, overall)
-        for name, score in zip(("initial", "routed-teachers"), ends, strict=True):
-            rows[name] = {**rows[name], "overall": score}
-        recorded.make_run(tmp_path / rule, rule=rule, scores={k: row for k, row in rows.items() if k != left_out})
+        rows = recorded.rows_of({name: {"math": score} for name, score in {**references, rule: overall}.items()})
+        recorded.make_run(tmp_path / rule, rule=rule, scores=rows)
     said, _ = told(tmp_path)
-    gained = "" if left_out == "initial" else ", -7.0 on where it started"
+    gained = ", -7.0 on where it started" if "initial" in references else ""
     assert said.startswith(f"With trust the student scores 13.0{gained}; with uniform weights 15.0. What share")
     assert why in said and "No scores yet" not in said
 
@@ -126,7 +126,7 @@ def test_a_loss_that_rises_calls_for_a_lower_learning_rate(tmp_path: Path, losse
     advice = told(run)[1]
     assert (f"{run}: the loss never fell below" in advice) == ("try a lower learning_rate" in advice) == said
     for overall in (0.19, 0.4):  # the initial student has 0.2
-        write_json(run / "evaluation" / "scores.json", recorded.scores_of("trust", overall))
+        write_scores(run / "evaluation", recorded.scores_of("trust", overall))
         assert ("try a lower learning_rate" in told(run)[1]) == (said and overall < 0.2)
 
 

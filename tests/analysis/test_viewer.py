@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import recorded
+import tiny
 import torch
 
+from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.analysis.records import Rollout
 from trustmopd.analysis.report import write_report, write_viewer
 from trustmopd.analysis.run import open_run
@@ -398,22 +400,27 @@ def test_themes_follow_the_system_and_the_button(visit: Callable, page_file: Pat
 def test_a_teacher_that_was_not_asked_has_no_opinion_and_the_target_is_without_it(
     visit: Callable, tmp_path: Path
 ) -> None:
-    run = recorded.make_run(tmp_path / "run", rule="uniform", teachers=["code"], steps=1, rollouts=1)
-    manifest = json.loads((run / "manifest.json").read_text())
-    # As `allocation: single` leaves it: the others are named, and were not loaded.
-    manifest["models"]["teachers"] = {name: {} for name in recorded.TEACHERS}
-    write_json(run / "manifest.json", manifest)
+    """As `allocation: single` leaves it: the others are named, and neither they nor the reference were loaded."""
+    run, base = tmp_path / "run", tiny.model(0)
+    args = TrustMOPDConfig(
+        output_dir=str(run / "checkpoints"), run_dir=str(run), allocation="single", single_teacher="code", max_steps=1,
+        global_batch_size=4, num_candidates=20, max_completion_length=6, record_allocation_every=1, bf16=False,
+        use_cpu=True, save_strategy="no", report_to="none",
+    )  # fmt: skip
+    pool = {name: tiny.specialist(base, place) for place, name in enumerate(recorded.TEACHERS, start=1)}
+    trainer = TrustMOPDTrainer(base, pool, args=args, train_dataset=tiny.prompts(8), processing_class=tiny.tokenizer())
+    trainer.train()
     file = write_viewer(open_run(run))
     assert file is not None
     page = visit(file)
     assert page.locator("#viewer-teachers td.bar").all_inner_texts() == ["0.000", "1.000", "0.000"]
     page.check("#viewer-all")
     header = page.locator("#viewer-candidates th").all_inner_texts()
-    assert header == ["candidate", "student", "ref.", "code", "target"]
+    assert header == ["candidate", "student", "code", "target"]
     rows = [row.locator("td").all_inner_texts() for row in page.locator("#viewer-candidates tr").all()[1:]]
-    assert all(row[3] == row[4] for row in rows)  # one teacher: the target is its opinion
+    assert all(row[2] == row[3] for row in rows)  # one teacher: the target is its opinion
     page.select_option("#viewer-rule", "uniform")  # what if the others were heard: not known
-    assert page.locator("#viewer-candidates th").all_inner_texts() == ["candidate", "student", "ref.", "code"]
+    assert page.locator("#viewer-candidates th").all_inner_texts() == ["candidate", "student", "code"]
 
 
 @pytest.mark.parametrize("rule", ["uniform", "trust"])
