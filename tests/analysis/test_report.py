@@ -323,6 +323,8 @@ def damaged(folder: Path, name: str, path: str, value: object) -> None:
         *(("cost.json", f) for f in ("training.steps", "scored", "scored.teachers", "calibration")),
         *(("diagnosis.json", f) for f in ("domains", "verdict")),
         *(("evaluation/scores.json", f) for f in ("initial", "initial.overall", "trust", "trust.math")),
+        *(("evaluation/scores.json", f"trust.{f}") for f in ("interval", "interval.recovery", "benchmarks")),
+        *(("evaluation/scores.json", f"trust.{f}") for f in ("difference", "difference.interval")),
     ],
 )
 def test_a_field_of_any_other_shape_ends_nothing(

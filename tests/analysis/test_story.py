@@ -3,7 +3,7 @@
 import itertools
 import json
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 import pyarrow.parquet as pq
 import pytest
@@ -30,9 +30,10 @@ def test_recovery_of_trust_and_uniform_is_a_mean_over_seeds(study: Path) -> None
     shares = {}
     for method in ("trust", "uniform"):
         rows = [json.loads(p.read_text()) for p in (study / "multicap" / method).glob("*/evaluation/scores.json")]
-        shares[method] = mean((row[method]["overall"] - 0.2) / 0.3 for row in rows)
-    assert f"recovered {shares['trust']:.0%} of the gap" in said
-    assert f"with uniform weights {shares['uniform']:.0%}." in said
+        shares[method] = [(row[method]["overall"] - 0.2) / 0.3 for row in rows]
+    assert f"recovered {mean(shares['trust']):.0%} of the gap" in said
+    assert f"(± {stdev(shares['trust']):.0%} over 2 seeds; " in said
+    assert f"with uniform weights {mean(shares['uniform']):.0%} (± {stdev(shares['uniform']):.0%} over 2 seeds" in said
 
 
 def test_shares_of_the_weight_are_those_of_the_records(trusting: Path) -> None:
@@ -103,8 +104,8 @@ def test_scores_without_a_recovery_are_told_with_the_reason(
         rows = recorded.rows_of({name: {"math": score} for name, score in {**references, rule: overall}.items()})
         recorded.make_run(tmp_path / rule, rule=rule, scores=rows)
     said, _ = told(tmp_path)
-    gained = ", -7.0 on where it started" if "initial" in references else ""
-    assert said.startswith(f"With trust the student scores 13.0{gained}; with uniform weights 15.0. What share")
+    assert said.startswith("With trust the student scores 13.0 (2 prompts)") and "with uniform weights 15.0" in said
+    assert ("-7.0 on where it started (95% interval -7.0 to -7.0)" in said) == ("initial" in references)
     assert why in said and "No scores yet" not in said
 
 

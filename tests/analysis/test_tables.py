@@ -50,6 +50,15 @@ def made(study: Path) -> dict[str, list[dict[str, str]]]:
     return tables_of(study)
 
 
+def test_the_main_comparison_says_on_how_many_prompts_where_all_runs_agree(study: Path, tmp_path: Path) -> None:
+    other = recorded.rows_of({**recorded.REFERENCES, "other": {"math": 0.3, "code": 0.3, "if": 0.3}}, prompts=5)
+    recorded.make_run(tmp_path / "other", steps=1, rule="random", scores=other)
+    for paths, said in (([study], True), ([study, tmp_path], False)):
+        summaries = told_apart([summarise_run(run) for run in find_runs(paths)])
+        (main,) = [each for each in all_tables(summaries, compare(summaries)) if each.name == "main"]
+        assert ("on 6 prompts" in main.note) == said  # two of each domain
+
+
 def test_the_main_comparison_is_mean_and_deviation_over_seeds(
     study: Path, made: dict[str, list[dict[str, str]]]
 ) -> None:

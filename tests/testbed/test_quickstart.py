@@ -39,6 +39,7 @@ def test_the_quickstart_prints_the_table_the_difference_and_where_to_look(watche
         assert shown == [*scores, f"{saved[name]['recovery']:.0%}"]
     ahead = 100 * (saved["trust"]["recovery"] - saved["uniform"]["recovery"])
     assert f"{abs(ahead):.0f} points {'more' if ahead >= 0 else 'less'} of the gap than uniform weights" in said
+    assert f"{3 * SMALL.evaluation_prompts} prompts" in said
     for name in ("report.html", "scores.json", "figures"):
         assert str(out / name) in said and (out / name).exists()
     for bar in (
@@ -76,11 +77,13 @@ def test_the_quickstart_leaves_scores_figures_and_a_report_that_opens_from_disk(
     saved = json.loads((out / "scores.json").read_text())
     assert saved["schema_version"] == 1
     for name in STORY:
-        assert set(saved[name]) == {"math", "code", "if", "overall", "recovery"}
+        assert set(saved[name]) == {"math", "code", "if", "overall", "recovery", "benchmarks"}
+        assert {asked["prompts"] for asked in saved[name]["benchmarks"].values()} == {SMALL.evaluation_prompts}
     assert saved["initial"]["recovery"] == 0 and saved["routed-teachers"]["recovery"] == 1
     for figure in ("scores", "allocation"):
         assert (out / "figures" / f"{figure}.png").stat().st_size > 5000
     report = (out / "report.html").read_text()
+    assert f"({3 * SMALL.evaluation_prompts} prompts)" in report
     assert "http://" not in report.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""
     )

@@ -25,8 +25,9 @@ def quickstart(
         from trustmopd.testbed.quickstart import quickstart as run
 
         rows = run(out)
-        domains = [name for name in rows["initial"] if name not in ("overall", "recovery")]
-        table = Table("", *domains, "overall", "recovered", title="right answers, %, on prompts never trained on")
+        domains, prompts = list(asked := rows["initial"]["benchmarks"]), next(iter(asked.values()))["prompts"]
+        title = f"right answers, %, on {prompts:,} prompts a domain, never trained on"
+        table = Table("", *domains, "overall", "recovered", title=title)
         for row, title in STORY.items():
             scores = [f"{100 * rows[row][name]:.1f}" for name in (*domains, "overall")]
             table.add_row(title, *scores, f"{rows[row]['recovery']:.0%}")
@@ -34,7 +35,7 @@ def quickstart(
         ahead = 100 * (rows["trust"]["recovery"] - rows["uniform"]["recovery"])
         console.print(
             f"[bold]Trust recovered {abs(ahead):.0f} points {'more' if ahead >= 0 else 'less'} of the gap than uniform "
-            "weights, without labels.[/]"
+            f"weights, without labels[/] (one seed, {len(domains) * prompts:,} prompts)."
         )
         for title, name in {"Open": "report.html", "Scores": "scores.json", "Figures": "figures"}.items():
             console.print(f"{title + ':':<8} {out / name}", soft_wrap=True)

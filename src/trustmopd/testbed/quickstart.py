@@ -16,6 +16,7 @@ from trustmopd.testbed.experiment import (
     evaluate,
     make_trainer,
     reference_scores,
+    with_prompts,
     with_recovery,
     write_scores,
 )
@@ -44,9 +45,10 @@ def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = N
             show_progress(trainer, f"Distilling, {method}")
             trainer.train()
             scores = evaluate(trainer.model, trainer.processing_class, scale, bar=f"Evaluating, {method}")
-            write_scores(out / method, method, scores, references)
+            write_scores(out / method, method, scores, references, scale)
             rows |= with_recovery({method: scores}, references)
-    write_json(out / "scores.json", dict(rows))
+    rows = with_prompts(rows, scale)
+    write_json(out / "scores.json", rows)
     tqdm.write("Drawing figures and writing the report.")
     note = (
         f"{scale.steps} steps of {scale.batch_size} prompts on the small world that ships with the package (models of "
