@@ -39,17 +39,19 @@ def page_of(*paths: Path, out: Path) -> str:
 
 
 class Links(HTMLParser):
-    """Everything that a page would load, and every element and event handler in it."""
+    """Everything that a page would load or lead to, and every element and event handler in it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loads: list[str] = []
+        self.links: list[str] = []
         self.elements: list[str] = []
         self.handlers: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append(tag)
-        self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.loads += [value or "" for name, value in attrs if name == "src" or (name == "href" and tag != "a")]
+        self.links += [value or "" for name, value in attrs if name == "href" and tag == "a"]
         self.handlers += [name for name, _ in attrs if name.startswith("on")]
 
 
@@ -60,6 +62,7 @@ def test_one_run_becomes_one_file_with_summary_figures_tables_recipe_and_manifes
     found = Links()
     found.feed(page)
     assert found.loads and all(link.startswith("data:image/svg+xml;base64,") for link in found.loads)
+    assert all(link.startswith("#") for link in found.links)
     assert not found.handlers and "link" not in found.elements and "iframe" not in found.elements
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
     assert "recovered 80% of the gap" in page  # (0.44 − 0.2) / (0.5 − 0.2)

@@ -1,11 +1,10 @@
 """The token viewer in a real browser, from disk and without a network, against the records and the method itself."""
 
 import json
-import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ from trustmopd.analysis.summary import summarise_run
 from trustmopd.files import write_json
 from trustmopd.method import mixed_target, trust_weights
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the test extra")
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
-
 NASTY = [
     "<script>window.hacked = 1</script>",
     "</script><img src=x onerror='window.hacked = 1'>",
@@ -43,38 +36,6 @@ NASTY = [
     "",
     "{{ 7 * 7 }} ${1} \\u003c `",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    # Chromium refuses its own sandbox to root, who runs tests in containers.
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Open a file; at the end nothing may have been asked of a network, and nothing may have gone wrong."""
-    contexts, wrong = [], []
-
-    def visit(file: Path, wait_until: str = "load", **options: Any) -> Any:
-        context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: wrong.append(request.url) if "http" in request.url.split(":")[0] else None)
-        page.goto(file.as_uri(), wait_until=wait_until)
-        page.wait_for_selector("html[data-shown]")
-        return page
-
-    yield visit
-    for context in contexts:
-        context.close()
-    assert wrong == []
 
 
 @pytest.fixture(scope="module")
@@ -181,14 +142,6 @@ def test_a_calibration_without_one_of_the_teachers_is_not_used(visit: Callable, 
     found = summarise_run(open_run(folder))
     raw = np.concatenate([each.scores[0] for each in run.records().rollouts if each.group == "math"])
     assert not found.calibrated and found.scores["math"]["math"].mean == pytest.approx(raw.mean(), rel=1e-5)
-
-
-def test_the_report_fits_a_telephone(visit: Callable, trusting: Path, tmp_path: Path) -> None:
-    page = visit(write_report([open_run(trusting)], tmp_path))
-    page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-    table = page.locator("#viewer-candidates")  # all columns, or else it scrolls under a shadow
-    assert table.evaluate("box => box.scrollWidth <= box.clientWidth || getComputedStyle(box).overflowX === 'auto'")
 
 
 @pytest.mark.parametrize("gamma", [0.037, 3.14159, 64.0])

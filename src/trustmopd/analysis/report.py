@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm.auto import tqdm
@@ -99,6 +100,7 @@ def render(
     safe = {name: Markup((_ASSETS / file).read_text(encoding="utf-8")) for name, file in _OWN.items()}
     return environment.get_template("report.html").render(
         title=title,
+        contents=_contents(next_steps, viewer, pictures, cases, tables, missing, documents),
         summary=summary,
         next_steps=next_steps,
         warnings=warnings,
@@ -110,6 +112,39 @@ def render(
         documents=documents,
         **safe,
     )
+
+
+@dataclass(frozen=True)
+class Section:
+    """An entry of the table of contents, and those below it: (anchor, title)."""
+
+    id: str
+    title: str
+    parts: Sequence[tuple[str, str]] = ()
+
+
+def _contents(
+    next_steps: Sequence[str],
+    viewer: Viewer | None,
+    pictures: Sequence[Picture],
+    cases: Sequence[Case],
+    tables: Sequence[Titled],
+    missing: Sequence[str],
+    documents: Sequence[tuple[str, str]],
+) -> list[Section]:
+    """The page's sections, in its order. The first table stands at its top."""
+    first = [Section(f"table-{each.name}", each.title) for each in tables[:1]]
+    below = [(f"table-{each.name}", each.title) for each in tables[1:]]
+    sections = {
+        Section("next", "What to try next"): next_steps,
+        Section("tokens", "Token by token"): viewer,
+        Section("figures", "Figures", tuple((f"figure-{p.path.name}", p.title) for p in pictures)): pictures,
+        Section("cases", "Case studies", tuple((f"case-{n}", c.title) for n, c in enumerate(cases, start=1))): cases,
+        Section("tables", "Tables", tuple(below)): below,
+        Section("missing", "What is not here"): missing,
+        Section("documents", "Recipe and manifest"): documents,
+    }
+    return [*first, *(section for section, content in sections.items() if content)]
 
 
 _OWN = {"css": "style.css", "theme_js": "theme.js", "viewer_js": "viewer.js"}
