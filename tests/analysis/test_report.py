@@ -1,8 +1,10 @@
 """The report and its verbs: what can be made is made, what is missing is said, and text stays text."""
 
+import html
 import json
 import random
 import re
+import shlex
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -142,6 +144,18 @@ def test_a_run_by_epochs_that_was_killed_is_not_finished(tmp_path: Path) -> None
     assert summarise_run(open_run(folder)).finished
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_advice_names_the_recipe_of_the_run_where_it_has_one(tmp_path: Path, named: bool) -> None:
+    folder = recorded.make_run(tmp_path / "my run", steps=1, max_steps=3)
+    if named:
+        (folder / "recipe.yaml").write_text("name: mine\n")
+    recipe = shlex.quote(str(folder / "recipe.yaml")) if named else "RECIPE"
+    commands = [f"trustmopd train {recipe} --resume", f"trustmopd evaluate {recipe}"]
+    page, said = html.unescape(page_of(folder, out=tmp_path)), run("analyze", folder)
+    for command in commands:
+        assert f"`{command}`" in page and f"`{command}`" in said
+
+
 # ---- Bad input
 
 
@@ -173,7 +187,7 @@ def test_with_one_teacher_allocation_is_left_out(tmp_path: Path) -> None:
 
 def test_a_single_seed_has_no_spread_and_the_reader_is_told(trusting: Path, tmp_path: Path) -> None:
     page = page_of(trusting, out=tmp_path)
-    assert "One seed: no spread" in page
+    assert "One seed: no error bars" in page
     assert "±" not in (tmp_path / "tables" / "main.md").read_text()
 
 

@@ -1,6 +1,10 @@
 """`trustmopd quickstart`, cut down to seconds, through the command line."""
 
+import html
 import json
+import re
+import shlex
+import sys
 import warnings
 from pathlib import Path
 
@@ -10,9 +14,11 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 from trustmopd.testbed import quickstart as quickstarting
+from trustmopd.testbed import reproduce as reproducing
+from trustmopd.testbed import results
 from trustmopd.testbed.cells import load_cells
 from trustmopd.testbed.experiment import STORY
-from trustmopd.testbed.reproduce import reproduce
+from trustmopd.testbed.reproduce import all_cells, reproduce
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +58,26 @@ def test_the_quickstart_prints_the_table_the_difference_and_where_to_look(watche
     ):
         assert bar in said
     assert "warning" not in said.lower()
+
+
+def test_what_the_quickstart_advises_can_be_run(watched: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    said, out = watched
+    page = html.unescape((out / "report.html").read_text().partition("<script>")[0])
+    commands = [quoted for quoted in re.findall("`([^`]*)`", page) if "trustmopd " in quoted]
+    (printed,) = [line.removeprefix("Next:").strip() for line in said.splitlines() if line.startswith("Next:")]
+    assert printed in commands
+    asked = []
+    monkeypatch.setattr(reproducing, "reproduce", lambda out, seeds, only, **_: asked.append((seeds, only)))
+    monkeypatch.setattr(results, "write_results", lambda out: out)
+    for command in commands:
+        program, *arguments = shlex.split(command.removeprefix(f"{sys.executable} -m "))
+        assert program == "trustmopd"
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+    cells = all_cells(*asked[0])
+    assert {(cell.prompts, cell.method) for cell in cells} == {("multicap", "uniform"), ("multicap", "trust")}
+    assert {cell.seed for cell in cells} == {0, 1, 2}
+    assert json.loads((out / "uniform" / "cost.json").read_text())["training"]["steps"] == SMALL.steps
 
 
 def test_the_quickstart_is_seed_0_of_the_comparison(watched: tuple[str, Path], tmp_path: Path) -> None:

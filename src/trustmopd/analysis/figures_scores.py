@@ -275,4 +275,4 @@ def _log_scale(panel: Any) -> None:
 
 
 def _one(comparison: Comparison) -> str:
-    return "One seed: no spread to draw." if comparison.seeds < 2 else ""
+    return "One seed: no error bars." if comparison.seeds < 2 else ""

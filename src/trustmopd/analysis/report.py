@@ -14,8 +14,8 @@ from trustmopd.analysis.compare import Comparison, compare
 from trustmopd.analysis.drawing import Picture
 from trustmopd.analysis.figures import draw_all
 from trustmopd.analysis.identity import told_apart
-from trustmopd.analysis.run import Run
-from trustmopd.analysis.story import next_steps, story
+from trustmopd.analysis.run import Run, as_commands
+from trustmopd.analysis.story import MORE_SEEDS, next_steps, story
 from trustmopd.analysis.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables, write_tables
 from trustmopd.analysis.viewer import RESPONSES, Viewer, make_viewer
@@ -36,9 +36,16 @@ def analyse(run: Run, out: Path | None = None) -> tuple[Summary, list[Titled], l
 
 
 def write_report(
-    runs: Sequence[Run], out: Path, *, title: str | None = None, notes: Sequence[str] = (), responses: int = RESPONSES
+    runs: Sequence[Run],
+    out: Path,
+    *,
+    title: str | None = None,
+    notes: Sequence[str] = (),
+    more_seeds: str = MORE_SEEDS,
+    responses: int = RESPONSES,
 ) -> Path:
-    """Everything of one run, or a comparison of several, into `out`. `notes` follow its first sentences."""
+    """Everything of one run, or a comparison of several, into `out`. `notes` follow its first sentences; `more_seeds`
+    says how to train them."""
     bar = tqdm(runs, desc="Reading runs", unit="run", disable=len(runs) < 3)
     summaries = told_apart([summarise_run(run) for run in bar])
     comparison = compare(summaries)
@@ -53,7 +60,7 @@ def write_report(
     page = render(
         title=title or (f"{len(runs)} runs on {where}" if named else runs[0].title),
         summary=[*story(summaries, comparison), *notes],
-        next_steps=next_steps(summaries, comparison),
+        next_steps=next_steps(summaries, comparison, more_seeds),
         warnings=[
             *comparison.warnings,
             *(f"{run.path}: {each}" if named else each for run in summaries for each in run.warnings),
@@ -170,11 +177,10 @@ def _missing(summaries: Sequence[Summary]) -> list[str]:
     for run in summaries:
         for each in run.missing:
             lacking.setdefault(str(each), []).append(run.path)
-    if len(summaries) == 1:
-        return list(lacking)
+    whose = (f"{'All runs' if len(paths) == len(summaries) else _shortened(paths)}: " for paths in lacking.values())
     return [
-        f"{'All runs' if len(paths) == len(summaries) else _shortened(paths)}: {said}"
-        for said, paths in lacking.items()
+        (who if len(summaries) > 1 else "") + as_commands(said, paths[0])
+        for who, (said, paths) in zip(whose, lacking.items(), strict=True)
     ]
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,6 +32,12 @@ class Missing:
 
     def __str__(self) -> str:
         return f"{self.what} {self.how}"
+
+
+def as_commands(text: str, run: str | Path) -> str:
+    """Advice with the run's own recipe in place of RECIPE: what follows can be run, from where it was trained."""
+    recipe = Path(run) / "recipe.yaml"
+    return text.replace("RECIPE", shlex.quote(str(recipe))) if os.path.isfile(recipe) else text
 
 
 @dataclass(frozen=True)

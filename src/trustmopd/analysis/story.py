@@ -1,6 +1,7 @@
 """The report's first sentences: did it work, which teacher helped where, what to try next. Each from the numbers."""
 
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,11 +10,13 @@ import numpy as np
 from trustmopd.analysis.cells import label_in, the_trusting
 from trustmopd.analysis.compare import FULL, UNIFORM, Comparison, Setting
 from trustmopd.analysis.headline import headlines, nothing_shown, overlap, recovered
+from trustmopd.analysis.run import as_commands
 from trustmopd.analysis.summary import Summary
 
 #: A share of the gap below which a student is said to have learnt little, and a mass near what uniform would give.
 LITTLE = 0.25
 NEAR_UNIFORM = 0.05
+MORE_SEEDS = "Train two more seeds, `trustmopd train RECIPE 'seeds=SEEDS'`, and score them the same way."
 #: A loss may differ tenfold between two batches; that all late ones are so much above all early ones is no chance.
 DIVERGED = 2.0
 
@@ -82,15 +85,19 @@ def _on_scores(setting: Setting, comparison: Comparison) -> list[str]:
         return []
     said = []
     if UNIFORM not in shares:
+        trust = next(iter(setting.methods[FULL].values()))
+        output = shlex.quote(f"output={trust.path}-uniform")
         said.append(
-            f"Train the same recipe with allocation.rule=uniform on {setting.prompts}: without that control, how "
-            "much trust added is not known."
+            "Train the same with uniform weights, and score it: "
+            + as_commands(f"`trustmopd train RECIPE allocation.rule=uniform {output}`. ", trust.path)
+            + f"Without that control, how much trust added on {setting.prompts} is not known."
         )
     elif not overlap(setting, FULL, UNIFORM) and shares[FULL].mean <= shares[UNIFORM].mean:
         said.append(
-            f"Trust did not beat uniform on {setting.prompts}. `trustmopd diagnose RECIPE` says whether these "
-            "teachers tell themselves apart; specialists that drifted far, or that are near perfect, leave little "
-            "to win."
+            f"Trust did not beat uniform on {setting.prompts}. "
+            + as_commands("`trustmopd diagnose RECIPE`", next(iter(setting.methods[FULL].values())).path)
+            + " says whether these teachers tell themselves apart; specialists that drifted far, or that are near "
+            "perfect, leave little to win."
         )
     if nothing_shown(setting, FULL) or overlap(setting, FULL, UNIFORM):
         said.append(
@@ -106,8 +113,8 @@ def _on_scores(setting: Setting, comparison: Comparison) -> list[str]:
     return said
 
 
-def next_steps(summaries: Sequence[Summary], comparison: Comparison) -> list[str]:
-    """Advice that these numbers call for; none where they call for none."""
+def next_steps(summaries: Sequence[Summary], comparison: Comparison, more_seeds: str = MORE_SEEDS) -> list[str]:
+    """Advice that these numbers call for; none where they call for none. `more_seeds` is how to train them."""
     said = [each for setting in comparison.settings for each in _on_scores(setting, comparison)]
     for run in summaries:
         loss = _loss(run)
@@ -121,7 +128,10 @@ def next_steps(summaries: Sequence[Summary], comparison: Comparison) -> list[str
                 "teachers: try a lower learning_rate."
             )
     if 0 < comparison.seeds < 2 and any(run.own_scores for run in summaries):
-        said.append("Train more seeds (seeds=[0, 1, 2]): one seed does not say how much of a difference is chance.")
+        run = next(iter(the_trusting(comparison)), summaries[0])
+        others = [seed for seed in range(3) if seed != run.seed][:2]
+        how = as_commands(more_seeds.replace("SEEDS", str(others)), run.path)
+        said.append(f"{how} One seed does not say how much of a difference is chance.")
     for run in the_trusting(comparison)[:1]:
         for group, entry in run.allocation.items():
             if entry.get("positive_margin", 1.0) < 0.5:

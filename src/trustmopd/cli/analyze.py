@@ -36,7 +36,7 @@ def analyze(
 ) -> None:
     """Whom a run trusted where: tables, figures and the token viewer, from the run's own files."""
     with errors():
-        from trustmopd.analysis.run import open_run
+        from trustmopd.analysis.run import as_commands, open_run
 
         opened = open_run(run)
         if case is not None:
@@ -54,7 +54,7 @@ def analyze(
         for warning in found.warnings:
             console.print(f"[bold]Warning:[/] {escape(warning)}", soft_wrap=True)
         for missing in found.missing:
-            console.print(f"[bold]Not here:[/] {escape(str(missing))}", soft_wrap=True)
+            console.print(f"[bold]Not here:[/] {escape(as_commands(str(missing), run))}", soft_wrap=True)
         made = [f"{len(tables)} tables: {run / 'tables'}", f"{len(pictures)} figures: {run / 'figures'}"]
         made += [f"Numbers: {run / 'analysis.json'}", *([f"Open: {viewer}"] if viewer else [])]
         console.print(escape("\n".join(made)), soft_wrap=True)

@@ -22,6 +22,7 @@ def quickstart(
     """Watch it work, offline, in minutes: three small specialists, one student, trust against uniform weights."""
     with errors(kept=None):
         from trustmopd.testbed.experiment import STORY
+        from trustmopd.testbed.quickstart import more_seeds
         from trustmopd.testbed.quickstart import quickstart as run
 
         rows = run(out)
@@ -37,8 +38,9 @@ def quickstart(
             f"[bold]Trust recovered {abs(ahead):.0f} points {'more' if ahead >= 0 else 'less'} of the gap than uniform "
             f"weights, without labels[/] (one seed, {len(domains) * prompts:,} prompts)."
         )
-        for title, name in {"Open": "report.html", "Scores": "scores.json", "Figures": "figures"}.items():
-            console.print(f"{title + ':':<8} {out / name}", soft_wrap=True)
+        next_steps = {"Open": out / "report.html", "Scores": out / "scores.json", "Figures": out / "figures"}
+        for title, what in {**next_steps, "Next": more_seeds()}.items():
+            console.print(f"{title + ':':<8} {what}", soft_wrap=True)
 
 
 @app.command(epilog="Example: trustmopd reproduce testbed --seeds 5 --jobs 2")

@@ -16,7 +16,11 @@ COST = "cost.json"
 
 
 def record_calibration_cost(trainer: "TrustMOPDTrainer", seconds: float) -> None:
-    write_json(trainer.run_dir / COST, {**_shared(trainer), "calibration": _device_time(trainer, seconds)})
+    """Beside what the run's training cost, where a trained run is calibrated for a diagnosis."""
+    path = trainer.run_dir / COST
+    known = read_json(path, what="cost", remedy="Delete it.") if path.is_file() else {}
+    trained = known if known.get("training") else {}
+    write_json(path, {**_shared(trainer), **trained, "calibration": _device_time(trainer, seconds)})
 
 
 def record_training_cost(trainer: "TrustMOPDTrainer") -> None:
