@@ -3,6 +3,7 @@
 import base64
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -200,10 +201,23 @@ def test_a_regular_expression_names_candidates_and_the_report_shows_the_case(
     assert "Case studies" in page and f"Step 1, rollout {stored['rollout']}, position 0" in page
 
 
+@pytest.mark.parametrize(("missing", "askable"), [([], [1, 3]), ([3], [1]), ([1, 3], [])])
+def test_the_steps_that_are_advised_have_rollouts_and_a_student(
+    trained: SimpleNamespace, tmp_path: Path, missing: list[int], askable: list[int]
+) -> None:
+    """Three steps were recorded, and checkpoint-2 and checkpoint-3 kept: nothing was recorded at step 4."""
+    folder = shutil.copytree(trained.run, tmp_path / "run")
+    for step in missing:
+        (folder / "allocation" / f"step-{step:06d}.parquet").unlink()
+    rollout = recorded(trained, 2)[0]["rollout"]
+    said = run("analyze", folder, "--case", f"2/{rollout}:0", "--tokens", "a=b", code=1)
+    advised = re.search(r"a rollout of step ([\d, ]+), or", said)
+    assert [int(step) for step in (advised[1].split(", ") if advised else [])] == askable
+    assert str(folder / "checkpoints" / "checkpoint-1") in said and "save_steps" in said
+
+
 def test_what_cannot_be_asked_again_is_said(trained: SimpleNamespace) -> None:
-    one, two = (recorded(trained, step)[0]["rollout"] for step in (1, 2))
-    gone = run("analyze", trained.run, "--case", f"2/{two}:0", "--tokens", "a=b", code=1)
-    assert "the student that wrote the rollouts of step 2 is gone" in gone and "step 1, 3, 4" in gone
+    one = recorded(trained, 1)[0]["rollout"]
     unknown = run("analyze", trained.run, "--case", f"1/{one}:0", "--tokens", "a=nothing like it", code=1)
     assert "none of the 20 candidates here is in the set 'a'" in unknown and "spaces count" in unknown
     broken = run("analyze", trained.run, "--case", f"1/{one}:0", "--tokens", "a=/(/", code=1)

@@ -14,7 +14,7 @@ from trustmopd.method import calibrated_scores, mixed_target, response_level, tr
 from trustmopd.places import located, searched
 from trustmopd.recipe import Recipe, Trust, load_recipe
 from trustmopd.training.from_recipe import trainer_of
-from trustmopd.training.manifest import CALIBRATION, MANIFEST, read_manifest
+from trustmopd.training.manifest import CALIBRATION, MANIFEST, checkpoints_of, read_manifest
 from trustmopd.training.prompts import ROW
 from trustmopd.training.records import TokenTexts
 from trustmopd.training.trainer import TrustMOPDTrainer
@@ -117,10 +117,11 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
         )
     checkpoint = run / "checkpoints" / f"checkpoint-{step - 1}"
     if step > 1 and not (checkpoint / MANIFEST).is_file():
-        whole = sorted(int(path.parent.name.split("-")[1]) + 1 for path in checkpoint.parent.glob(f"*/{MANIFEST}"))
+        askable = _askable_steps(run)
+        take = f"Take a rollout of step {', '.join(map(str, askable))}, or train" if askable else "Train"
         raise ValueError(
-            f"the student that wrote the rollouts of step {step} is gone: there is no {checkpoint}. Take a rollout of "
-            f"step {', '.join(map(str, [1, *whole]))}, or keep more checkpoints (save_steps, save_total_limit)."
+            f"the student that wrote the rollouts of step {step} is gone: there is no {checkpoint}. {take} again with "
+            "more checkpoints: the rollouts of step N + 1 need checkpoint-N (save_steps, save_total_limit)."
         )
     changes = {"calibration_path": str(run / CALIBRATION)} if recipe.allocation.calibrated else {}
     try:
@@ -130,6 +131,13 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
     if step > 1:  # after the pool was built: its reference stays the initial student
         trainer._load_from_checkpoint(str(checkpoint))
     return trainer
+
+
+def _askable_steps(run: Path) -> list[int]:
+    """Steps with recorded rollouts whose student is still there: the initial one, or a whole checkpoint."""
+    recorded = {int(path.stem.split("-")[1]) for path in (run / "allocation").glob("step-*.parquet")}
+    kept = {int(path.name.split("-")[1]) + 1 for path in checkpoints_of(None, run / "checkpoints")}
+    return sorted(recorded & {1, *kept})
 
 
 def _from_here(recipe: Recipe, run: Path, manifest: Mapping[str, Any]) -> Recipe:
