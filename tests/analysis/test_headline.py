@@ -83,7 +83,7 @@ def page_of(folder: Path) -> tuple[str, str]:
     """The first sentences, and the advice."""
     run("report", folder / "trust", folder / "uniform", "--out", folder)
     page = (folder / "report.html").read_text()
-    return re.search("<p>(.*?)</p>", page)[1], re.search(r">What to try next<.*?</ul>", page, re.S)[0]
+    return re.search("<p>(.*?)</p>", page)[1], re.search(r'<h2 id="next">.*?</ul>', page, re.S)[0]
 
 
 DIFFER = "do not show that trust and uniform weights differ"
