@@ -153,7 +153,7 @@ def test_advice_names_the_recipe_of_the_run_where_it_has_one(tmp_path: Path, nam
     commands = [f"trustmopd train {recipe} --resume", f"trustmopd evaluate {recipe}"]
     page, said = html.unescape(page_of(folder, out=tmp_path)), run("analyze", folder)
     for command in commands:
-        assert f"`{command}`" in page and f"`{command}`" in said
+        assert f"<code>{command}</code>" in page and f"`{command}`" in said
 
 
 # ---- Bad input

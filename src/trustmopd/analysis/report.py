@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,13 +98,14 @@ def render(
     documents: Sequence[tuple[str, str]] = (),
 ) -> str:
     """The page. Everything that comes from data is escaped by the template; our own scripts and styles, and the
-    viewer's JSON (`script_json`) and base64, are not."""
+    viewer's JSON (`script_json`) and base64, are not. Commands in backticks are set as code."""
     try:
         from jinja2 import Environment, FileSystemLoader
-        from markupsafe import Markup
+        from markupsafe import Markup, escape
     except ImportError as error:  # pragma: no cover
         raise ValueError("the report needs Jinja2. Install it with: pip install 'trustmopd[viewer]'") from error
     environment = Environment(loader=FileSystemLoader(_ASSETS), autoescape=True)
+    environment.filters["commands"] = lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
     safe = {name: Markup((_ASSETS / file).read_text(encoding="utf-8")) for name, file in _OWN.items()}
     return environment.get_template("report.html").render(
         title=title,
