@@ -1,17 +1,29 @@
-"""Run directories made without models: random opinions through the real objective and the real record writer."""
+"""Run directories with any numbers in them, in the shape that the real writers give. Token records are random opinions
+through the real objective and record writer; manifest, metrics, calibration and cost are those of a real training step
+of small models, with other values in the fields that are there; scores are summarised by the evaluation."""
 
+import copy
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import tiny
 import torch
 from torch import Tensor
 
+from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd.evaluation.answers import Answers
+from trustmopd.evaluation.cost import counted
+from trustmopd.evaluation.scores import summarise, write_scores
 from trustmopd.files import write_json, write_text
 from trustmopd.method import CandidateState, objective, renormalise, trust, uniform_weights
 from trustmopd.method.objective import SCORES
 from trustmopd.runs import RunDirectory
+from trustmopd.training.diagnosis import Diagnosis, DomainDiagnosis
 from trustmopd.training.records import TokenTexts, token_table, write_records
 from trustmopd.training.scoring import ScoredCandidates
 
@@ -79,10 +91,11 @@ def make_run(
     candidates: int = 24,
     vocabulary_size: int = 500,
     record: bool = True,
-    scores: Mapping[str, Mapping[str, float]] | None = None,
+    scores: Mapping[str, Mapping[str, Any]] | None = None,
     **config: Any,
 ) -> Path:
-    """A finished run, with `rollouts` recorded at each step; `scores` are rows of evaluation/scores.json."""
+    """A finished run, with `rollouts` recorded at each step; `scores` are rows of evaluation/scores.json, as `rows_of`
+    gives them; `config` are fields of TrustMOPDConfig."""
     mu = torch.tensor([MU.get(name, 1.0) for name in teachers])
     lines = []
     for step in range(1, steps + 1):
@@ -92,6 +105,8 @@ def make_run(
             state, mass = opinions(
                 tokens + place % 3, teachers, seed * 10_000 + step * 100 + place, candidates, vocabulary_size
             )
+            if rule != "trust":  # which alone asks the reference
+                state = replace(state, reference_logp=None)
             if rule == "trust":
                 result = objective(state, trust(config.get("gamma", 7.0)), SCORES["displacement"], mu)
             else:
@@ -116,34 +131,98 @@ def make_run(
             write_records(RunDirectory(folder).records(step), tables, step)
         lines.append(_metrics(step, teachers, rule, seed))
     write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    mould = _trained(rule)
     if rule == "trust":
-        write_json(folder / "calibration.json", _calibration(teachers))
-    write_json(
-        folder / "manifest.json",
-        {
-            "models": {"student": {"source": "models/base"}, "teachers": {name: {} for name in teachers}},
-            "prompts": {"fingerprint": "abcdef1234"},
-            "config": {"allocation": rule, "gamma": 7.0, "seed": seed, "max_steps": max_steps or steps, **config},
-        },
-    )
+        calibration = _of(teachers, mould["calibration.json"], "mu", "spread")
+        measured = {"mu": {name: MU.get(name, 1.0) for name in teachers}, "spread": dict.fromkeys(teachers, 0.5)}
+        write_json(folder / "calibration.json", _filled(calibration, tokens=1000, **measured))
+    write_json(folder / "manifest.json", _manifest(folder, rule, teachers, max_steps or steps, seed, config))
     hours = {"seconds": 360.0 * (1 + seed), "device_hours": 0.1 * (1 + seed)}
-    write_json(
-        folder / "cost.json",
-        {
-            "device": "a device",
-            "devices": 1,
-            "scored": {"teachers": len(teachers), "reference": int(rule == "trust")},
-            "training": {"steps": steps, **hours, "peak_memory_gib": 2.0 + seed},
-            "calibration": {"seconds": 36.0, "device_hours": 0.01} if rule == "trust" else None,
-        },
-    )
+    cost = _filled(mould["cost.json"], device="a device", scored={"teachers": len(teachers)})
+    cost = _filled(cost, training={"steps": steps, **hours, "peak_memory_gib": 2.0 + seed})
+    if rule == "trust":
+        cost = _filled(cost, calibration={"seconds": 36.0, "device_hours": 0.01})
+    write_json(folder / "cost.json", cost)
     if scores is not None:
-        write_json(folder / "evaluation" / "scores.json", dict(scores))
+        write_scores(folder / "evaluation", scores)
     return folder
 
 
+def change(run: Path, path: str, value: object, name: str = "manifest.json") -> None:
+    """Another value in a field that is there, at `path` with dots; a mapping changes the fields that it has."""
+    content = value
+    for part in reversed(path.split(".")):
+        content = {part: content}
+    assert isinstance(content, dict)
+    write_json(run / name, _filled(json.loads((run / name).read_text()), **content))
+
+
+def evaluate(run: Path, device_hours: float) -> None:
+    """What `trustmopd evaluate` adds to the run's cost."""
+    with counted(run, devices=1):
+        pass
+    change(run, "evaluation", {"seconds": 3600 * device_hours, "device_hours": device_hours}, "cost.json")
+
+
+def write_diagnosis(run: Path, domain: str, score: dict[str, float], spread: dict[str, float]) -> None:
+    """As `trustmopd diagnose` writes it, of one domain."""
+    found = DomainDiagnosis(domain, 9, 100, raw=score, score=score, spread=spread, weight=score, leads=1.0)
+    write_json(run / "diagnosis.json", Diagnosis([found], True, True, "It separates.").to_dict())
+
+
+@cache
+def _trained(rule: str) -> dict[str, dict[str, Any]]:
+    """The files of one real training step: trust, or a rule without scores, which all write the same fields."""
+    base = tiny.model(0)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"max_steps": 1, "global_batch_size": 4, "num_candidates": 8, "max_completion_length": 4}
+        args = TrustMOPDConfig(
+            output_dir=f"{folder}/checkpoints", run_dir=folder, allocation="trust" if rule == "trust" else "uniform",
+            calibration_batches=1, bf16=False, use_cpu=True, save_strategy="no", report_to="none", disable_tqdm=True,
+            record_allocation_every=1, **settings,
+        )  # fmt: skip
+        pool = {name: tiny.specialist(base, place) for place, name in enumerate(TEACHERS, start=1)}
+        TrustMOPDTrainer(
+            base, pool, args=args, train_dataset=tiny.prompts(8), processing_class=tiny.tokenizer()
+        ).train()
+        files = {path.name: json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
+        line = json.loads((Path(folder) / "metrics.jsonl").read_text().splitlines()[0])
+    return {**files, "metrics.jsonl": line}
+
+
+def _filled(written: Mapping[str, Any], **values: Any) -> dict[str, Any]:
+    """What a writer wrote, with other values in some of its fields. A field that it does not write is a mistake."""
+    assert not values.keys() - written.keys(), f"no writer writes {values.keys() - written.keys()}"
+    merged = copy.deepcopy(dict(written))
+    for name, value in values.items():
+        merged[name] = _filled(merged[name], **value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def _of(teachers: Sequence[str], written: Mapping[str, Any], *fields: str) -> dict[str, Any]:
+    """With other teachers in the fields that have an entry for each."""
+    return {**written, **{field: dict.fromkeys(teachers, written[field][TEACHERS[0]]) for field in fields}}
+
+
+def _manifest(
+    folder: Path, rule: str, teachers: Sequence[str], max_steps: int, seed: int, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    written = _trained(rule)["manifest.json"]
+    settings = {"allocation": rule, "seed": seed, "max_steps": max_steps}
+    settings |= {"run_dir": str(folder), "output_dir": str(folder / "checkpoints")}
+    models = {"student": {"source": "models/base"}, "teachers": {t: {"source": f"models/{t}"} for t in teachers}}
+    return _filled(
+        {**written, "models": _of(teachers, written["models"], "teachers")},
+        models=models,
+        prompts={"fingerprint": "abcdef1234"},
+        planned_steps=max_steps,
+        config={**settings, "gamma": 7.0, **config},
+    )
+
+
 def _metrics(step: int, teachers: Sequence[str], rule: str, seed: int) -> dict[str, float]:
-    line = {
+    written = _trained(rule)["metrics.jsonl"]
+    values = {
         "step": step,
         "loss": 1 / step,
         "completions/mean_length": 10.0 + step,
@@ -151,32 +230,33 @@ def _metrics(step: int, teachers: Sequence[str], rule: str, seed: int) -> dict[s
         "agreement/max_weight": 0.5 + 0.01 * step + 0.1 * seed,
         "agreement/effective_teachers": 2.0,
         "candidates/student_mass": 0.99,
-        "candidates/degenerate_tokens": 0.0,
-        "seconds/rollout": 1.0,
-        "seconds/records": 0.01,
     }
-    line |= {f"weight/{name}": 1 / len(teachers) for name in teachers}
-    return line | ({f"score/{name}": 1 + 0.01 * step for name in teachers} if rule == "trust" else {})
+    by_teacher = {"weight": 1 / len(teachers), "score": 1 + 0.01 * step}
+    kinds = [kind for kind in by_teacher if f"{kind}/{TEACHERS[0]}" in written]
+    plain = {name: value for name, value in written.items() if name.split("/")[0] not in by_teacher}
+    return _filled(plain, **values) | {f"{kind}/{name}": by_teacher[kind] for kind in kinds for name in teachers}
 
 
-def _calibration(teachers: Sequence[str]) -> dict[str, Any]:
-    return {
-        "mu": {name: MU.get(name, 1.0) for name in teachers},
-        "spread": dict.fromkeys(teachers, 0.5),
-        "tokens": 1000,
-        "batches": 8,
-        "global_batch_size": 64,
-        "depends_on": {"score": "displacement"},
-    }
-
-
+#: Domain scores of the rows that no distillation made.
 REFERENCES = {
-    "initial": {"math": 0.2, "code": 0.1, "if": 0.3, "overall": 0.2, "recovery": 0.0},
-    "teacher-math": {"math": 0.5, "code": 0.1, "if": 0.3, "overall": 0.3, "recovery": 1 / 3},
-    "routed-teachers": {"math": 0.5, "code": 0.4, "if": 0.6, "overall": 0.5, "recovery": 1.0},
+    "initial": {"math": 0.2, "code": 0.1, "if": 0.3},
+    "teacher-math": {"math": 0.5, "code": 0.1, "if": 0.3},
+    "teacher-code": {"math": 0.2, "code": 0.4, "if": 0.3},
+    "teacher-if": {"math": 0.2, "code": 0.1, "if": 0.6},
 }
 
 
-def scores_of(name: str, overall: float) -> dict[str, dict[str, float]]:
-    own = {"math": overall + 0.01, "code": overall - 0.02, "if": overall + 0.01, "overall": overall}
-    return {**REFERENCES, name: {**own, "recovery": (overall - 0.2) / 0.3}}
+def rows_of(scores: Mapping[str, Mapping[str, float]], prompts: int = 2) -> dict[str, Any]:
+    """Rows of scores.json as `trustmopd evaluate` writes them, from domain scores by row. Routed teachers are added;
+    every prompt of a domain has its score, so that there is nothing to resample."""
+
+    def checkpoint(row: Mapping[str, float]) -> dict[str, Answers]:
+        facts = {"prompts": prompts, "responses": prompts}
+        return {f"{d}_set": Answers(d, {str(p): score for p in range(prompts)}, facts) for d, score in row.items()}
+
+    return summarise({name: {0: checkpoint(row)} for name, row in scores.items()})
+
+
+def scores_of(name: str, overall: float) -> dict[str, Any]:
+    own = {"math": overall + 0.01, "code": overall - 0.02, "if": overall + 0.01}
+    return rows_of({**REFERENCES, name: own})

@@ -1,7 +1,10 @@
 """A case study, against plain transformers: full logits of each model, the definition of every number written out."""
 
+import base64
 import csv
 import json
+import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,46 +148,76 @@ def test_a_case_is_what_the_definitions_give(trained: SimpleNamespace, step: int
         assert (trained.run / "cases" / f"{place}{suffix}").is_file()
 
 
-def test_the_bars_of_a_case_are_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def says(right: float, wrong: float) -> dict[str, dict[str, float]]:
-        return {"mass": {"right": right, "wrong": wrong}}
+@pytest.fixture(scope="module")
+def case(trained: SimpleNamespace) -> Path:
+    """The file of a case with two sets, at the first token of the longest response of step 1."""
+    rollout = recorded(trained, 1)[0]["rollout"]
+    run("analyze", trained.run, "--case", f"{rollout}:0", "--tokens", "any=/(?s)./", "--tokens", "letters=/[a-z]/")
+    return trained.run / "cases" / f"case-1-{rollout}-0.json"
 
-    case = {
-        "sets": {"right": ["1"], "wrong": ["2", "3"]},
-        "policies": {"math": says(0.6, 0.3), "student": says(0.2, 0.7)},
-        "target": {"token": {"right": 0.5, "wrong": 0.4}, "response": {"right": 0.3, "wrong": 0.55}},
-    }
+
+def test_the_bars_of_a_case_are_its_numbers(case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = json.loads(case.read_text())
     kept: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(drawing.plt, "close", kept.append)
-        draw_case(case, tmp_path / "case")
+        draw_case(stored, tmp_path / "case")
     (axes,) = kept[0].axes
-    bars = {each.get_label(): [bar.get_height() for bar in each.patches] for each in axes.containers}
-    assert bars == {
-        "math": [0.6, 0.3],
-        "student": [0.2, 0.7],
-        "target, token-level": [0.5, 0.4],
-        "target, response-level": [0.3, 0.55],
-    }
+    bars = {each.get_label(): [bar.get_width() for bar in each.patches] for each in axes.containers}
+    expected = {name: [who["mass"][each] for each in stored["sets"]] for name, who in stored["policies"].items()}
+    for kind in ("token", "response"):
+        expected[f"target, {kind}-level"] = [stored["target"][kind][each] for each in stored["sets"]]
+    assert bars == expected and set(bars) == {*NAMES, "student", "target, token-level", "target, response-level"}
     drawing.plt.close(kept[0])
 
 
-def test_a_regular_expression_names_candidates_and_the_report_shows_the_case(trained: SimpleNamespace) -> None:
-    response = recorded(trained, 1)
-    rollout = response[0]["rollout"]
-    run("analyze", trained.run, "--case", f"{rollout}:0", "--tokens", "any=/(?s)./", "--tokens", "letters=/[a-z]/")
-    case = json.loads((trained.run / "cases" / f"case-1-{rollout}-0.json").read_text())
-    assert case["target"]["token"]["any"] == pytest.approx(1.0, abs=1e-5)
-    assert all(any(letter.islower() for letter in text) for text in case["sets"]["letters"])
+def test_cases_of_several_runs_say_whose_they_are_and_show_their_figures(
+    trained: SimpleNamespace, case: Path, tmp_path: Path
+) -> None:
+    runs = [shutil.copytree(trained.run, tmp_path / name) for name in "ab"]
+    title = f"Step 1, rollout {json.loads(case.read_text())['rollout']}, position 0"
+    drawn = base64.b64encode(case.with_suffix(".svg").read_bytes()).decode()
+    run("report", *runs, "--out", tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    for folder in runs:
+        assert f">{folder}: {title}</h3>" in page
+    assert page.count(drawn) == 2  # the same case: the same figure
+    gone = runs[0] / "cases" / case.with_suffix(".svg").name
+    gone.unlink()
+    run("report", runs[0])
+    alone = (runs[0] / "report.html").read_text()
+    assert f">{title}</h3>" in alone and drawn not in alone
+    assert gone.name in alone and "Compute it again with --case." in alone
+
+
+def test_a_regular_expression_names_candidates_and_the_report_shows_the_case(
+    trained: SimpleNamespace, case: Path
+) -> None:
+    stored = json.loads(case.read_text())
+    assert stored["target"]["token"]["any"] == pytest.approx(1.0, abs=1e-5)
+    assert all(any(letter.islower() for letter in text) for text in stored["sets"]["letters"])
     run("report", trained.run)
     page = (trained.run / "report.html").read_text()
-    assert "Case studies" in page and f"Step 1, rollout {rollout}, position 0" in page
+    assert "Case studies" in page and f"Step 1, rollout {stored['rollout']}, position 0" in page
+
+
+@pytest.mark.parametrize(("missing", "askable"), [([], [1, 3]), ([3], [1]), ([1, 3], [])])
+def test_the_steps_that_are_advised_have_rollouts_and_a_student(
+    trained: SimpleNamespace, tmp_path: Path, missing: list[int], askable: list[int]
+) -> None:
+    """Three steps were recorded, and checkpoint-2 and checkpoint-3 kept: nothing was recorded at step 4."""
+    folder = shutil.copytree(trained.run, tmp_path / "run")
+    for step in missing:
+        (folder / "allocation" / f"step-{step:06d}.parquet").unlink()
+    rollout = recorded(trained, 2)[0]["rollout"]
+    said = run("analyze", folder, "--case", f"2/{rollout}:0", "--tokens", "a=b", code=1)
+    advised = re.search(r"a rollout of step ([\d, ]+), or", said)
+    assert [int(step) for step in (advised[1].split(", ") if advised else [])] == askable
+    assert str(folder / "checkpoints" / "checkpoint-1") in said and "save_steps" in said
 
 
 def test_what_cannot_be_asked_again_is_said(trained: SimpleNamespace) -> None:
-    one, two = (recorded(trained, step)[0]["rollout"] for step in (1, 2))
-    gone = run("analyze", trained.run, "--case", f"2/{two}:0", "--tokens", "a=b", code=1)
-    assert "the student that wrote the rollouts of step 2 is gone" in gone and "step 1, 3, 4" in gone
+    one = recorded(trained, 1)[0]["rollout"]
     unknown = run("analyze", trained.run, "--case", f"1/{one}:0", "--tokens", "a=nothing like it", code=1)
     assert "none of the 20 candidates here is in the set 'a'" in unknown and "spaces count" in unknown
     broken = run("analyze", trained.run, "--case", f"1/{one}:0", "--tokens", "a=/(/", code=1)

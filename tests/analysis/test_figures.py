@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import recorded
+from matplotlib.colors import to_hex
 
 from trustmopd.analysis import drawing
 from trustmopd.analysis.compare import compare
 from trustmopd.analysis.figures import draw_all
-from trustmopd.analysis.figures_scores import draw_scores
 from trustmopd.analysis.identity import told_apart
+from trustmopd.analysis.palette import DARK, GREY, INK, PAPER, colours
 from trustmopd.analysis.run import find_runs
 from trustmopd.analysis.summary import Summary, summarise_run
 
@@ -55,10 +56,49 @@ def test_a_figure_of_one_run_shows_the_trusting_one_and_says_so(captions: dict[s
     assert captions[name].startswith("trust on multicap, seed 0.")
 
 
-def test_thirty_names_are_told_apart_by_colour_and_by_either_of_the_rest() -> None:
-    look = drawing.styles([str(number) for number in range(30)])
-    for other in ("hatch", "line", "marker"):
-        assert len({(style["colour"], style[other]) for style in look.values()}) == 30
+@pytest.mark.parametrize("count", [1, 6, 7, 30, 100, 1000])
+def test_no_two_of_any_number_of_names_share_a_colour(count: int) -> None:
+    look = drawing.styles([str(number) for number in range(count)])
+    light = [style["colour"] for style in look.values()]
+    dark = [DARK.get(colour, colour) for colour in light]
+    for shades in (light, dark):
+        assert len(set(shades)) == count and not {INK, PAPER, GREY, DARK[INK], DARK[PAPER]} & set(shades)
+    assert light[:6] == list(colours(6))[:count]  # a name keeps its colour, however many follow
+
+
+@pytest.mark.parametrize("page", [PAPER, DARK[PAPER]])
+def test_twenty_colours_are_seen_and_told_apart_on_both_pages(page: str) -> None:
+    shades = [DARK.get(colour, colour) if page == DARK[PAPER] else colour for colour in colours(20)]
+    seen = np.array([rgb_to_lab(shade) for shade in (*shades, page)])
+    apart = np.linalg.norm(seen[:, None] - seen[None], axis=2) + 1000 * np.eye(len(seen))
+    assert apart.min() > 10  # in CIELAB, where 2.3 is just noticeable
+
+
+def rgb_to_lab(colour: str) -> np.ndarray:
+    """CIELAB (D65), by its definition."""
+    rgb = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    xyz = np.array([[0.4125, 0.3576, 0.1804], [0.2127, 0.7152, 0.0722], [0.0193, 0.1192, 0.9503]]) @ linear
+    f = np.array([t ** (1 / 3) if t > 0.008856 else t / 0.128419 + 4 / 29 for t in xyz / [0.9505, 1, 1.089]])
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def test_a_method_has_one_colour_in_every_figure_and_shares_it_with_none(
+    drawn: tuple[dict[str, Any], list[Summary]],
+) -> None:
+    figures, summaries = drawn
+    used: dict[str, set[str]] = {}
+    for axes in figures["training"]:
+        for line in axes.lines:
+            used.setdefault(line.get_label(), set()).add(to_hex(line.get_color()))
+    for name in ("scores", "cost"):
+        axes = figures[name][0]
+        for label, bar in zip(labels(axes), axes.patches, strict=True):
+            label = label.split(", ", 1)[-1]  # without its prompt set
+            used.setdefault(label, set()).add(to_hex(bar.get_facecolor()))
+    assert used.pop("initial student") == used.pop("routed teachers") == {GREY}
+    assert set(used) == {run.method for run in summaries} and all(len(shades) == 1 for shades in used.values())
+    assert len(set.union(*used.values())) == len(used)
 
 
 def trusting(summaries: list[Summary]) -> list[Summary]:
@@ -69,6 +109,14 @@ def heights(axes: Any) -> list[float]:
     return [patch.get_height() for patch in axes.patches]
 
 
+def labels(axes: Any) -> list[str]:
+    return [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
+
+
+def widths(axes: Any) -> list[float]:
+    return [patch.get_width() for patch in axes.patches]
+
+
 def test_a_study_draws_every_figure(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
     assert set(drawn[0]) == ALL
 
@@ -77,7 +125,7 @@ def test_displacement_bars(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
     figures, summaries = drawn
     for axes, run in zip(figures["displacement"], trusting(summaries), strict=True):  # a row a setting
         expected = [run.displacement[group][t] for t in recorded.TEACHERS for group in run.displacement]
-        assert heights(axes) == pytest.approx(expected) and axes.get_title("left") == run.prompts
+        assert widths(axes) == pytest.approx(expected) and axes.get_title() == run.prompts
 
 
 def test_weight_bars_are_outlined_where_relevant(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
@@ -88,7 +136,7 @@ def test_weight_bars_are_outlined_where_relevant(drawn: tuple[dict[str, Any], li
         for group in run.allocation
         for t in recorded.TEACHERS
     ]
-    marks = [(patch.get_width(), patch.get_edgecolor()[:3] == (0, 0, 0)) for patch in figures["allocation"][0].patches]
+    marks = [(patch.get_width(), to_hex(patch.get_edgecolor()) == INK) for patch in figures["allocation"][0].patches]
     assert [width for width, _ in marks] == pytest.approx([width for width, _ in expected])
     assert [outlined for _, outlined in marks] == [outlined for _, outlined in expected]
 
@@ -147,7 +195,7 @@ def test_transfer_and_cost_bars(drawn: tuple[dict[str, Any], list[Summary]]) -> 
         mean(100 * (by_key[prompts, "trust", seed] - by_key[prompts, "uniform", seed]) for seed in (0, 1))
         for prompts in ("multicap", "singlecap")
     ]
-    assert heights(figures["transfer"][0]) == pytest.approx(expected)
+    assert widths(figures["transfer"][0]) == pytest.approx(expected)
     seconds = [patch.get_width() for patch in figures["cost"][0].patches]
     assert seconds == pytest.approx([mean([360 / 2, 720 / 2])] * len(seconds))
     _, _, (bars,) = next(c for c in figures["cost"][0].containers if hasattr(c, "has_xerr"))
@@ -164,15 +212,15 @@ def test_error_bars_are_deviations_over_seeds(drawn: tuple[dict[str, Any], list[
     _, _, (bars,) = drawn[0]["gamma"][0].containers[0]
     for segment, method in zip(bars.get_segments(), ("gamma-3", "trust"), strict=True):
         assert np.ptp(segment[:, 1]) / 2 == pytest.approx(stdev(stored(study, "multicap", method)))
-    (_, _, (bars,)) = next(c for c in drawn[0]["transfer"][0].containers if hasattr(c, "has_yerr"))
+    (_, _, (bars,)) = next(c for c in drawn[0]["transfer"][0].containers if hasattr(c, "has_xerr"))
     for segment, prompts in zip(bars.get_segments(), ("multicap", "singlecap"), strict=True):
         pairs = zip(stored(study, prompts, "trust"), stored(study, prompts, "uniform"), strict=True)
-        assert np.ptp(segment[:, 1]) / 2 == pytest.approx(stdev([a - b for a, b in pairs]))
+        assert np.ptp(segment[:, 0]) / 2 == pytest.approx(stdev([a - b for a, b in pairs]))
 
 
 def test_score_bars_are_means_over_seeds(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
     panels = drawn[0]["scores"]
-    names = [label.get_text() for label in panels[0].get_yticklabels()]
+    names = labels(panels[0])
     assert names[0] == "initial student" and names[-1] == "routed teachers"
     for axes, domain in zip(panels, ("math", "code", "if"), strict=True):
         (container,) = [each for each in axes.containers if hasattr(each, "patches")]
@@ -190,26 +238,28 @@ def test_score_bars_are_means_over_seeds(drawn: tuple[dict[str, Any], list[Summa
             scores = stored(study, prompts, folders.get(method, method), domain)
             assert found[f"{prompts}, {method}"] == pytest.approx(mean(scores))
             assert errors[f"{prompts}, {method}"] == pytest.approx(stdev(scores))
-        for title, reference in (("initial student", "initial"), ("routed teachers", "routed-teachers")):
+        for title, reference in (("initial student", "initial"), ("routed teachers", f"teacher-{domain}")):
             assert found[title] == pytest.approx(100 * recorded.REFERENCES[reference][domain]) and errors[title] == 0
 
 
-def test_scores_of_thirty_students_are_as_legible_as_those_of_three(tmp_path: Path) -> None:
-    """Beside the report's text, that is: no figure is wider than the page, or it would be shown smaller."""
-    widths = {}
-    for count in (1, 10):
-        for place in range(count):
-            for prompts in ("multicap", "singlecap", "transfer-data-multicap-of-another-kind"):
-                run = tmp_path / str(count) / prompts / str(place)
-                scores = recorded.scores_of("student", 0.3 + 0.01 * place)
-                recorded.make_run(run, steps=1, record=False, scores=scores, gamma=3.0 + place, learning_rate=place)
-                (run / "recipe.yaml").write_text(f"name: student\nprompts: {{path: data/{prompts}}}\n")
-        summaries = told_apart([summarise_run(run) for run in find_runs([tmp_path / str(count)])])
-        picture = draw_scores(summaries, compare(summaries), tmp_path / str(count))
-        assert picture is not None
-        svg = picture.path.with_suffix(".svg").read_text()
-        widths[count] = float(re.search(r'width="([\d.]+)pt"', svg)[1]) / 0.75  # in pixels of a page
-    assert widths[10] < 1.3 * widths[1] and widths[10] < 72 * 16
+def width_of(picture: drawing.Picture) -> float:
+    """In pixels of a page."""
+    svg = picture.path.with_name(f"{picture.path.name}.svg").read_text()
+    return float(re.search(r'width="([\d.]+)pt"', svg)[1]) / 0.75
+
+
+def test_no_figure_is_wider_than_a_telephone_however_much_it_shows(tmp_path: Path) -> None:
+    """A tenth wider than a screen of 390 pixels, that is, on which its text is that much smaller."""
+    for place in range(10):
+        for prompts in ("multicap", "singlecap", "transfer-data-multicap-of-another-kind"):
+            run = tmp_path / "runs" / prompts / str(place)
+            scores = recorded.scores_of("student", 0.3 + 0.01 * place)
+            recorded.make_run(run, steps=1, rollouts=2, scores=scores, gamma=3.0 + place, learning_rate=place)
+            (run / "recipe.yaml").write_text(f"name: student\nprompts: {{path: data/{prompts}}}\n")
+    summaries = told_apart([summarise_run(run) for run in find_runs([tmp_path / "runs"])])
+    pictures = draw_all(summaries, compare(summaries), tmp_path / "figures")
+    assert {picture.path.name for picture in pictures} >= {"scores", "allocation", "weights", "training", "cost"}
+    assert max(map(width_of, pictures)) < 1.1 * 390
 
 
 def test_change_bars_are_the_weight_that_changes_hands_by_place(

@@ -1,7 +1,6 @@
 """Runs are averaged only where they are seeds of one experiment, and told apart by whatever makes them two."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from trustmopd.analysis.identity import told_apart
 from trustmopd.analysis.records import group_name
 from trustmopd.analysis.run import find_runs
 from trustmopd.analysis.summary import summarise_run
-from trustmopd.files import write_json
 
 FIELDS = {field.name for field in dataclasses.fields(TrustMOPDConfig)}
 
@@ -33,17 +31,6 @@ def methods(folder: Path) -> list[list[str]]:
 def two_runs(folder: Path, one: dict[str, Any], other: dict[str, Any], **both: Any) -> None:
     for place, config in enumerate((one, other)):
         recorded.make_run(folder / str(place), steps=1, rollouts=1, seed=place, **{**both, **config})
-
-
-def changed(run: Path, path: str, value: object) -> None:
-    """The manifest with its field at `path` set."""
-    manifest = json.loads((run / "manifest.json").read_text())
-    holder = manifest
-    *parents, last = path.split(".")
-    for parent in parents:
-        holder = holder.setdefault(parent, {})
-    holder[last] = value
-    write_json(run / "manifest.json", manifest)
 
 
 def test_every_field_that_is_set_aside_is_a_field() -> None:
@@ -93,11 +80,11 @@ def test_scores_of_a_rule_of_ones_own_tell_runs_apart(tmp_path: Path) -> None:
 def test_another_reference_and_another_part_of_the_student_are_other_experiments(tmp_path: Path) -> None:
     for place in range(6):
         recorded.make_run(tmp_path / str(place), steps=1, rollouts=1, seed=place)
-        changed(tmp_path / str(place), "models.reference", {"fingerprint": "aaaa1111ffff"})
-        changed(tmp_path / str(place), "models.student.trainable_parameters", 1000)
-    changed(tmp_path / "3", "models.reference", {"fingerprint": "bbbb2222ffff"})
-    changed(tmp_path / "4", "models.student.trainable_parameters", 64)
-    changed(tmp_path / "5", "models.reference", None)  # of a rule that asks none: any
+        recorded.change(tmp_path / str(place), "models.reference", {"fingerprint": "aaaa1111ffff"})
+        recorded.change(tmp_path / str(place), "models.student.trainable_parameters", 1000)
+    recorded.change(tmp_path / "3", "models.reference", {"fingerprint": "bbbb2222ffff"})
+    recorded.change(tmp_path / "4", "models.student.trainable_parameters", 64)
+    recorded.change(tmp_path / "5", "models.reference", None)  # of a rule that asks none: any
     assert methods(tmp_path) == [["trust", "trust, reference bbbb2222", "trust, trainable_parameters 64"]]
     assert len(compared(tmp_path).settings[0].methods["trust"]) == 4
     (tmp_path / "4" / "recipe.yaml").write_text("name: x\npeft: {r: 8}\n")
@@ -133,7 +120,7 @@ def test_fingerprints_that_begin_alike_are_told_apart(tmp_path: Path, what: str)
     for place, mark in enumerate(("aaaa1xyz", "aaaa2xyz")):
         run = recorded.make_run(tmp_path / str(place), steps=1, rollouts=1)
         (run / "recipe.yaml").write_text("name: trust\nprompts: {path: train.jsonl}\n")
-        changed(run, f"{'models.student' if what == 'student' else 'prompts'}.fingerprint", mark)
+        recorded.change(run, f"{'models.student' if what == 'student' else 'prompts'}.fingerprint", mark)
     found = compared(tmp_path)
     name = "base" if what == "student" else "train"
     assert [getattr(setting, what) for setting in found.settings] == [f"{name} aaaa1", f"{name} aaaa2"]
@@ -143,7 +130,7 @@ def test_fingerprints_that_begin_alike_are_told_apart(tmp_path: Path, what: str)
 def test_teachers_whose_fingerprints_begin_alike_are_other_teachers(tmp_path: Path) -> None:
     for place, mark in enumerate(("aaaa1xyz", "aaaa2xyz")):
         run = recorded.make_run(tmp_path / str(place), steps=1, rollouts=1, seed=place)
-        changed(run, "models.teachers.if", {"fingerprint": mark})
+        recorded.change(run, "models.teachers.if.fingerprint", mark)
     assert methods(tmp_path) == [["trust", "trust, teachers math + code + if aaaa2"]]
 
 
@@ -152,7 +139,7 @@ def test_a_student_that_is_called_as_another_would_be_stays_itself(tmp_path: Pat
     for source, prints in marks.items():
         for mark in prints:
             run = recorded.make_run(tmp_path / mark, steps=1, rollouts=1)
-            changed(run, "models.student", {"source": source, "fingerprint": mark})
+            recorded.change(run, "models.student", {"source": source, "fingerprint": mark})
     assert len({setting.student for setting in compared(tmp_path).settings}) == 3
 
 

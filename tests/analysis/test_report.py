@@ -1,9 +1,10 @@
 """The report and its verbs: what can be made is made, what is missing is said, and text stays text."""
 
-import base64
+import html
 import json
 import random
 import re
+import shlex
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +19,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from trustmopd.analysis import figures, tables
-from trustmopd.analysis.cases import write_case
 from trustmopd.analysis.compare import compare
 from trustmopd.analysis.identity import told_apart
 from trustmopd.analysis.records import read_records
@@ -28,7 +28,6 @@ from trustmopd.analysis.story import next_steps, story
 from trustmopd.analysis.summary import summarise_run
 from trustmopd.analysis.viewer import choose, script_json
 from trustmopd.cli import app
-from trustmopd.files import write_json
 
 
 def run(*arguments: str | Path, code: int = 0) -> str:
@@ -42,17 +41,19 @@ def page_of(*paths: Path, out: Path) -> str:
 
 
 class Links(HTMLParser):
-    """Everything that a page would load, and every element and event handler in it."""
+    """Everything that a page would load or lead to, and every element and event handler in it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loads: list[str] = []
+        self.links: list[str] = []
         self.elements: list[str] = []
         self.handlers: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append(tag)
-        self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.loads += [value or "" for name, value in attrs if name == "src" or (name == "href" and tag != "a")]
+        self.links += [value or "" for name, value in attrs if name == "href" and tag == "a"]
         self.handlers += [name for name, _ in attrs if name.startswith("on")]
 
 
@@ -63,6 +64,7 @@ def test_one_run_becomes_one_file_with_summary_figures_tables_recipe_and_manifes
     found = Links()
     found.feed(page)
     assert found.loads and all(link.startswith("data:image/svg+xml;base64,") for link in found.loads)
+    assert all(link.startswith("#") for link in found.links)
     assert not found.handlers and "link" not in found.elements and "iframe" not in found.elements
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
     assert "recovered 80% of the gap" in page  # (0.44 − 0.2) / (0.5 − 0.2)
@@ -142,6 +144,18 @@ def test_a_run_by_epochs_that_was_killed_is_not_finished(tmp_path: Path) -> None
     assert summarise_run(open_run(folder)).finished
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_advice_names_the_recipe_of_the_run_where_it_has_one(tmp_path: Path, named: bool) -> None:
+    folder = recorded.make_run(tmp_path / "my run", steps=1, max_steps=3)
+    if named:
+        (folder / "recipe.yaml").write_text("name: mine\n")
+    recipe = shlex.quote(str(folder / "recipe.yaml")) if named else "RECIPE"
+    commands = [f"trustmopd train {recipe} --resume", f"trustmopd evaluate {recipe}"]
+    page, said = html.unescape(page_of(folder, out=tmp_path)), run("analyze", folder)
+    for command in commands:
+        assert f"<code>{command}</code>" in page and f"`{command}`" in said
+
+
 # ---- Bad input
 
 
@@ -173,7 +187,7 @@ def test_with_one_teacher_allocation_is_left_out(tmp_path: Path) -> None:
 
 def test_a_single_seed_has_no_spread_and_the_reader_is_told(trusting: Path, tmp_path: Path) -> None:
     page = page_of(trusting, out=tmp_path)
-    assert "One seed: no spread" in page
+    assert "One seed: no error bars" in page
     assert "±" not in (tmp_path / "tables" / "main.md").read_text()
 
 
@@ -326,6 +340,8 @@ def damaged(folder: Path, name: str, path: str, value: object) -> None:
         *(("cost.json", f) for f in ("training.steps", "scored", "scored.teachers", "calibration")),
         *(("diagnosis.json", f) for f in ("domains", "verdict")),
         *(("evaluation/scores.json", f) for f in ("initial", "initial.overall", "trust", "trust.math")),
+        *(("evaluation/scores.json", f"trust.{f}") for f in ("interval", "interval.recovery", "benchmarks")),
+        *(("evaluation/scores.json", f"trust.{f}") for f in ("difference", "difference.interval")),
     ],
 )
 def test_a_field_of_any_other_shape_ends_nothing(
@@ -334,8 +350,7 @@ def test_a_field_of_any_other_shape_ends_nothing(
     """All but the figures, which are drawn from the same numbers and take long."""
     folder = tmp_path / "run"
     shutil.copytree(trusting, folder, ignore=shutil.ignore_patterns("step-00000[234].parquet", "figures", "tables"))
-    domain = {"domain": "math", "rollouts": 9, "score": {"math": 1.25}, "spread": {"math": 0.1}}
-    write_json(folder / "diagnosis.json", {"domains": [domain], "verdict": "It separates."})
+    recorded.write_diagnosis(folder, "math", {"math": 1.25}, {"math": 0.1})
     damaged(folder, name, path, value)
     summaries = told_apart([summarise_run(each) for each in find_runs([folder])])
     comparison = compare(summaries)
@@ -422,29 +437,6 @@ def test_recorded_weights_that_are_not_numbers_are_skipped_and_counted(tmp_path:
     said = run("analyze", folder)
     assert "step-000002.parquet: weights or scores of 1 of 4 responses are not numbers" in said
     assert strictly(folder / "analysis.json")["rollouts"] == 7
-
-
-CASE = {
-    "step": 1, "rollout": 0, "position": 2, "prompt": "2 + 2 =", "prefix": "4", "sampled": "4", "gamma": 7.0,
-    "num_candidates": 24, "difference": 1e-6, "sets": {"right": ["4"]},
-    "policies": {"math": {"top": "4", "mass": {"right": 0.9}, "r": 2.0, "w": 0.8, "w_response": 0.5}},
-    "target": {"token": {"right": 0.8}, "response": {"right": 0.6}},
-}  # fmt: skip
-
-
-def test_cases_of_several_runs_say_whose_they_are_and_show_their_figures(tmp_path: Path) -> None:
-    runs = [recorded.make_run(tmp_path / name, rollouts=2, steps=1, seed=seed) for seed, name in enumerate("ab")]
-    for folder in runs:
-        write_case(CASE, folder)
-    drawn = base64.b64encode((runs[0] / "cases" / "case-1-0-2.svg").read_bytes()).decode()
-    page = page_of(*runs, out=tmp_path)
-    for folder in runs:
-        assert f"<h3>{folder}: Step 1, rollout 0, position 2</h3>" in page
-    assert page.count(drawn) == 2  # the same case: the same figure
-    (runs[0] / "cases" / "case-1-0-2.svg").unlink()
-    alone = page_of(runs[0], out=tmp_path)
-    assert "<h3>Step 1, rollout 0, position 2</h3>" in alone and drawn not in alone
-    assert "case-1-0-2.svg. Compute it again with --case." in alone
 
 
 def test_metrics_without_some_series_draw_the_others(tmp_path: Path) -> None:

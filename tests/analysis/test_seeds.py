@@ -92,3 +92,14 @@ def test_what_evaluation_took_is_in_the_cost_of_each_seed_and_survives_a_resume(
     run("train", output.parent / "recipe.yaml", "training.max_steps=3", "seeds=[0, 1]", "--resume")
     cost = json.loads((output / "seed-0" / "cost.json").read_text())
     assert cost["training"]["steps"] == 3 and cost["evaluation"] == before and cost["calibration"]["seconds"] > 0
+
+
+def test_a_diagnosis_after_training_adds_its_table_and_keeps_what_training_cost(output: Path, tmp_path: Path) -> None:
+    before = {seed: json.loads((output / f"seed-{seed}" / "cost.json").read_text()) for seed in (0, 1)}
+    run("diagnose", output.parent / "recipe.yaml", "--rollouts", 4)
+    for seed, cost in before.items():
+        after = json.loads((output / f"seed-{seed}" / "cost.json").read_text())
+        assert {**after, "calibration": None} == {**cost, "calibration": None} and after["training"]["steps"] > 0
+    run("report", output, "--out", tmp_path)
+    with (tmp_path / "tables" / "scores_before.csv").open() as file:
+        assert [row["teacher"] for row in csv.DictReader(file)] == list(DOMAINS)

@@ -3,7 +3,7 @@
 import itertools
 import json
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +15,7 @@ from trustmopd.analysis.identity import told_apart
 from trustmopd.analysis.run import Run, find_runs
 from trustmopd.analysis.story import next_steps, story
 from trustmopd.analysis.summary import summarise_run
-from trustmopd.files import write_json
+from trustmopd.evaluation.scores import write_scores
 
 
 def told(*paths: Path) -> tuple[str, str]:
@@ -30,9 +30,10 @@ def test_recovery_of_trust_and_uniform_is_a_mean_over_seeds(study: Path) -> None
     shares = {}
     for method in ("trust", "uniform"):
         rows = [json.loads(p.read_text()) for p in (study / "multicap" / method).glob("*/evaluation/scores.json")]
-        shares[method] = mean((row[method]["overall"] - 0.2) / 0.3 for row in rows)
-    assert f"recovered {shares['trust']:.0%} of the gap" in said
-    assert f"with uniform weights {shares['uniform']:.0%}." in said
+        shares[method] = [(row[method]["overall"] - 0.2) / 0.3 for row in rows]
+    assert f"recovered {mean(shares['trust']):.0%} of the gap" in said
+    assert f"(± {stdev(shares['trust']):.0%} over 2 seeds; " in said
+    assert f"with uniform weights {mean(shares['uniform']):.0%} (± {stdev(shares['uniform']):.0%} over 2 seeds" in said
 
 
 def test_shares_of_the_weight_are_those_of_the_records(trusting: Path) -> None:
@@ -89,22 +90,22 @@ def test_without_scores_the_loss_is_told_and_nothing_claimed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("left_out", "ends", "why"),
+    ("references", "why"),
     [
-        ("routed-teachers", (0.2, 0.5), "not every domain ('math' and 'code' and 'if') has a teacher of its name"),
-        ("initial", (0.2, 0.5), "the initial student was not scored"),
-        (None, (0.2, 0.2), "its teachers, each in its own domain, score what it started with"),
+        ({"initial": 0.2, "teacher-proof": 0.5}, "not every domain ('math') has a teacher of its name"),
+        ({"teacher-math": 0.5}, "the initial student was not scored"),
+        ({"initial": 0.2, "teacher-math": 0.2}, "its teachers, each in its own domain, score what it started with"),
     ],
 )
-def test_scores_without_a_recovery_are_told_with_the_reason(tmp_path: Path, left_out, ends, why) -> None:
+def test_scores_without_a_recovery_are_told_with_the_reason(
+    tmp_path: Path, references: dict[str, float], why: str
+) -> None:
     for rule, overall in (("uniform", 0.15), ("trust", 0.13)):
-        rows = recorded.scores_of(rule, overall)
-        for name, score in zip(("initial", "routed-teachers"), ends, strict=True):
-            rows[name] = {**rows[name], "overall": score}
-        recorded.make_run(tmp_path / rule, rule=rule, scores={k: row for k, row in rows.items() if k != left_out})
+        rows = recorded.rows_of({name: {"math": score} for name, score in {**references, rule: overall}.items()})
+        recorded.make_run(tmp_path / rule, rule=rule, scores=rows)
     said, _ = told(tmp_path)
-    gained = "" if left_out == "initial" else ", -7.0 on where it started"
-    assert said.startswith(f"With trust the student scores 13.0{gained}; with uniform weights 15.0. What share")
+    assert said.startswith("With trust the student scores 13.0 (2 prompts)") and "with uniform weights 15.0" in said
+    assert ("-7.0 on where it started (95% interval -7.0 to -7.0)" in said) == ("initial" in references)
     assert why in said and "No scores yet" not in said
 
 
@@ -126,7 +127,7 @@ def test_a_loss_that_rises_calls_for_a_lower_learning_rate(tmp_path: Path, losse
     advice = told(run)[1]
     assert (f"{run}: the loss never fell below" in advice) == ("try a lower learning_rate" in advice) == said
     for overall in (0.19, 0.4):  # the initial student has 0.2
-        write_json(run / "evaluation" / "scores.json", recorded.scores_of("trust", overall))
+        write_scores(run / "evaluation", recorded.scores_of("trust", overall))
         assert ("try a lower learning_rate" in told(run)[1]) == (said and overall < 0.2)
 
 
@@ -145,10 +146,10 @@ def test_scores_of_an_earlier_checkpoint_are_said_to_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "uniform", "said"),
     [
-        (0.44, None, "Train the same recipe with allocation.rule=uniform"),
+        (0.44, None, "trustmopd train RECIPE allocation.rule=uniform output="),
         (0.40, 0.42, "Trust did not beat uniform"),
         (0.25, 0.22, "The student recovered 17%"),
-        (0.44, 0.30, "one seed does not say how much of a difference is chance"),
+        (0.44, 0.30, "'seeds=[1, 2]'"),
     ],
 )
 def test_advice_follows_the_scores(tmp_path: Path, own: float, uniform: float | None, said: str) -> None:

@@ -148,8 +148,7 @@ def test_a_second_calibration_of_one_setting_is_shown_too(tmp_path: Path) -> Non
     for seed in (0, 1):
         recorded.make_run(tmp_path / str(seed), steps=1, rollouts=1, seed=seed)
     assert len(tables_of(tmp_path)["calibration"]) == 1
-    stored = json.loads((tmp_path / "1" / "calibration.json").read_text())
-    (tmp_path / "1" / "calibration.json").write_text(json.dumps({**stored, "mu": {**stored["mu"], "if": 9.0}}))
+    recorded.change(tmp_path / "1", "mu.if", 9.0, "calibration.json")
     found = {name: row["μ if"] for name, row in tables_of(tmp_path)["calibration"].items()}
     first = "prompts abcdef, displacement"
     assert found == {first: "1.5", f"{first}, trust, seed 1": "9"}
@@ -158,9 +157,7 @@ def test_a_second_calibration_of_one_setting_is_shown_too(tmp_path: Path) -> Non
 def test_two_students_on_one_prompt_set_are_named_in_every_row(tmp_path: Path) -> None:
     for student in ("small", "large"):
         run = recorded.make_run(tmp_path / student, steps=1, scores=recorded.scores_of("trust", 0.4))
-        manifest = json.loads((run / "manifest.json").read_text())
-        manifest["models"]["student"] = {"source": f"models/{student}", "fingerprint": student}
-        (run / "manifest.json").write_text(json.dumps(manifest))
+        recorded.change(run, "models.student", {"source": f"models/{student}", "fingerprint": student})
     made = tables_of(tmp_path)  # which checks that no two rows of a table share a name
     assert {"large, trust, math", "small, trust, math"} <= set(made["scores"]) & set(made["drift"])
     assert {"large, trust", "small, trust"} <= set(made["main"]) & set(made["cost"])

@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import recorded
+from data import pools
+from typer.testing import CliRunner
 
 from trustmopd.analysis.compare import Comparison, compare
 from trustmopd.analysis.experiment import method_name
@@ -17,6 +19,7 @@ from trustmopd.analysis.identity import told_apart
 from trustmopd.analysis.run import find_runs, open_run
 from trustmopd.analysis.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables
+from trustmopd.cli import app
 from trustmopd.files import write_json
 
 TITLE = {"without-mu": "without μ", "gamma-3": "γ = 3"}
@@ -45,6 +48,15 @@ def percent(values: list[float], sign: str = "") -> str:
 @pytest.fixture(scope="module")
 def made(study: Path) -> dict[str, list[dict[str, str]]]:
     return tables_of(study)
+
+
+def test_the_main_comparison_says_on_how_many_prompts_where_all_runs_agree(study: Path, tmp_path: Path) -> None:
+    other = recorded.rows_of({**recorded.REFERENCES, "other": {"math": 0.3, "code": 0.3, "if": 0.3}}, prompts=5)
+    recorded.make_run(tmp_path / "other", steps=1, rule="random", scores=other)
+    for paths, said in (([study], True), ([study, tmp_path], False)):
+        summaries = told_apart([summarise_run(run) for run in find_runs(paths)])
+        (main,) = [each for each in all_tables(summaries, compare(summaries)) if each.name == "main"]
+        assert ("on 6 prompts" in main.note) == said  # two of each domain
 
 
 def test_the_main_comparison_is_mean_and_deviation_over_seeds(
@@ -107,16 +119,14 @@ def test_cost_sums_seeds_counts_calibration_once_and_compares_a_seed_with_a_seed
 
 def test_evaluation_counts_where_it_was_measured(tmp_path: Path) -> None:
     run = recorded.make_run(tmp_path / "trust")
-    cost = json.loads((run / "cost.json").read_text())
-    write_json(run / "cost.json", {**cost, "evaluation": {"seconds": 720.0, "device_hours": 0.2}})
+    recorded.evaluate(run, device_hours=0.2)
     assert row(tables_of(run)["cost"], "trust")["device-hours"] == "0.3"
 
 
 def test_evaluation_counts_for_all_or_for_none(tmp_path: Path) -> None:
     for rule in ("trust", "uniform"):
         recorded.make_run(tmp_path / rule, rule=rule)
-    cost = json.loads((tmp_path / "trust" / "cost.json").read_text())
-    write_json(tmp_path / "trust" / "cost.json", {**cost, "evaluation": {"seconds": 720.0, "device_hours": 0.2}})
+    recorded.evaluate(tmp_path / "trust", device_hours=0.2)
     summaries = [summarise_run(run) for run in find_runs([tmp_path])]
     (found,) = [each for each in all_tables(summaries, compare(summaries)) if each.name == "cost"]
     assert "without evaluation" in found.note
@@ -129,9 +139,7 @@ def test_an_unfinished_run_has_rows_of_its_own_and_no_share_of_uniform(tmp_path:
     ):  # fmt: skip
         scores = recorded.scores_of(name, overall)
         run = recorded.make_run(tmp_path / name, rule=rule, seed=seed, steps=steps, max_steps=4, scores=scores)
-        cost = json.loads((run / "cost.json").read_text())
-        cost["training"]["device_hours"] = 0.1 * steps
-        write_json(run / "cost.json", cost)
+        recorded.change(run, "training.device_hours", 0.1 * steps, "cost.json")
     made = tables_of(tmp_path)
     assert row(made["main"], "trust")["overall"] == "44.0"
     assert row(made["main"], "trust, step 1 of 4")["overall"] == "22.0"
@@ -158,9 +166,9 @@ def calibrated_elsewhere(study: Path, **config: Any) -> Path:
     """A run whose mu was measured, and paid for, in another folder of its study."""
     run = recorded.make_run(study / "runs" / "trust", **config)
     cost = json.loads((run / "cost.json").read_text())
-    write_json(run / "cost.json", {**cost, "calibration": None})
-    paid = {"calibration": {"seconds": 180.0, "device_hours": 0.05}}
-    write_json(study / "calibration" / "cost.json", paid)
+    recorded.change(run, "calibration", None, "cost.json")
+    del cost["training"]  # as `trustmopd calibrate` leaves it
+    write_json(study / "calibration" / "cost.json", cost)
     return run
 
 
@@ -168,12 +176,14 @@ def calibrated_elsewhere(study: Path, **config: Any) -> Path:
 def test_a_calibration_that_another_folder_paid_for_is_found_from_anywhere(tmp_path: Path, directory: str) -> None:
     paths = {"calibration_path": "study/calibration/calibration.json", "run_dir": "study/runs/trust"}
     run = calibrated_elsewhere(tmp_path / "study", **paths)
-    if directory == "recorded":
-        manifest = json.loads((run / "manifest.json").read_text())
-        write_json(run / "manifest.json", {**manifest, "directory": str(tmp_path)})
-    assert row(tables_of(run)["cost"], "calibration")["device-hours"] == "0.05"
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["directory"] = str(tmp_path)
+    if directory == "of an earlier release":
+        del manifest["directory"]
+    write_json(run / "manifest.json", manifest)
+    assert row(tables_of(run)["cost"], "calibration")["device-hours"] == "0.01"
     moved = (tmp_path / "study").rename(tmp_path / "renamed")
-    assert row(tables_of(moved / "runs")["cost"], "calibration")["device-hours"] == "0.05"
+    assert row(tables_of(moved / "runs")["cost"], "calibration")["device-hours"] == "0.01"
 
 
 def test_a_calibration_whose_cost_is_not_found_is_said(tmp_path: Path) -> None:
@@ -236,24 +246,43 @@ def test_allocation_over_seeds_is_a_mean_of_means(study: Path, made: dict[str, l
     assert found["rollouts"] == str(sum(run.allocation["math"]["rollouts"] for run in runs))
 
 
-def test_decontamination_comes_from_the_card_beside_the_prompts(tmp_path: Path) -> None:
-    counts = {"within_exact": 3, "within_ngram": 2, "cross_exact": 1, "cross_ngram": 0}
-    write_json(tmp_path / "data" / "card.json", {"decontamination": {"math": {**counts, "candidates": 10, "kept": 4}}})
-    run = recorded.make_run(tmp_path / "run")
-    (run / "recipe.yaml").write_text(f"name: x\nprompts: {{path: {tmp_path / 'data' / 'prompts.jsonl'}}}\n")
-    (found,) = tables_of(run)["decontamination"]
-    assert list(found.values()) == ["prompts, math", "10", "3", "2", "1", "0", "4"]
-    write_json(tmp_path / "data" / "card.json", {"decontamination": counts})
-    (found,) = tables_of(run)["decontamination"]
-    assert list(found.values()) == ["prompts, all", "–", "3", "2", "1", "0", "–"]
+@pytest.mark.parametrize("named", ["out", "out/prompts.parquet"])
+def test_decontamination_comes_from_the_card_that_data_build_wrote(tmp_path: Path, named: str) -> None:
+    config = pools.small(tmp_path)
+    longest = sorted(pools.mathematics(120), key=lambda each: -len(each["question"].split()))
+    seen = pools.mathematics(120)[:7]  # the evaluation set: each is removed as an exact repetition
+    long, new = (next(each for each in longest if (each in seen) == known)["question"] for known in (True, False))
+    with (tmp_path / "math.jsonl").open("a") as file:
+        for text in (new, new, f"{new} more", f"{long} more"):
+            file.write(json.dumps({"question": text}) + "\n")
+    result = CliRunner().invoke(app, ["data", "build", str(config)])
+    assert result.exit_code == 0, result.output
+    run = recorded.make_run(tmp_path / "run", steps=1)
+    (run / "recipe.yaml").write_text(f"name: x\nprompts: {{path: {tmp_path / named}}}\n")
+    found = tables_of(run)["decontamination"]
+    math = row(found, f"{Path(named).stem}, math")
+    assert list(math.values())[1:] == ["124", "2", "1", "7", "1", "113"]
+    assert [each["pool"].split(", ")[1] for each in found] == ["math", "code", "if"]  # blocks are no candidates
+
+
+def test_a_card_of_another_shape_is_said_and_left_out(tmp_path: Path) -> None:
+    config = pools.small(tmp_path)
+    assert CliRunner().invoke(app, ["data", "build", str(config)]).exit_code == 0
+    card = json.loads((tmp_path / "out" / "card.json").read_text())
+    card["decontamination"]["pools"]["math"]["kept"] = "many"
+    (tmp_path / "out" / "card.json").write_text(json.dumps(card))
+    run = recorded.make_run(tmp_path / "run", steps=1)
+    (run / "recipe.yaml").write_text(f"name: x\nprompts: {{path: {tmp_path / 'out'}}}\n")
+    assert "decontamination" not in tables_of(run)
+    (said,) = [each.what for each in summarise_run(open_run(run)).missing if "card.json" in each.what]
+    assert "decontamination.pools.math.kept" in said and str(tmp_path / "out") in said
 
 
 def test_scores_before_training_come_from_the_diagnosis(tmp_path: Path) -> None:
-    domain = {"domain": "math", "rollouts": 9, "score": {"math": 1.25, "if": 0.5}, "spread": {"math": 0.1, "if": 0.2}}
     for prompts, seed, field in (("one", 0, "math"), ("one", 1, "math"), ("two", 0, "code")):
         run = recorded.make_run(tmp_path / f"{prompts}-{seed}", steps=1, rollouts=1, seed=seed)
         (run / "recipe.yaml").write_text(f"name: x\nprompts: {{path: {prompts}.jsonl}}\n")
-        write_json(run / "diagnosis.json", {"domains": [{**domain, "domain": field}], "verdict": "It separates."})
+        recorded.write_diagnosis(run, field, {"math": 1.25, "if": 0.5}, {"math": 0.1, "if": 0.2})
     assert row(tables_of(tmp_path / "one-0")["scores_before"], "if")["math"] == "0.500 ± 0.200"
     both = tables_of(tmp_path)["scores_before"]  # the seeds share theirs
     assert [each["teacher"] for each in both] == ["one, math", "one, if", "two, math", "two, if"]
@@ -272,8 +301,7 @@ def test_two_prompt_sets_of_one_name_are_two_settings(tmp_path: Path) -> None:
     for folder, fingerprint in (("a", "aaaa1"), ("b", "bbbb2")):
         run = recorded.make_run(tmp_path / folder, steps=1, rollouts=1, scores=recorded.scores_of("trust", 0.4))
         (run / "recipe.yaml").write_text(f"name: trust\nprompts: {{path: {folder}/train.jsonl}}\n")
-        manifest = json.loads((run / "manifest.json").read_text())
-        write_json(run / "manifest.json", {**manifest, "prompts": {"fingerprint": fingerprint}})
+        recorded.change(run, "prompts.fingerprint", fingerprint)
     summaries = told_apart([summarise_run(run) for run in find_runs([tmp_path])])
     found = compare(summaries)
     assert [setting.prompts for setting in found.settings] == ["train aaaa", "train bbbb"] and not found.warnings
@@ -303,17 +331,8 @@ def test_summary_is_plain_data(trusting: Path) -> None:
 # ---- Runs that are not seeds of one experiment
 
 
-def changed(run: Path, **fields: object) -> Path:
-    """The run with fields of its manifest changed; `config` and `models` are merged."""
-    manifest = json.loads((run / "manifest.json").read_text())
-    for name, value in fields.items():
-        manifest[name] = {**manifest[name], **value} if isinstance(value, dict) else value
-    write_json(run / "manifest.json", manifest)
-    return run
-
-
-def scored(low: float, high: float, own: float) -> dict[str, dict[str, float]]:
-    return {"initial": {"overall": low}, "routed-teachers": {"overall": high}, "mine": {"overall": own}}
+def scored(low: float, high: float, own: float) -> dict[str, Any]:
+    return recorded.rows_of({"initial": {"math": low}, "teacher-math": {"math": high}, "mine": {"math": own}})
 
 
 def test_recovery_is_by_the_teachers_that_a_run_had(tmp_path: Path) -> None:
@@ -332,11 +351,10 @@ def test_recovery_is_by_the_teachers_that_a_run_had(tmp_path: Path) -> None:
 def test_teachers_of_one_name_and_other_weights_are_other_teachers(tmp_path: Path) -> None:
     for seed, mark in enumerate(("aaaa1", "bbbb2")):
         run = recorded.make_run(tmp_path / mark, steps=1, seed=seed, scores=scored(0.2, 0.6 + seed / 10, 0.4))
-        models = {"teachers": {name: {"fingerprint": mark if name == "if" else "same"} for name in recorded.TEACHERS}}
-        changed(run, models=models)
+        recorded.change(run, "models.teachers.if.fingerprint", mark)
     idle = recorded.make_run(tmp_path / "idle", rule="single", single_teacher="math", steps=1)
-    known = {name: {"fingerprint": "same" if name == "math" else None} for name in recorded.TEACHERS}
-    changed(idle, models={"teachers": known})  # the others were not loaded, and may be those of the first run
+    for name in ("code", "if"):  # which were not loaded, and may be those of the first run
+        recorded.change(idle, f"models.teachers.{name}.fingerprint", None)
     found = {each[""]: each["recovered"] for each in tables_of(tmp_path)["main"]}
     assert found["trust"] == "50.0" and found["trust, teachers math + code + if bbbb"] == "40.0"
 

@@ -1,31 +1,26 @@
 """The token viewer in a real browser, from disk and without a network, against the records and the method itself."""
 
 import json
-import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import recorded
+import tiny
 import torch
 
+from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.analysis.records import Rollout
 from trustmopd.analysis.report import write_report, write_viewer
 from trustmopd.analysis.run import open_run
 from trustmopd.analysis.summary import summarise_run
 from trustmopd.files import write_json
 from trustmopd.method import mixed_target, trust_weights
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the test extra")
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
 
 NASTY = [
     "<script>window.hacked = 1</script>",
@@ -41,38 +36,6 @@ NASTY = [
     "",
     "{{ 7 * 7 }} ${1} \\u003c `",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    # Chromium refuses its own sandbox to root, who runs tests in containers.
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Open a file; at the end nothing may have been asked of a network, and nothing may have gone wrong."""
-    contexts, wrong = [], []
-
-    def visit(file: Path, wait_until: str = "load", **options: Any) -> Any:
-        context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: wrong.append(request.url) if "http" in request.url.split(":")[0] else None)
-        page.goto(file.as_uri(), wait_until=wait_until)
-        page.wait_for_selector("html[data-shown]")
-        return page
-
-    yield visit
-    for context in contexts:
-        context.close()
-    assert wrong == []
 
 
 @pytest.fixture(scope="module")
@@ -179,14 +142,6 @@ def test_a_calibration_without_one_of_the_teachers_is_not_used(visit: Callable, 
     found = summarise_run(open_run(folder))
     raw = np.concatenate([each.scores[0] for each in run.records().rollouts if each.group == "math"])
     assert not found.calibrated and found.scores["math"]["math"].mean == pytest.approx(raw.mean(), rel=1e-5)
-
-
-def test_the_report_fits_a_telephone(visit: Callable, trusting: Path, tmp_path: Path) -> None:
-    page = visit(write_report([open_run(trusting)], tmp_path))
-    page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-    table = page.locator("#viewer-candidates")  # all columns, or else it scrolls under a shadow
-    assert table.evaluate("box => box.scrollWidth <= box.clientWidth || getComputedStyle(box).overflowX === 'auto'")
 
 
 @pytest.mark.parametrize("gamma", [0.037, 3.14159, 64.0])
@@ -398,22 +353,27 @@ def test_themes_follow_the_system_and_the_button(visit: Callable, page_file: Pat
 def test_a_teacher_that_was_not_asked_has_no_opinion_and_the_target_is_without_it(
     visit: Callable, tmp_path: Path
 ) -> None:
-    run = recorded.make_run(tmp_path / "run", rule="uniform", teachers=["code"], steps=1, rollouts=1)
-    manifest = json.loads((run / "manifest.json").read_text())
-    # As `allocation: single` leaves it: the others are named, and were not loaded.
-    manifest["models"]["teachers"] = {name: {} for name in recorded.TEACHERS}
-    write_json(run / "manifest.json", manifest)
+    """As `allocation: single` leaves it: the others are named, and neither they nor the reference were loaded."""
+    run, base = tmp_path / "run", tiny.model(0)
+    args = TrustMOPDConfig(
+        output_dir=str(run / "checkpoints"), run_dir=str(run), allocation="single", single_teacher="code", max_steps=1,
+        global_batch_size=4, num_candidates=20, max_completion_length=6, record_allocation_every=1, bf16=False,
+        use_cpu=True, save_strategy="no", report_to="none",
+    )  # fmt: skip
+    pool = {name: tiny.specialist(base, place) for place, name in enumerate(recorded.TEACHERS, start=1)}
+    trainer = TrustMOPDTrainer(base, pool, args=args, train_dataset=tiny.prompts(8), processing_class=tiny.tokenizer())
+    trainer.train()
     file = write_viewer(open_run(run))
     assert file is not None
     page = visit(file)
     assert page.locator("#viewer-teachers td.bar").all_inner_texts() == ["0.000", "1.000", "0.000"]
     page.check("#viewer-all")
     header = page.locator("#viewer-candidates th").all_inner_texts()
-    assert header == ["candidate", "student", "ref.", "code", "target"]
+    assert header == ["candidate", "student", "code", "target"]
     rows = [row.locator("td").all_inner_texts() for row in page.locator("#viewer-candidates tr").all()[1:]]
-    assert all(row[3] == row[4] for row in rows)  # one teacher: the target is its opinion
+    assert all(row[2] == row[3] for row in rows)  # one teacher: the target is its opinion
     page.select_option("#viewer-rule", "uniform")  # what if the others were heard: not known
-    assert page.locator("#viewer-candidates th").all_inner_texts() == ["candidate", "student", "ref.", "code"]
+    assert page.locator("#viewer-candidates th").all_inner_texts() == ["candidate", "student", "code"]
 
 
 @pytest.mark.parametrize("rule", ["uniform", "trust"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trustmopd.analysis.cells import NONE, Titled
-from trustmopd.analysis.drawing import Picture, figure, grouped_bars, styles
+from trustmopd.analysis.drawing import Picture, figure, grouped_bars, legend, styles
 from trustmopd.analysis.records import Rollout, TokenRecords
 from trustmopd.analysis.run import Missing, Run
 from trustmopd.files import read_json, write_json, write_text
@@ -136,10 +136,10 @@ def draw_case(case: Mapping[str, Any], path: Path) -> None:
     sets = list(case["sets"])
     series = {name: [who["mass"][each] for each in sets] for name, who in case["policies"].items()}
     series |= {f"target, {kind}-level": [case["target"][kind][each] for each in sets] for kind in ("token", "response")}
-    with figure(path, max(5.0, 2.2 * len(sets) + 2.5), 2.8) as axes:
+    with figure(path, 0.8 + 0.14 * len(sets) * len(series)) as ((axes,),):
         grouped_bars(axes, sets, series, styles(list(series)), "%.2f")
-        axes.set_ylabel("probability in the candidate set")
-        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        axes.set_xlabel("probability in the candidate set")
+        legend(axes)
 
 
 def read_cases(runs: Sequence[Run]) -> list[Case]:

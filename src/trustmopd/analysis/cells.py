@@ -68,8 +68,8 @@ def one_seed_note(comparison: Comparison, runs: Sequence[Summary]) -> str:
 
 def clock_note(comparison: Comparison) -> str:
     """What a difference between two times may be."""
-    alone = " With one seed, nothing says how much of a difference is that." if comparison.seeds < 2 else ""
-    return f"Seconds are by the clock on the wall: what else the machine did is in them.{alone}"
+    alone = " One seed: no error bars." if comparison.seeds < 2 else ""
+    return f"Seconds are wall-clock time: they include whatever else the machine was doing.{alone}"
 
 
 def groups_of(summaries: Sequence[Summary], of: Callable[[Summary], dict]) -> list[str]:
@@ -93,5 +93,5 @@ def signed(difference: Spread | None) -> str:
 
 def seeds_note(comparison: Comparison) -> str:
     if comparison.seeds < 2:
-        return "One seed: no spread. Train more seeds (seeds=[0, 1, 2]) to know how much of a difference is chance."
+        return "One seed: no error bars."
     return f"Mean ± standard deviation (n − 1) over up to {comparison.seeds} seeds."

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from trustmopd.analysis.certainty import Certainty, over_seeds
 from trustmopd.analysis.run import Missing, is_reference_row
 from trustmopd.analysis.summary import Summary
 from trustmopd.rules import DISPLACEMENT, SCORES, TRUST, UNSCORED
@@ -33,6 +34,9 @@ class Setting:
     def ahead(self, method: str, of: str) -> Spread | None:
         """Overall score of `method` minus that `of` another, paired by seed; None where they share no seed."""
         return paired_difference(self.overall(method), self.overall(of))
+
+    def certainty(self, method: str) -> Certainty:
+        return over_seeds([run.certainty for run in self.methods.get(method, {}).values() if run.own_scores])
 
     def average(self, method: str, value: Callable[[Summary], float | None]) -> Spread | None:
         values = [found for run in self.methods.get(method, {}).values() if (found := value(run)) is not None]

@@ -1,5 +1,8 @@
-"""How figures look: told apart by colour-blind readers, and by hatches, markers and line styles in black and white."""
+"""How figures look. As wide as a column of a paper and a telephone's screen: panels stand below each other. Told apart
+by colour-blind readers, and by hatches, markers and line styles in black and white. On a dark page an SVG is dark."""
 
+import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,13 +15,15 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ValueError("figures need matplotlib. Install it with: pip install 'trustmopd[viewer]'") from error
 
+from trustmopd.analysis.palette import DARK, INK, PAPER, colours
+
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
-# Okabe–Ito, without yellow and black; the token viewer uses the same.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-# Five hatches and lines and seven markers against six colours: no pair comes again before the thirtieth name.
+#: In inches: 403 pixels of a page, which a screen of 390 shows at nine tenths of its size.
+WIDTH = 4.2
+# For black and white, and for eyes that do not tell two colours apart.
 HATCHES = ("", "//", "..", "xx", "\\\\")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -27,10 +32,15 @@ _SETTINGS: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "legend.frameon": False,
     "axes.formatter.useoffset": False,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
     "svg.hashsalt": "trustmopd",  # the same figure gives the same file
 }
+#: For bars: their lines of deviation.
+DEVIATION = {"ecolor": INK, "elinewidth": 1.0}
 
 
 @dataclass(frozen=True)
@@ -43,8 +53,8 @@ class Picture:
 
 
 def styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour, hatch, line and marker by name, in order."""
-    every = zip(cycle(COLOURS), cycle(HATCHES), cycle(LINES), cycle(MARKERS), strict=False)
+    """Colour, hatch, line and marker by name, in order; no two names share a colour."""
+    every = zip(colours(len(names)), cycle(HATCHES), cycle(LINES), cycle(MARKERS), strict=False)
     keys = ("colour", "hatch", "line", "marker")
     return {
         name: dict(zip(keys, style, strict=True)) for name, style in zip(names, islice(every, len(names)), strict=True)
@@ -52,12 +62,11 @@ def styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def figure(path: Path, width: float, height: float, panels: int = 1, rows: int = 0, **options: Any) -> Iterator[Any]:
-    """Axes to draw into, a matrix of them where `rows` are given; saved as `path`.png and .svg on leaving."""
+def figure(path: Path, height: float, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[Any]:
+    """Axes to draw into, [rows, columns], each row so many inches high; saved as `path`.png and .svg on leaving."""
     with plt.rc_context(_SETTINGS):
-        size = (width, height * max(1, rows))
         drawn, axes = plt.subplots(
-            max(1, rows), panels, figsize=size, layout="constrained", squeeze=not rows, **options
+            rows, columns, figsize=(WIDTH, height * rows), layout="constrained", squeeze=False, **options
         )
         try:
             yield axes
@@ -66,15 +75,47 @@ def figure(path: Path, width: float, height: float, panels: int = 1, rows: int =
             path.parent.mkdir(parents=True, exist_ok=True)
             for suffix, metadata in ((".png", {}), (".svg", {"Date": None})):
                 partial = path.with_name(f".{path.name}.partial{suffix}")
-                drawn.savefig(partial, dpi=160, metadata=metadata)
+                drawn.savefig(partial, dpi=200, metadata=metadata)
+                if suffix == ".svg":
+                    partial.write_text(_themed(partial.read_text(encoding="utf-8")), encoding="utf-8")
                 partial.replace(path.with_name(path.name + suffix))
         finally:
             plt.close(drawn)
 
 
+def _themed(svg: str) -> str:
+    """With a style that recolours the drawing where a reader prefers the dark: an image follows the page it is on."""
+    rules = [
+        f'[{kind}="{light}"],[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in DARK.items()
+        for kind in ("fill", "stroke")
+    ]
+    style = f"<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>"
+    return re.sub(r"(<svg[^>]*>)", lambda opening: f"{opening[0]}\n {style}", svg, count=1)
+
+
+def wrapped(name: str, width: int = 20) -> str:
+    """A label that leaves room for what it labels."""
+    return textwrap.fill(name, width, break_on_hyphens=False)
+
+
 def whole_numbers(axis: Any) -> None:
     """Ticks of steps and counts."""
     axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
+def legend(axes: Any, handles: Sequence[Any] | None = None) -> None:
+    """Above all panels, in as many columns as its names leave room for; the figure grows by as much. None where nothing
+    has a name."""
+    handles = axes.get_legend_handles_labels()[0] if handles is None else handles
+    names = [wrapped(str(handle.get_label()), 24) for handle in handles]
+    if not names:
+        return
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    columns = max(1, min(len(names), int(WIDTH / (0.5 + 0.065 * longest))))
+    rows = -(-len(names) // columns) * max(name.count("\n") + 1 for name in names)
+    axes.figure.set_figheight(axes.figure.get_figheight() + 0.17 * rows)
+    axes.figure.legend(handles, names, loc="outside upper center", ncols=columns)
 
 
 def grouped_bars(
@@ -84,20 +125,21 @@ def grouped_bars(
     look: Mapping[str, Mapping[str, Any]],
     fmt: str,
 ) -> None:
-    """One cluster of bars a group, one bar a series; None leaves its place empty."""
+    """One cluster of bars a group, one bar a series, from above; None leaves its place empty."""
     width = 0.8 / max(1, len(series))
     for index, (name, values) in enumerate(series.items()):
         places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(groups))]
         shown = [(place, value) for place, value in zip(places, values, strict=True) if value is not None]
-        bars = axes.bar(
+        bars = axes.barh(
             [place for place, _ in shown],
             [value for _, value in shown],
             width,
             label=name,
             color=look[name]["colour"],
             hatch=look[name]["hatch"],
-            edgecolor="white",
+            edgecolor=PAPER,
         )
-        if len(groups) * len(series) <= 24:
-            axes.bar_label(bars, fmt=fmt, fontsize=7, padding=1)
-    axes.set_xticks(range(len(groups)), groups)
+        axes.bar_label(bars, fmt=fmt, fontsize=7, padding=2)
+    axes.set_yticks(range(len(groups)), [wrapped(group) for group in groups])
+    axes.set_ylim(len(groups) - 0.5, -0.5)
+    axes.margins(x=0.12)

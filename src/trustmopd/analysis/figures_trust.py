@@ -9,8 +9,9 @@ from matplotlib.patches import Patch
 
 from trustmopd.analysis.cells import label_in, one_seed, the_trusting
 from trustmopd.analysis.compare import Comparison
-from trustmopd.analysis.drawing import Picture, figure, grouped_bars, styles, whole_numbers
+from trustmopd.analysis.drawing import Picture, figure, grouped_bars, legend, styles, whole_numbers, wrapped
 from trustmopd.analysis.dynamics import BAND
+from trustmopd.analysis.palette import GREY, INK, PAPER
 from trustmopd.analysis.summary import Summary
 
 
@@ -33,7 +34,7 @@ def draw_allocation(summaries: Sequence[Summary], comparison: Comparison, folder
         return None
     teachers = list(dict.fromkeys(teacher for run in runs for teacher in run.teachers))
     look = styles(teachers)
-    with figure(folder / "allocation", 7.2, 0.9 + 0.36 * len(bars)) as axes:
+    with figure(folder / "allocation", 0.9 + 0.36 * len(bars)) as ((axes,),):
         for row, (run, group) in enumerate(bars):
             left = 0.0
             for teacher in teachers:
@@ -46,22 +47,20 @@ def draw_allocation(summaries: Sequence[Summary], comparison: Comparison, folder
                     color=look[teacher]["colour"],
                     alpha=1.0 if relevant else 0.45,
                     hatch=look[teacher]["hatch"],
-                    edgecolor="black" if relevant else "white",
+                    edgecolor=INK if relevant else PAPER,
                     linewidth=1.2 if relevant else 0.5,
                 )
-                if weight > 0.07:
-                    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+                if weight > 0.1:
+                    box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
                     axes.text(left + weight / 2, row, f"{weight:.2f}", ha="center", va="center", fontsize=8, bbox=box)
                 left += weight
         names = [f"{label_in(comparison)(run)}: {group}" if len(runs) > 1 else group for run, group in bars]
-        axes.set_yticks(range(len(bars)), names)
+        axes.set_yticks(range(len(bars)), [wrapped(name) for name in names])
         axes.invert_yaxis()
         axes.set_xlim(0, 1)
-        axes.set_xlabel("mean weight of each teacher; outlined: the teachers that a prompt needs")
-        keys = [
-            Patch(facecolor=look[t]["colour"], hatch=look[t]["hatch"], edgecolor="black", label=t) for t in teachers
-        ]
-        axes.legend(handles=keys, ncols=len(teachers), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+        axes.set_xlabel("mean weight of each teacher;\noutlined: the teachers that a prompt needs")
+        keys = [Patch(facecolor=look[t]["colour"], hatch=look[t]["hatch"], edgecolor=INK, label=t) for t in teachers]
+        legend(axes, keys)
     caption = f"{_which(runs)} Means over recorded rollouts, by what their prompts need. Labels only sort the rows."
     return Picture(folder / "allocation", "Where the weight went", caption)
 
@@ -70,23 +69,20 @@ def draw_margins(summaries: Sequence[Summary], comparison: Comparison, folder: P
     runs = [run for run in the_trusting(comparison) if run.margins]
     if not runs:
         return None
-    count = max(len(run.margins) for run in runs)
-    with figure(folder / "margins", 2.5 * count + 0.6, 2.6, count, len(runs), sharey="row") as rows:
-        for run, row in zip(runs, rows, strict=True):
-            look = styles(run.teachers)
-            for panel in row[len(run.margins) :]:
-                panel.set_axis_off()
-            for panel, (teacher, values) in zip(row, run.margins.items(), strict=False):
-                bins = [-1 + step / 10 for step in range(21)]
-                style = {"color": look[teacher]["colour"], "hatch": look[teacher]["hatch"]}
-                panel.hist(values, bins, edgecolor="white", linewidth=0.4, **style)
-                panel.axvline(0, color="black", linewidth=0.8)
-                positive = sum(value > 0 for value in values) / len(values)
-                _entitle(panel, comparison, run, f"{teacher}: {positive:.0%} of {len(values)} above 0")
-                panel.set_xlabel("margin")
-                panel.set_xlim(-1, 1)
-            row[0].set_ylabel("rollouts")
-            whole_numbers(row[0].yaxis)
+    matched = [(run, teacher, values) for run in runs for teacher, values in run.margins.items()]
+    with figure(folder / "margins", 1.35, len(matched)) as rows:
+        for (run, teacher, values), panel in zip(matched, rows.flat, strict=True):
+            look = styles(run.teachers)[teacher]
+            bins = [-1 + step / 10 for step in range(21)]
+            panel.hist(values, bins, edgecolor=PAPER, linewidth=0.4, color=look["colour"], hatch=look["hatch"])
+            panel.axvline(0, color=INK, linewidth=0.8)
+            positive = sum(value > 0 for value in values) / len(values)
+            _entitle(panel, comparison, run, f"{teacher}: {positive:.0%} of {len(values)} above 0")
+            panel.set_xlim(-1, 1)
+            panel.set_xticks([-1, -0.5, 0, 0.5, 1])
+            panel.set_ylabel("rollouts")
+            whole_numbers(panel.yaxis)
+        rows[-1, 0].set_xlabel("margin")
     caption = f"{_which(runs)} The matched teacher's mean weight minus the largest other, one value a recorded rollout."
     return Picture(folder / "margins", "Margin of the matched teacher", caption)
 
@@ -96,15 +92,15 @@ def draw_displacement(summaries: Sequence[Summary], comparison: Comparison, fold
     runs = trusting or one_seed(comparison, lambda run: run.displacement)[:1]
     if not runs:
         return None
-    widest = max(len(run.displacement) for run in runs)
-    with figure(folder / "displacement", max(4.5, 1.3 * widest + 1), 2.8, 1, len(runs)) as rows:
-        for run, (axes,) in zip(runs, rows, strict=True):
+    bars = max(len(run.displacement) * len(run.teachers) for run in runs)
+    with figure(folder / "displacement", 0.7 + 0.14 * bars, len(runs)) as rows:
+        for run, axes in zip(runs, rows.flat, strict=True):
             groups = list(run.displacement)
             series = {t: [run.displacement[group].get(t) for group in groups] for t in run.teachers}
             grouped_bars(axes, groups, series, styles(run.teachers), "%.2f")
-            axes.set_ylabel("mean raw score")
-            axes.legend(ncols=len(run.teachers), loc="lower right", bbox_to_anchor=(1.0, 1.0))
-            axes.set_title(label_in(comparison)(run) if len(comparison.settings) > 1 else "", loc="left", fontsize=9)
+            axes.set_xlabel("mean raw score")
+            _entitle(axes, comparison, run)
+        legend(rows[0, 0])
     caption = (
         f"{_which(runs)} Each teacher's mean over the response tokens of recorded rollouts, before calibration: "
         "teachers differ in scale."
@@ -120,10 +116,13 @@ def draw_weights(summaries: Sequence[Summary], comparison: Comparison, folder: P
     if not runs:
         return None
     scored = any(f"score_{t}" in run.series for run in runs for t in run.teachers)
-    with figure(folder / "weights", 9.0 if scored else 6.2, 2.7, 3 if scored else 2, len(runs)) as rows:
-        for run, row in zip(runs, rows, strict=True):
-            _weights_of(run, row)
-            _entitle(row[0], comparison, run)
+    panels = 3 if scored else 2
+    with figure(folder / "weights", 1.6, panels * len(runs)) as rows:
+        for place, run in enumerate(runs):
+            mine = rows[panels * place : panels * (place + 1), 0]
+            _weights_of(run, mine)
+            _entitle(mine[0], comparison, run)
+        legend(rows[0, 0])
     band = " Dotted: the band in which μ still describes a teacher." if any(run.drift for run in runs) else ""
     caption = f"{_which(runs)} Means over all response tokens of each step.{band}"
     return Picture(folder / "weights", "Weights, concentration and scores over training", caption)
@@ -137,23 +136,22 @@ def _weights_of(run: Summary, panels: Sequence[Any]) -> None:
                 style = {"color": look[teacher]["colour"], "linestyle": look[teacher]["line"]}
                 panel.plot(steps, values, linewidth=1.2, label=teacher, **style)
     panels[0].set_ylabel("mean weight")
-    panels[0].legend(fontsize=8)
     shares = {
         "max weight": ("max_weight", 1, "-"),
         "effective teachers / K": ("effective_teachers", len(run.teachers), "--"),
     }
     for name, (key, divisor, line) in shares.items():
         if values := run.series.get(key):
-            panels[1].plot(steps, [v / divisor for v in values], color="black", linestyle=line, label=name)
+            panels[1].plot(steps, [v / divisor for v in values], color=INK, linestyle=line, label=name)
     panels[1].set_ylabel("concentration")
     if panels[1].lines:
-        panels[1].legend(fontsize=8)
+        panels[1].legend(ncols=2)
     for panel in panels[:2]:
         panel.set_ylim(0, 1.02)
     for panel in panels[2:]:
-        panel.set_ylabel("mean calibrated score" if run.drift else "mean raw score")
+        panel.set_ylabel("mean calibrated\nscore" if run.drift else "mean raw score")
         for edge in BAND if run.drift else ():
-            panel.axhline(edge, color="grey", linewidth=0.8, linestyle=":")
+            panel.axhline(edge, color=GREY, linewidth=0.8, linestyle=":")
     for panel in panels:
         panel.set_xlabel("step")
         whole_numbers(panel.xaxis)
@@ -163,11 +161,11 @@ def draw_changes(summaries: Sequence[Summary], comparison: Comparison, folder: P
     runs = [run for run in the_trusting(comparison) if run.change_profile]
     if not runs:
         return None
-    with figure(folder / "changes", 5.0, 2.5, 1, len(runs)) as rows:
-        for run, (axes,) in zip(runs, rows, strict=True):
+    with figure(folder / "changes", 2.3, len(runs)) as rows:
+        for run, axes in zip(runs, rows.flat, strict=True):
             parts = len(run.change_profile)
-            axes.bar([part + 0.5 for part in range(parts)], run.change_profile, 0.85, color="#0072B2")
-            axes.set_xticks(range(parts + 1), [f"{100 * part // parts}%" for part in range(parts + 1)])
+            axes.bar([part + 0.5 for part in range(parts)], run.change_profile, 0.85, color=GREY)
+            axes.set_xticks(range(0, parts + 1, 2), [f"{100 * part // parts}%" for part in range(0, parts + 1, 2)])
             axes.set_xlabel("place in the response")
             axes.set_ylabel("weight that changes\nhands at a token")
             _entitle(axes, comparison, run)

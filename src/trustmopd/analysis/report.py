@@ -2,7 +2,9 @@
 
 import base64
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm.auto import tqdm
@@ -13,8 +15,8 @@ from trustmopd.analysis.compare import Comparison, compare
 from trustmopd.analysis.drawing import Picture
 from trustmopd.analysis.figures import draw_all
 from trustmopd.analysis.identity import told_apart
-from trustmopd.analysis.run import Run
-from trustmopd.analysis.story import next_steps, story
+from trustmopd.analysis.run import Run, as_commands
+from trustmopd.analysis.story import MORE_SEEDS, next_steps, story
 from trustmopd.analysis.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables, write_tables
 from trustmopd.analysis.viewer import RESPONSES, Viewer, make_viewer
@@ -35,9 +37,16 @@ def analyse(run: Run, out: Path | None = None) -> tuple[Summary, list[Titled], l
 
 
 def write_report(
-    runs: Sequence[Run], out: Path, *, title: str | None = None, notes: Sequence[str] = (), responses: int = RESPONSES
+    runs: Sequence[Run],
+    out: Path,
+    *,
+    title: str | None = None,
+    notes: Sequence[str] = (),
+    more_seeds: str = MORE_SEEDS,
+    responses: int = RESPONSES,
 ) -> Path:
-    """Everything of one run, or a comparison of several, into `out`. `notes` follow its first sentences."""
+    """Everything of one run, or a comparison of several, into `out`. `notes` follow its first sentences; `more_seeds`
+    says how to train them."""
     bar = tqdm(runs, desc="Reading runs", unit="run", disable=len(runs) < 3)
     summaries = told_apart([summarise_run(run) for run in bar])
     comparison = compare(summaries)
@@ -52,7 +61,7 @@ def write_report(
     page = render(
         title=title or (f"{len(runs)} runs on {where}" if named else runs[0].title),
         summary=[*story(summaries, comparison), *notes],
-        next_steps=next_steps(summaries, comparison),
+        next_steps=next_steps(summaries, comparison, more_seeds),
         warnings=[
             *comparison.warnings,
             *(f"{run.path}: {each}" if named else each for run in summaries for each in run.warnings),
@@ -89,16 +98,18 @@ def render(
     documents: Sequence[tuple[str, str]] = (),
 ) -> str:
     """The page. Everything that comes from data is escaped by the template; our own scripts and styles, and the
-    viewer's JSON (`script_json`) and base64, are not."""
+    viewer's JSON (`script_json`) and base64, are not. Commands in backticks are set as code."""
     try:
         from jinja2 import Environment, FileSystemLoader
-        from markupsafe import Markup
+        from markupsafe import Markup, escape
     except ImportError as error:  # pragma: no cover
         raise ValueError("the report needs Jinja2. Install it with: pip install 'trustmopd[viewer]'") from error
     environment = Environment(loader=FileSystemLoader(_ASSETS), autoescape=True)
+    environment.filters["commands"] = lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
     safe = {name: Markup((_ASSETS / file).read_text(encoding="utf-8")) for name, file in _OWN.items()}
     return environment.get_template("report.html").render(
         title=title,
+        contents=_contents(next_steps, viewer, pictures, cases, tables, missing, documents),
         summary=summary,
         next_steps=next_steps,
         warnings=warnings,
@@ -110,6 +121,39 @@ def render(
         documents=documents,
         **safe,
     )
+
+
+@dataclass(frozen=True)
+class Section:
+    """An entry of the table of contents, and those below it: (anchor, title)."""
+
+    id: str
+    title: str
+    parts: Sequence[tuple[str, str]] = ()
+
+
+def _contents(
+    next_steps: Sequence[str],
+    viewer: Viewer | None,
+    pictures: Sequence[Picture],
+    cases: Sequence[Case],
+    tables: Sequence[Titled],
+    missing: Sequence[str],
+    documents: Sequence[tuple[str, str]],
+) -> list[Section]:
+    """The page's sections, in its order. The first table stands at its top."""
+    first = [Section(f"table-{each.name}", each.title) for each in tables[:1]]
+    below = [(f"table-{each.name}", each.title) for each in tables[1:]]
+    sections = {
+        Section("next", "What to try next"): next_steps,
+        Section("tokens", "Token by token"): viewer,
+        Section("figures", "Figures", tuple((f"figure-{p.path.name}", p.title) for p in pictures)): pictures,
+        Section("cases", "Case studies", tuple((f"case-{n}", c.title) for n, c in enumerate(cases, start=1))): cases,
+        Section("tables", "Tables", tuple(below)): below,
+        Section("missing", "What is not here"): missing,
+        Section("documents", "Recipe and manifest"): documents,
+    }
+    return [*first, *(section for section, content in sections.items() if content)]
 
 
 _OWN = {"css": "style.css", "theme_js": "theme.js", "viewer_js": "viewer.js"}
@@ -135,11 +179,10 @@ def _missing(summaries: Sequence[Summary]) -> list[str]:
     for run in summaries:
         for each in run.missing:
             lacking.setdefault(str(each), []).append(run.path)
-    if len(summaries) == 1:
-        return list(lacking)
+    whose = (f"{'All runs' if len(paths) == len(summaries) else _shortened(paths)}: " for paths in lacking.values())
     return [
-        f"{'All runs' if len(paths) == len(summaries) else _shortened(paths)}: {said}"
-        for said, paths in lacking.items()
+        (who if len(summaries) > 1 else "") + as_commands(said, paths[0])
+        for who, (said, paths) in zip(whose, lacking.items(), strict=True)
     ]
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from trustmopd.analysis.certainty import Certainty, certainty_of
 from trustmopd.analysis.experiment import method_name
 from trustmopd.analysis.logged import read_metrics
 from trustmopd.analysis.records import RECORDS, TokenRecords, read_records
@@ -30,6 +32,12 @@ class Missing:
 
     def __str__(self) -> str:
         return f"{self.what} {self.how}"
+
+
+def as_commands(text: str, run: str | Path) -> str:
+    """Advice with the run's own recipe in place of RECIPE: what follows can be run, from where it was trained."""
+    recipe = Path(run) / "recipe.yaml"
+    return text.replace("RECIPE", shlex.quote(str(recipe))) if os.path.isfile(recipe) else text
 
 
 @dataclass(frozen=True)
@@ -89,14 +97,16 @@ class Run:
         return self._json("diagnosis.json", "calibrated scores before training", None)
 
     @cached_property
-    def evaluation(self) -> dict[str, dict[str, float]]:
-        """Rows of `evaluation/scores.json`: method → domain scores, overall, recovery. Only numbers are kept."""
+    def _rows(self) -> dict[str, Mapping[str, Any]]:
         how = "Score the student with `trustmopd evaluate RECIPE`; tables of scores need it."
         rows = self._json("evaluation/scores.json", "scores on the benchmarks", how)
+        return {name: row for name, row in rows.items() if isinstance(row, Mapping)}
+
+    @cached_property
+    def evaluation(self) -> dict[str, dict[str, float]]:
+        """Rows of `evaluation/scores.json`: method → domain scores, overall, recovery. Only numbers are kept."""
         found = {}
-        for name, row in rows.items():
-            if not isinstance(row, Mapping):
-                continue
+        for name, row in self._rows.items():
             numbers = {key: v for key, v in row.items() if type(v) in (int, float) and not key.endswith("_sd")}
             finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
             for key in numbers.keys() - finite.keys():
@@ -117,17 +127,26 @@ class Run:
         return f"checkpoint-{max(steps)}" if steps else None
 
     @cached_property
-    def own_scores(self) -> dict[str, float]:
-        """The student's own row: the only one that is no reference row, or the one named after the run."""
-        rows = {name: row for name, row in self.evaluation.items() if not is_reference_row(name)}
+    def _own_row(self) -> str | None:
+        """The student's: the only row that is no reference row, or the one named after the run."""
+        rows = [name for name in self.evaluation if not is_reference_row(name)]
         for name in (self.recipe.get("name"), self.path.name, self.config.get("allocation"), "student"):
             if len(rows) > 1 and name in rows:
-                return rows[name]
+                return name
         if len(rows) > 1:
             self.missing.append(
                 Missing(f"evaluation/scores.json has {len(rows)} rows and none is named after this run.", "")
             )
-        return next(iter(rows.values())) if len(rows) == 1 else {}
+        return rows[0] if len(rows) == 1 else None
+
+    @property
+    def own_scores(self) -> dict[str, float]:
+        return self.evaluation.get(self._own_row or "", {})
+
+    @property
+    def certainty(self) -> Certainty:
+        """Of the student's own scores."""
+        return certainty_of(self._rows.get(self._own_row or "", {}))
 
     @cached_property
     def recipe_text(self) -> str:
@@ -162,8 +181,8 @@ class Run:
         return int(self.logged[-1]["step"]) if self.logged else 0
 
     @cached_property
-    def decontamination(self) -> dict[str, Any]:
-        """What was removed from the prompt set, from the card beside it."""
+    def decontamination(self) -> dict[str, dict[str, int]]:
+        """Pool → its candidates, how many each rule removed, how many were kept: from the card of the prompt set."""
         prompts = self.recipe.get("prompts")
         named = prompts.get("path") if isinstance(prompts, dict) else None
         if named is None:
@@ -173,11 +192,14 @@ class Run:
         if not os.path.isfile(card):  # nor where a folder is closed to us
             return {}
         try:
-            found = read_json(card, what="the prompt set's card", remedy="It is left out.").get("decontamination")
+            content, said = in_shape(
+                "card.json", read_json(card, what="the prompt set's card", remedy="It is left out.")
+            )
         except (ValueError, OSError) as error:
             self.missing.append(Missing(str(error), ""))
             return {}
-        return found if isinstance(found, dict) else {}
+        self.missing.extend(Missing(f"{card.parent}: {each}", "It is left out.") for each in said)
+        return content.get("decontamination", {}).get("pools", {})
 
     @cached_property
     def teachers(self) -> list[str]:

@@ -59,6 +59,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "evaluation": _Time | None,
     },
     "diagnosis.json": {"domains": list[DiagnosedDomain]},
+    "card.json": {"decontamination": _OBJECT, "decontamination.pools": dict[str, dict[str, int]]},
 }
 
 

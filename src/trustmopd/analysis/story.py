@@ -1,6 +1,7 @@
 """The report's first sentences: did it work, which teacher helped where, what to try next. Each from the numbers."""
 
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,18 +9,20 @@ import numpy as np
 
 from trustmopd.analysis.cells import label_in, the_trusting
 from trustmopd.analysis.compare import FULL, UNIFORM, Comparison, Setting
+from trustmopd.analysis.headline import headlines, nothing_shown, overlap, recovered
+from trustmopd.analysis.run import as_commands
 from trustmopd.analysis.summary import Summary
-from trustmopd.statistics import spread
 
 #: A share of the gap below which a student is said to have learnt little, and a mass near what uniform would give.
 LITTLE = 0.25
 NEAR_UNIFORM = 0.05
+MORE_SEEDS = "Train two more seeds, `trustmopd train RECIPE 'seeds=SEEDS'`, and score them the same way."
 #: A loss may differ tenfold between two batches; that all late ones are so much above all early ones is no chance.
 DIVERGED = 2.0
 
 
 def story(summaries: Sequence[Summary], comparison: Comparison) -> list[str]:
-    return [*_stopped(summaries), *_did_it_work(comparison), *_who_helped(comparison)]
+    return [*_stopped(summaries), *headlines(comparison), *_who_helped(comparison)]
 
 
 def _stopped(summaries: Sequence[Summary]) -> list[str]:
@@ -35,72 +38,8 @@ def _stopped(summaries: Sequence[Summary]) -> list[str]:
     ]
 
 
-def _did_it_work(comparison: Comparison) -> list[str]:
-    said = []
-    for setting in comparison.settings:
-        recovered = _recovered(setting, comparison)
-        where = f"{label_in(comparison)(setting)}: " if len(comparison.settings) > 1 else ""
-        if FULL in recovered:
-            text = (
-                f"{where}With trust the student recovered {recovered[FULL]:.0%} of the gap between where it started "
-                "and its teachers, each asked in its own domain"
-            )
-            if UNIFORM in recovered:
-                text += f"; with uniform weights {recovered[UNIFORM]:.0%}"
-            said.append(f"{text}.")
-        elif recovered:
-            best = max(recovered, key=recovered.__getitem__)
-            said.append(f"{where}The student trained with {best} recovered {recovered[best]:.0%} of the gap.")
-        else:
-            said.append(where + (_scores_alone(setting, comparison) or _change_of_loss(setting)))
-    return said
-
-
-def _scores_alone(setting: Setting, comparison: Comparison) -> str | None:
-    """Scores from which no recovery follows, and why; None without scores."""
-    overall = {method: setting.overall(method) for method in setting.methods}
-    scores = {method: spread(list(found.values())).mean for method, found in overall.items() if found}
-    if not scores:
-        return None
-    method = FULL if FULL in scores else max(scores, key=scores.__getitem__)
-    gains = comparison.gains(setting, method)
-    text = f"With {method} the student scores {100 * scores[method]:.1f}"
-    if gains:
-        text += f", {100 * spread(list(gains.values())).mean:+.1f} on where it started"
-    if method == FULL and UNIFORM in scores:
-        text += f"; with uniform weights {100 * scores[UNIFORM]:.1f}"
-    why = comparison.no_recovery(setting, method)
-    return f"{text}. What share of the gap to its teachers that is, is not known: {why}."
-
-
-def _recovered(setting: Setting, comparison: Comparison) -> dict[str, float]:
-    return {
-        method: spread(list(found.values())).mean
-        for method in setting.methods
-        if (found := comparison.recovered(setting, method))
-    }
-
-
-def _change_of_loss(setting: Setting) -> str:
-    by_trust_first = sorted(setting.methods.items(), key=lambda item: item[0] != FULL)
-    for method, run in ((method, run) for method, seeds in by_trust_first for run in seeds.values()):
-        if ends := _ends_of_loss(run):
-            return (
-                f"No scores yet, so whether it worked is not known: under {method} the loss went from {ends[0]:.3g} to "
-                f"{ends[1]:.3g}."
-            )
-    return "There are neither scores nor metrics, so whether it worked is not known."
-
-
 def _loss(run: Summary) -> list[float]:
     return [value for value in run.series.get("loss", []) if math.isfinite(value)]
-
-
-def _ends_of_loss(run: Summary) -> tuple[float, float] | None:
-    """Its means over the first and the last tenth of the steps."""
-    loss = _loss(run)
-    window = max(1, len(loss) // 10)
-    return (sum(loss[:window]) / window, sum(loss[-window:]) / window) if loss else None
 
 
 def _who_helped(comparison: Comparison) -> list[str]:
@@ -140,27 +79,43 @@ def _over_rollouts(groups: Iterable[dict[str, Any]], means: Sequence[float]) -> 
     return float(np.average(means, weights=[entry["rollouts"] for entry in groups]))
 
 
-def next_steps(summaries: Sequence[Summary], comparison: Comparison) -> list[str]:
-    """Advice that these numbers call for; none where they call for none."""
-    said: list[str] = []
-    for setting in comparison.settings:
-        recovered = _recovered(setting, comparison)
-        if FULL in recovered and UNIFORM not in recovered:
-            said.append(
-                f"Train the same recipe with allocation.rule=uniform on {setting.prompts}: without that control, how "
-                "much trust added is not known."
-            )
-        elif FULL in recovered and recovered[FULL] <= recovered[UNIFORM]:
-            said.append(
-                f"Trust did not beat uniform on {setting.prompts}. `trustmopd diagnose RECIPE` says whether these "
-                "teachers tell themselves apart; specialists that drifted far, or that are near perfect, leave little "
-                "to win."
-            )
-        if FULL in recovered and recovered[FULL] < LITTLE:
-            said.append(
-                f"The student recovered {recovered[FULL]:.0%} on {setting.prompts}. If the loss still falls, "
-                "train longer or raise the learning rate."
-            )
+def _on_scores(setting: Setting, comparison: Comparison) -> list[str]:
+    shares = recovered(setting, comparison)
+    if FULL not in shares:
+        return []
+    said = []
+    if UNIFORM not in shares:
+        trust = next(iter(setting.methods[FULL].values()))
+        output = shlex.quote(f"output={trust.path}-uniform")
+        said.append(
+            "Train the same with uniform weights, and score it: "
+            + as_commands(f"`trustmopd train RECIPE allocation.rule=uniform {output}`. ", trust.path)
+            + f"Without that control, how much trust added on {setting.prompts} is not known."
+        )
+    elif not overlap(setting, FULL, UNIFORM) and shares[FULL].mean <= shares[UNIFORM].mean:
+        said.append(
+            f"Trust did not beat uniform on {setting.prompts}. "
+            + as_commands("`trustmopd diagnose RECIPE`", next(iter(setting.methods[FULL].values())).path)
+            + " says whether these teachers tell themselves apart; specialists that drifted far, or that are near "
+            "perfect, leave little to win."
+        )
+    if nothing_shown(setting, FULL) or overlap(setting, FULL, UNIFORM):
+        said.append(
+            f"Score the students of {setting.prompts} on more prompts than {setting.certainty(FULL).prompts:,}, or "
+            "with more samples of each (evaluation.samples=8). `trustmopd scores` compares two students prompt by "
+            "prompt, which tells them apart sooner."
+        )
+    elif shares[FULL].mean < LITTLE:
+        said.append(
+            f"The student recovered {shares[FULL].mean:.0%} on {setting.prompts}. If the loss still falls, "
+            "train longer or raise the learning rate."
+        )
+    return said
+
+
+def next_steps(summaries: Sequence[Summary], comparison: Comparison, more_seeds: str = MORE_SEEDS) -> list[str]:
+    """Advice that these numbers call for; none where they call for none. `more_seeds` is how to train them."""
+    said = [each for setting in comparison.settings for each in _on_scores(setting, comparison)]
     for run in summaries:
         loss = _loss(run)
         quarter = len(loss) // 4
@@ -173,7 +128,10 @@ def next_steps(summaries: Sequence[Summary], comparison: Comparison) -> list[str
                 "teachers: try a lower learning_rate."
             )
     if 0 < comparison.seeds < 2 and any(run.own_scores for run in summaries):
-        said.append("Train more seeds (seeds=[0, 1, 2]): one seed does not say how much of a difference is chance.")
+        run = next(iter(the_trusting(comparison)), summaries[0])
+        others = [seed for seed in range(3) if seed != run.seed][:2]
+        how = as_commands(more_seeds.replace("SEEDS", str(others)), run.path)
+        said.append(f"{how} One seed does not say how much of a difference is chance.")
     for run in the_trusting(comparison)[:1]:
         for group, entry in run.allocation.items():
             if entry.get("positive_margin", 1.0) < 0.5:

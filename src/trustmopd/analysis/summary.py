@@ -13,6 +13,7 @@ from trustmopd.analysis.allocation import (
     sharpest_changes,
     summarise,
 )
+from trustmopd.analysis.certainty import Certainty
 from trustmopd.analysis.dynamics import Drift, drift, drift_warnings, not_numbers, series
 from trustmopd.analysis.experiment import setup_of
 from trustmopd.analysis.records import TokenRecords
@@ -53,10 +54,11 @@ class Summary:
     drift: dict[str, Drift]
     evaluation: dict[str, dict[str, float]]
     own_scores: dict[str, float]
+    certainty: Certainty
     cost: dict[str, Any]
     calibration: dict[str, Any]
     diagnosis: dict[str, Any]
-    decontamination: dict[str, Any]
+    decontamination: dict[str, dict[str, int]]
     warnings: list[str]
     missing: list[Missing]
     #: Names the teachers; set where runs are compared (`identity.py`).
@@ -110,6 +112,7 @@ def summarise_run(run: Run, records: TokenRecords | None = None) -> Summary:
         drift=drifts,
         evaluation=run.evaluation,
         own_scores=run.own_scores,
+        certainty=run.certainty,
         cost=run.cost,
         calibration=run.calibration,
         diagnosis=run.diagnosis,

@@ -14,13 +14,9 @@ _RULES = ("within_exact", "within_ngram", "cross_exact", "cross_ngram")
 def decontamination_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
     rows: dict[str, list[str]] = {}
     for run in summaries:
-        counts = run.decontamination
-        per_pool = {name: c for name, c in counts.items() if isinstance(c, dict) and any(rule in c for rule in _RULES)}
-        if any(rule in counts for rule in _RULES):
-            per_pool = {"all": counts, **per_pool}
-        for pool, found in per_pool.items():
-            cells = [str(found.get(key, NONE)) for key in ("candidates", *_RULES, "kept")]
-            rows.setdefault(f"{run.prompts}, {pool}", [f"{run.prompts}, {pool}", *cells])
+        for pool, counts in run.decontamination.items():
+            name = f"{run.prompts}, {pool}"
+            rows.setdefault(name, [name, *(str(counts.get(key, NONE)) for key in ("candidates", *_RULES, "kept"))])
     header = ("pool", "candidates", "within: exact", "within: n-gram", "cross: exact", "cross: n-gram", "kept")
     note = "Prompts removed by each rule: within the pool, and against evaluation and other comparison texts."
     table = text_table(header, rows.values())

@@ -34,9 +34,11 @@ def main_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled |
             rows.append([label(setting, method), *cells, gained, percent(recovered)])
     if not any(setting.overall(method) for setting in comparison.settings for method in setting.methods):
         return None
+    asked = {run.certainty.prompts for run in summaries if run.own_scores}
+    prompts = f" on {next(iter(asked)):,} prompts" if len(asked) == 1 and 0 not in asked else ""
     note = (
-        "Scores in percent. Δ initial: overall minus the initial student's. Recovered: share of the way from the "
-        f"initial student to the routed teachers. {seeds_note(comparison)}"
+        f"Scores in percent{prompts}. Δ initial: overall minus the initial student's. Recovered: share of the way from "
+        f"the initial student to the routed teachers. {seeds_note(comparison)}"
     )
     header = ("", *columns, "Δ initial", "recovered")
     return Titled("main", "Main comparison", note, text_table(header, rows))

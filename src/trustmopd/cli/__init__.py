@@ -6,14 +6,14 @@ import typer
 
 from trustmopd import __version__
 from trustmopd.cli import analyze, data, evaluate, merge, reproduce, testbed, training
-from trustmopd.cli.common import app, console
+from trustmopd.cli.common import app, say
 
 __all__ = ["analyze", "app", "data", "evaluate", "merge", "reproduce", "testbed", "training"]
 
 
 def _version(show: bool) -> None:
     if show:
-        console.print(f"trustmopd {__version__}")
+        say(f"trustmopd {__version__}")
         raise typer.Exit
 
 

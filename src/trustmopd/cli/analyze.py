@@ -4,13 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from trustmopd.cli.common import app, console, errors
+from trustmopd.cli.common import app, console, errors, plain, say, show_table
 
 if TYPE_CHECKING:
-    from trustmopd.analysis.cells import Titled
     from trustmopd.analysis.run import Run
 
 Responses = Annotated[int, typer.Option("--responses", min=1, help="Responses in the token viewer.")]
@@ -36,7 +33,7 @@ def analyze(
 ) -> None:
     """Whom a run trusted where: tables, figures and the token viewer, from the run's own files."""
     with errors():
-        from trustmopd.analysis.run import open_run
+        from trustmopd.analysis.run import as_commands, open_run
 
         opened = open_run(run)
         if case is not None:
@@ -50,14 +47,14 @@ def analyze(
         viewer = write_viewer(opened, responses)
         for table in tables:
             if table.name in _PRINTED:
-                _print(table)
+                show_table(table.table, table.title, table.note)
         for warning in found.warnings:
-            console.print(f"[bold]Warning:[/] {escape(warning)}", soft_wrap=True)
+            say(f" {warning}", lead="Warning:")
         for missing in found.missing:
-            console.print(f"[bold]Not here:[/] {escape(str(missing))}", soft_wrap=True)
+            say(f" {as_commands(str(missing), run)}", lead="Not here:")
         made = [f"{len(tables)} tables: {run / 'tables'}", f"{len(pictures)} figures: {run / 'figures'}"]
         made += [f"Numbers: {run / 'analysis.json'}", *([f"Open: {viewer}"] if viewer else [])]
-        console.print(escape("\n".join(made)), soft_wrap=True)
+        say("\n".join(made))
 
 
 @app.command(epilog="Example: trustmopd report runs/singlecap-trust runs/singlecap-uniform --out runs/comparison")
@@ -78,8 +75,7 @@ def report(
 
         found = find_runs(runs)
         path = write_report(found, out or _common(runs), responses=responses)
-        said = f"Runs: {len(found)}; tables and figures are beside the report.\nOpen: {path}"
-        console.print(escape(said), soft_wrap=True)
+        say(f"Runs: {len(found)}; tables and figures are beside the report.\nOpen: {path}")
 
 
 def _case(run: "Run", place: str, tokens: list[str]) -> None:
@@ -103,19 +99,10 @@ def _case(run: "Run", place: str, tokens: list[str]) -> None:
             recorded=rollout.weights,
         )
     view, path = write_case({**case, "position": where.position}, run.path)
-    console.print(f"[bold]{escape(view.title)}[/]\n{escape(view.prefix[-400:])}\n")
+    console.print(plain(view.title, "bold"), plain(view.prefix[-400:]), "", sep="\n")
     for table in view.tables:
-        _print(table)
-    console.print(escape(f"Saved: {path}.json, figure and tables beside it.\nRead: {path}-text.md"), soft_wrap=True)
-
-
-def _print(titled: "Titled") -> None:
-    shown = Table(title=titled.title, caption=escape(titled.note))
-    for place, name in enumerate(titled.table.header):
-        shown.add_column(escape(name), justify="right" if place else "left")
-    for row in titled.table.rows:
-        shown.add_row(*map(escape, row))
-    console.print(shown)
+        show_table(table.table, table.title, table.note)
+    say(f"Saved: {path}.json, figure and tables beside it.\nRead: {path}-text.md")
 
 
 def _common(paths: list[Path]) -> Path:

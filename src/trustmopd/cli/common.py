@@ -9,6 +9,10 @@ from contextlib import contextmanager
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trustmopd.tables import TextTable
 
 app = typer.Typer(
     name="trustmopd",
@@ -33,7 +37,7 @@ def errors(again: str | None = None, kept: str | None = "whole checkpoints") -> 
         yield
     except KeyboardInterrupt:
         state = f"Interrupted; {kept} are kept." if kept else "Interrupted."
-        console.print(f"\n{state}{f' Continue with: {again}' if again else ''}", soft_wrap=True)
+        say(f"\n{state}{f' Continue with: {again}' if again else ''}")
         raise typer.Exit(130) from None
     except (ValueError, OSError, FloatingPointError) as error:
         if os.environ.get("TRUSTMOPD_TRACEBACK"):
@@ -42,6 +46,30 @@ def errors(again: str | None = None, kept: str | None = "whole checkpoints") -> 
         raise typer.Exit(1) from None
     finally:
         warnings.formatwarning = formatted
+
+
+def plain(text: object, style: str = "") -> Text:
+    """As it is: no markup, so that out/[run] keeps its brackets, no :emoji:, and nothing that commands the terminal."""
+    return Text(printable(str(text)), style)
+
+
+def say(text: str, *, lead: str = "") -> None:
+    """A line, literally, after a few words in bold. It is not broken: a broken path cannot be copied."""
+    console.print(plain(lead, "bold") + plain(text), soft_wrap=True)
+
+
+def show_table(table: TextTable, title: str, note: str = "") -> None:
+    shown = Table(
+        title=plain(title), title_justify="left", caption=plain(note) if note else None, caption_justify="left"
+    )
+    for place, (header, left) in enumerate(zip(table.header, table.is_left, strict=True)):
+        # Headers of several words give way first: a narrow terminal must not cut a name or a figure.
+        whole = place == 0 or " " not in header
+        width = max(len(row[0]) for row in table.rows) if place == 0 and table.rows else None
+        shown.add_column(plain(header), justify="left" if left else "right", no_wrap=whole, min_width=width)
+    for row in table.rows:
+        shown.add_row(*map(plain, row))
+    console.print(shown)
 
 
 def printable(text: str) -> str:

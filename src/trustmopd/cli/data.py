@@ -4,11 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from trustmopd.cli.common import app, console, errors, printable
-from trustmopd.tables import TextTable
+from trustmopd.cli.common import app, console, errors, plain, say, show_table
 
 data = typer.Typer(no_args_is_help=True, help="Prompt sets: build, screen, look at them.")
 app.add_typer(data, name="data")
@@ -35,20 +32,20 @@ def build(
         check_output(settings, overwrite=overwrite)  # before minutes are spent
         built = make(settings, progress=console.is_terminal)
         folder = write_prompt_set(built, overwrite=overwrite)
-        _print(removal_table(removal_counts(built)), "screening")
+        show_table(removal_table(removal_counts(built)), "screening")
         for name in dict.fromkeys(category.blocks for category in settings.categories.values() if category.blocks):
             blocks = [row.block for row in built.pools[name].rows if row.block]
             rows = f"{len(blocks):,} of the {len(built.pools[name].rows):,} rows of {name!r}"
-            console.print(_plain(f"Blocks: {rows} have one, such as {blocks[0]!r}. Read a few."), soft_wrap=True)
+            say(f"Blocks: {rows} have one, such as {blocks[0]!r}. Read a few.")
         read = {f"pools.{name}": pool for name, pool in built.pools.items()}
         read |= {f"comparison.{name}": pool for name, pool in built.comparison.items()}
         if whole := [name for name, pool in read.items() if pool.lacks_subset]:
-            console.print(_plain(f"Read whole, for want of the subset that is asked for: {', '.join(whole)}."))
+            say(f"Read whole, for want of the subset that is asked for: {', '.join(whole)}.")
         if settings.left_out:
-            console.print(_plain(f"Left out of the comparison: {', '.join(settings.left_out)}."))
+            say(f"Left out of the comparison: {', '.join(settings.left_out)}.")
         counts = ", ".join(f"{category.count:,} {name}" for name, category in settings.categories.items())
-        console.print(Text(f"Built {len(built.records):,} prompts", "bold") + _plain(f": {counts}."))
-        console.print(_plain(f"Set:  {folder}\nCard: {folder / 'README.md'}"), soft_wrap=True)
+        say(f": {counts}.", lead=f"Built {len(built.records):,} prompts")
+        say(f"Set:  {folder}\nCard: {folder / 'README.md'}")
 
 
 @data.command(
@@ -88,11 +85,11 @@ def decontaminate(
             progress=console.is_terminal,
         )
         size = len(screened.kept) + len(screened.removed)
-        _print(removal_table({Path(candidates).name: (size, screened.counts)}), "screening")
+        show_table(removal_table({Path(candidates).name: (size, screened.counts)}), "screening")
         for path, pool in compared:
             files = f" ({', '.join(Path(file).name for file in pool.files)})" if Path(path).is_dir() else ""
-            console.print(_plain(f"Compared with {len(pool.rows):,} texts of {path}{files}."), soft_wrap=True)
-        console.print(_plain(f"Kept:    {out}\nRemoved: {listing}"), soft_wrap=True)
+            say(f"Compared with {len(pool.rows):,} texts of {path}{files}.")
+        say(f"Kept:    {out}\nRemoved: {listing}")
 
 
 @data.command(epilog="Example: trustmopd data show data/singlecap --examples 2")
@@ -107,24 +104,9 @@ def show(
         from trustmopd.data.overview import overview
 
         seen = overview(path, column=column, split=split, examples=examples)
-        _print(seen.counts, f"{seen.prompts:,} prompts in {path}")
-        _print(seen.lengths, "words in a prompt")
+        show_table(seen.counts, f"{seen.prompts:,} prompts in {path}")
+        show_table(seen.lengths, "words in a prompt")
         for category, texts in seen.examples.items():
             for text in texts:
-                console.rule(_plain(category), align="left")
-                console.print(_plain(text))
-
-
-def _plain(text: str) -> Text:
-    """As it is: no markup, no :emoji:, and nothing that commands the terminal."""
-    return Text(printable(text))
-
-
-def _print(table: TextTable, title: str) -> None:
-    shown = Table(title=_plain(title), title_justify="left")
-    for header, left in zip(table.header, table.is_left, strict=True):
-        # Headers of several words give way first: a narrow terminal must not cut a name or a figure.
-        shown.add_column(header, justify="left" if left else "right", no_wrap=" " not in header)
-    for row in table.rows:
-        shown.add_row(*map(_plain, row))
-    console.print(shown)
+                console.rule(plain(category), align="left")
+                console.print(plain(text))

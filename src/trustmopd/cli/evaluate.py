@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column, Table
 
-from trustmopd.cli.common import app, console, errors, local_copies
+from trustmopd.cli.common import app, errors, local_copies, say, show_table
 
 if TYPE_CHECKING:
     from trustmopd.evaluation.methods import Method
@@ -150,7 +149,7 @@ def _plan(
     recipe = load_recipe(what, overrides)
     methods, notes = methods_of(recipe, only)
     for note in notes:
-        console.print(note)
+        say(note)
     wish = recipe.evaluation
     sampling = Sampling(wish.temperature, wish.top_p, wish.max_new_tokens, samples=wish.samples)
     return recipe, methods, wish.benchmarks or paper, dict(wish.data), sampling, out or recipe.output / "evaluation"
@@ -178,16 +177,11 @@ def _report(
 
     methods, notes = collect(folders, benchmarks)
     for note in notes:
-        console.print(note)
+        say(note)
     summary = summarise(methods, against)
-    table = score_table(summary)
-    names = Column(table.header[0], no_wrap=True, min_width=max((len(row[0]) for row in table.rows), default=0))
-    shown = Table(names, *table.header[1:], title="scores, %")
-    for row in table.rows:
-        shown.add_row(*row)
-    console.print(shown)
+    show_table(score_table(summary), "scores, %")
     if why := without_routed(summary):
-        console.print(why)
+        say(why)
     for name, row in summary.items():
         for benchmark, facts in row["benchmarks"].items():
             counts = {
@@ -196,6 +190,5 @@ def _report(
                 "with an error of the grader": facts["grader_errors"],
             }
             if said := ", ".join(f"{count:g} {what}" for what, count in counts.items() if count):
-                console.print(f"{name}, {benchmark}: of {facts['responses']:g} responses {said}.")
-    where = f"Scores: {write_scores(out, summary)}\nTables: {out / 'tables' / 'scores'}.md, .csv, .tex"
-    console.print(where, soft_wrap=True)  # a path that is broken cannot be copied
+                say(f"{name}, {benchmark}: of {facts['responses']:g} responses {said}.")
+    say(f"Scores: {write_scores(out, summary)}\nTables: {out / 'tables' / 'scores'}.md, .csv, .tex")

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from trustmopd.cli.common import app, console, errors
+from trustmopd.cli.common import app, errors, say, show_table
+from trustmopd.tables import text_table
 
 testbed = typer.Typer(no_args_is_help=True, help="The small world that ships with the package.")
 app.add_typer(testbed, name="testbed")
@@ -22,22 +22,25 @@ def quickstart(
     """Watch it work, offline, in minutes: three small specialists, one student, trust against uniform weights."""
     with errors(kept=None):
         from trustmopd.testbed.experiment import STORY
+        from trustmopd.testbed.quickstart import more_seeds
         from trustmopd.testbed.quickstart import quickstart as run
 
         rows = run(out)
-        domains = [name for name in rows["initial"] if name not in ("overall", "recovery")]
-        table = Table("", *domains, "overall", "recovered", title="right answers, %, on prompts never trained on")
-        for row, title in STORY.items():
-            scores = [f"{100 * rows[row][name]:.1f}" for name in (*domains, "overall")]
-            table.add_row(title, *scores, f"{rows[row]['recovery']:.0%}")
-        console.print(table)
+        domains, prompts = list(asked := rows["initial"]["benchmarks"]), next(iter(asked.values()))["prompts"]
+        title = f"right answers, %, on {prompts:,} prompts a domain, never trained on"
+        lines = [
+            [shown, *(f"{100 * rows[row][name]:.1f}" for name in (*domains, "overall")), f"{rows[row]['recovery']:.0%}"]
+            for row, shown in STORY.items()
+        ]
+        show_table(text_table(("", *domains, "overall", "recovered"), lines), title)
         ahead = 100 * (rows["trust"]["recovery"] - rows["uniform"]["recovery"])
-        console.print(
-            f"[bold]Trust recovered {abs(ahead):.0f} points {'more' if ahead >= 0 else 'less'} of the gap than uniform "
-            "weights, without labels.[/]"
+        headline = (
+            f"Trust recovered {abs(ahead):.0f} points {'more' if ahead >= 0 else 'less'} of the gap than uniform "
         )
-        for title, name in {"Open": "report.html", "Scores": "scores.json", "Figures": "figures"}.items():
-            console.print(f"{title + ':':<8} {out / name}", soft_wrap=True)
+        say(f" (one seed, {len(domains) * prompts:,} prompts).", lead=f"{headline}weights, without labels")
+        next_steps = {"Open": out / "report.html", "Scores": out / "scores.json", "Figures": out / "figures"}
+        for title, what in {**next_steps, "Next": more_seeds()}.items():
+            say(f"{title + ':':<8} {what}")
 
 
 @testbed.command("build", epilog="Example: trustmopd testbed build --out runs/world --seed 1")
@@ -71,4 +74,4 @@ def testbed_build(
             evaluation_prompts=evaluation_prompts,
             reference_of=reference_of,
         )
-        console.print(f"World: {out}\nCard:  {out / 'README.md'}")
+        say(f"World: {out}\nCard:  {out / 'README.md'}")

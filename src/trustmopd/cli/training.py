@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
-from trustmopd.cli.common import app, console, errors
+from trustmopd.cli.common import app, console, errors, plain, say
 
 if TYPE_CHECKING:
     from trustmopd.recipe import Recipe
@@ -57,7 +56,7 @@ def train(
             check_writable(loaded.run_directory(seed))
         calibration: dict[str, str] = {}
         for seed in loaded.seeds:
-            console.rule(f"{loaded.name}, seed {seed}")
+            console.rule(plain(f"{loaded.name}, seed {seed}"))
             trainer = trainer_of(loaded, seed, **calibration)
             show_progress(trainer, "Distilling")
             if trainer.accelerator.is_main_process:  # on --resume too: overrides may have changed it
@@ -66,9 +65,9 @@ def train(
             if trainer.args.calibrates:  # it does not depend on the seed: measured once, used by all
                 calibration = {"calibration_path": trainer.args.calibration_path or str(runs[seed].calibration)}
             loss = next((line["loss"] for line in reversed(trainer.state.log_history) if "loss" in line), float("nan"))
-            console.print(f"[bold]Trained[/] to step {trainer.state.global_step}; last loss {loss:.4g}.")
-            console.print(f"Student: {runs[seed].checkpoint(trainer.state.global_step)}")
-            console.print(f"Metrics: {runs[seed].metrics}")
+            say(f" to step {trainer.state.global_step}; last loss {loss:.4g}.", lead="Trained")
+            say(f"Student: {runs[seed].checkpoint(trainer.state.global_step)}")
+            say(f"Metrics: {runs[seed].metrics}")
 
 
 @app.command(epilog="Example: trustmopd calibrate recipes/smollm3-3b/singlecap-trust.yaml")
@@ -85,13 +84,13 @@ def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun =
         trainer = trainer_of(loaded, loaded.seeds[0])
         found = trainer.calibrate()
         if found is None:
-            console.print(f"Nothing to calibrate: allocation {trainer.args.allocation} uses no calibrated scores.")
+            say(f"Nothing to calibrate: allocation {trainer.args.allocation} uses no calibrated scores.")
             return
         table = Table("teacher", "mu", "spread over tokens", title=f"Calibration on {found.tokens} tokens")
         for name in found.mu:
-            table.add_row(name, f"{found.mu[name]:.4g}", f"{found.spread[name]:.4g}")
+            table.add_row(plain(name), f"{found.mu[name]:.4g}", f"{found.spread[name]:.4g}")
         console.print(table)
-        console.print(f"Saved: {RunDirectory(trainer.run_dir).calibration}")
+        say(f"Saved: {RunDirectory(trainer.run_dir).calibration}")
 
 
 @app.command(epilog="Example: trustmopd diagnose recipes/smollm3-3b/singlecap-trust.yaml --rollouts 64")
@@ -118,7 +117,7 @@ def diagnose(
             # It depends on no seed, and each seed's report shows it.
             paths = [write_json(RunDirectory(loaded.run_directory(s)).diagnosis, found.to_dict()) for s in loaded.seeds]
             _show(found)
-            console.print(f"Saved: {', '.join(map(str, paths))}", soft_wrap=True)
+            say(f"Saved: {', '.join(map(str, paths))}")
 
 
 def load(path: Path, overrides: list[str] | None) -> "Recipe":
@@ -131,12 +130,12 @@ def _explain(recipe: "Recipe", *, resume: bool = False, leave_out: Collection[st
     """Check what can be checked without weights, and say what would run."""
     from trustmopd.training.dry_run import dry_run
 
-    table = Table(title=escape(f"{recipe.name}: all checks passed; this is what would run"), show_header=False)
+    table = Table(title=plain(f"{recipe.name}: all checks passed; this is what would run"), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")  # a path that is cut short cannot be copied
     for what, how in dry_run(recipe, resume=resume).items():
         if what not in leave_out:
-            table.add_row(what, escape(how))
+            table.add_row(plain(what), plain(how))
     console.print(table)
 
 
@@ -149,12 +148,15 @@ def _show(found: "Diagnosis") -> None:
     }
     for title, cell in cells.items():
         table = Table(
-            "teacher", *(f"{d.domain} ({d.rollouts})" for d in found.domains), title=title, title_justify="left"
+            "teacher",
+            *(Column(plain(f"{d.domain} ({d.rollouts})")) for d in found.domains),
+            title=title,
+            title_justify="left",
         )
         for teacher in teachers:
             table.add_row(
-                teacher,
-                *(f"[bold]{cell(d, teacher)}[/]" if d.domain == teacher else cell(d, teacher) for d in found.domains),
+                plain(teacher),
+                *(plain(cell(d, teacher), "bold" if d.domain == teacher else "") for d in found.domains),
             )
         if title.startswith("weight"):
             table.add_section()
@@ -163,5 +165,5 @@ def _show(found: "Diagnosis") -> None:
             )
         console.print(table)
     if not found.held_out:
-        console.print("Too few prompts to hold enough out of calibration: some were used for both.")
-    console.print(f"[bold]{found.verdict}[/]")
+        say("Too few prompts to hold enough out of calibration: some were used for both.")
+    console.print(plain(found.verdict, "bold"))

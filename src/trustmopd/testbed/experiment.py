@@ -178,12 +178,19 @@ def run_cell(
         trainer.add_callback(callback)
     trainer.train()
     scores = evaluate(trainer.model, trainer.processing_class, scale)
-    write_scores(out, method, scores, references)
+    write_scores(out, method, scores, references, scale)
     return scores
 
 
 def write_scores(
-    run: Path, method: str, scores: Mapping[str, float], references: Mapping[str, Mapping[str, float]]
+    run: Path, method: str, scores: Mapping[str, float], references: Mapping[str, Mapping[str, float]], scale: Scale
 ) -> None:
     """The scores of a run: the rows that need no distillation, and its own."""
-    write_json(RunDirectory(run).scores, {**references, **with_recovery({method: scores}, references)})
+    rows = {**references, **with_recovery({method: scores}, references)}
+    write_json(RunDirectory(run).scores, with_prompts(rows, scale))
+
+
+def with_prompts(rows: Mapping[str, Mapping[str, float]], scale: Scale) -> dict[str, dict[str, Any]]:
+    """The rows, with the number of prompts behind each score, as `trustmopd evaluate` notes it."""
+    asked = {domain: {"domain": domain, "prompts": scale.evaluation_prompts} for domain in DOMAINS}
+    return {name: {**row, "benchmarks": asked} for name, row in rows.items()}

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trustmopd.analysis.drawing import figure, styles
+from trustmopd.analysis.drawing import DEVIATION, figure, legend, styles
+from trustmopd.analysis.palette import GREY, PAPER
 from trustmopd.testbed.experiment import METHODS, PROMPT_SETS
 
 
@@ -13,7 +14,7 @@ def draw_recovery(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str], 
     sets = [name for name in PROMPT_SETS if any(row["prompts"] == name for row in rows)]
     methods = [name for name in METHODS if any(row["method"] == name for row in rows)]
     look, height = styles(sets), 0.8 / len(sets)
-    with figure(path, 6.4, 0.9 + 0.3 * len(methods)) as axes:
+    with figure(path, 0.9 + 0.3 * len(methods)) as ((axes,),):
         for index, prompts in enumerate(sets):
             mine = {row["method"]: row["recovery"] for row in rows if row["prompts"] == prompts}
             shown = [method for method in methods if method in mine]
@@ -25,12 +26,13 @@ def draw_recovery(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str], 
                 label=titles[prompts],
                 color=look[prompts]["colour"],
                 hatch=look[prompts]["hatch"],
-                edgecolor="white",
+                error_kw=DEVIATION,
+                edgecolor=PAPER,
             )
             axes.bar_label(bars, fmt="%.0f", fontsize=7, padding=4)
-        axes.axvline(100, color="0.4", linewidth=1, linestyle=":")
+        axes.axvline(100, color=GREY, linewidth=1, linestyle=":")
         axes.set_yticks(range(len(methods)), methods)
         axes.invert_yaxis()
-        axes.set_xlabel("recovered share of the gap from initial student to routed teachers, %")
-        axes.legend(ncols=len(sets), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+        axes.set_xlabel("recovered share of the gap from initial student\nto routed teachers, %")
+        legend(axes)
     return path.with_name(path.name + ".png")

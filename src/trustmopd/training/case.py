@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trustmopd.method import calibrated_scores, mixed_target, response_level, trust_weights
 from trustmopd.recipe import Recipe, Trust, load_recipe
-from trustmopd.runs import RunDirectory, located, searched, step_of, whole_checkpoints
+from trustmopd.runs import RunDirectory, located, searched, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.training.from_recipe import trainer_of
 from trustmopd.training.prompts import ROW
@@ -117,12 +117,12 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
             "to show. Take a run with rule trust."
         )
     checkpoint = files.checkpoint(step - 1)
-    there = whole_checkpoints(files.checkpoints)
-    if step > 1 and checkpoint not in there:
-        whole = [step_of(path) + 1 for path in there]
+    if step > 1 and checkpoint not in whole_checkpoints(files.checkpoints):
+        askable = _askable_steps(files)
+        take = f"Take a rollout of step {', '.join(map(str, askable))}, or train" if askable else "Train"
         raise ValueError(
-            f"the student that wrote the rollouts of step {step} is gone: there is no {checkpoint}. Take a rollout of "
-            f"step {', '.join(map(str, [1, *whole]))}, or keep more checkpoints (save_steps, save_total_limit)."
+            f"the student that wrote the rollouts of step {step} is gone: there is no {checkpoint}. {take} again with "
+            "more checkpoints: the rollouts of step N + 1 need checkpoint-N (save_steps, save_total_limit)."
         )
     changes = {"calibration_path": str(files.calibration)} if recipe.allocation.calibrated else {}
     try:
@@ -132,6 +132,12 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
     if step > 1:  # after the pool was built: its reference stays the initial student
         trainer.load_student(checkpoint)
     return trainer
+
+
+def _askable_steps(run: RunDirectory) -> list[int]:
+    """Steps with recorded rollouts whose student is still there: the initial one, or a whole checkpoint."""
+    kept = {step_of(path) + 1 for path in whole_checkpoints(run.checkpoints)}
+    return sorted(run.recorded().keys() & {1, *kept})
 
 
 def _from_here(recipe: Recipe, run: Path, manifest: Mapping[str, Any]) -> Recipe:

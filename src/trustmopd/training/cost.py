@@ -20,7 +20,10 @@ class Bill:
     devices: int
 
     def calibrated(self, seconds: float) -> None:
-        write_json(self.run.cost, {**self._shared(), "calibration": self._device_time(seconds)})
+        """Beside what the run's training cost, where a trained run is calibrated for a diagnosis."""
+        known = self._known()
+        trained = known if known.get("training") else {}
+        write_json(self.run.cost, {**self._shared(), **trained, "calibration": self._device_time(seconds)})
 
     def trained(self, unlogged: Mapping[str, float], *, calibrated_elsewhere: bool) -> None:
         """From the metrics, which a resumed run continues: interruptions add nothing, and steps made twice count once.
@@ -50,7 +53,10 @@ class Bill:
 
     def _earlier(self) -> dict[str, Any]:
         """What calibrating in this folder cost, in this run or before it, and what `trustmopd evaluate` added."""
-        path = self.run.cost
-        known = read_json(path, what="cost", remedy="Delete it.") if path.is_file() else {}
+        known = self._known()
         evaluation = {"evaluation": known["evaluation"]} if known.get("evaluation") else {}
         return {"calibration": known.get("calibration"), **evaluation}
+
+    def _known(self) -> dict[str, Any]:
+        path = self.run.cost
+        return read_json(path, what="cost", remedy="Delete it.") if path.is_file() else {}
