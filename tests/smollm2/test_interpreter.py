@@ -11,9 +11,15 @@ AS_IN_PYTHON = {
     "def f(x):\n    return [n * 2 for n in x if n % 2 == 0][::-1]": [8, 4],
     "def f(x):\n    total = 0\n    for n in x:\n        if n < 0:\n            continue\n        total += n\n    return total": 10,
     "def f(x):\n    return sorted(x, key=lambda n: (-n, n), reverse=False)": [4, 3, 2, 1],
-    "def f(x):\n    out = []\n    while x:\n        out.append(x.pop())\n        if len(out) == 2:\n            break\n    return out": [4, 3],
+    "def f(x):\n    out = []\n    while x:\n        out.append(x.pop())\n        if len(out) == 2:\n            break\n    return out": [
+        4,
+        3,
+    ],
     "def f(x):\n    return ', '.join(map(str, x))": "1, 2, 3, 4",
-    "def f(x):\n    counts = {}\n    for n in x:\n        counts[n % 2] = counts.get(n % 2, 0) + 1\n    return counts": {0: 2, 1: 2},
+    "def f(x):\n    counts = {}\n    for n in x:\n        counts[n % 2] = counts.get(n % 2, 0) + 1\n    return counts": {
+        0: 2,
+        1: 2,
+    },
     "def f(x):\n    a, b = x[:2]\n    return f'{a}-{b}'": "1-2",
     "from typing import List\ndef f(x: List[int]) -> int:\n    '''Sums.'''\n    return sum(n for n in x)": 10,
     "def g(n):\n    return 1 if n < 2 else n * g(n - 1)\ndef f(x):\n    return [g(n) for n in x]": [1, 2, 6, 24],

@@ -158,10 +158,12 @@ def _task(steps: Sequence[Step], rng: random.Random) -> Task | None:
     codes = [step.code.replace("{k}", str(k)) for step, k in drawn]
     inputs = list(_inputs(steps[0].takes, rng))
     parameter = steps[0].takes
-    expected = _values(parameter, codes, inputs)
-    if expected is None or any(
-        _values(parameter, [*codes[:i], *codes[i + 1 :]], inputs) == expected for i in range(len(codes))
-    ):
+    try:
+        expected = [call(_program(parameter, codes), "solve", [list(given)]) for given in inputs]
+    except ValueError:  # the largest number of an empty list
+        return None
+    shorter = [_program(parameter, [*codes[:i], *codes[i + 1 :]]) for i in range(len(codes))]
+    if any(_same(program, inputs, expected) for program in shorter):
         return None
     phrases = [rng.choice(step.phrases).replace("{k}", str(k)) for step, k in drawn]
     of = "integers" if parameter == NUMBERS else "words"
@@ -185,12 +187,13 @@ def _program(parameter: str, codes: Sequence[str]) -> str:
     return "\n".join([f"def solve({parameter}):", *body])
 
 
-def _values(parameter: str, codes: Sequence[str], inputs: Sequence[Any]) -> list[Any] | None:
-    """None where the program fails, as the largest number of an empty list does."""
+def _same(program: str, inputs: Sequence[Any], expected: Sequence[Any]) -> bool:
     try:
-        return [call(_program(parameter, codes), "solve", [list(given)]) for given in inputs]
-    except (Refused, ValueError, IndexError, TypeError):
-        return None
+        return all(
+            call(program, "solve", [list(given)]) == value for given, value in zip(inputs, expected, strict=True)
+        )
+    except (Refused, ValueError, IndexError, TypeError):  # a step left out may leave words where numbers should be
+        return False
 
 
 def _inputs(takes: str, rng: random.Random) -> Iterator[list[Any]]:
