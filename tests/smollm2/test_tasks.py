@@ -1,6 +1,7 @@
 """Tasks have solutions that pass and wrong answers that do not, and nothing of the evaluation is trained on."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from shared_data import real
@@ -34,7 +35,7 @@ def test_every_function_passes_with_its_solution_and_not_with_a_neighbours():
     tasks = functions.tasks(False, 60, random.Random(1))
     assert len({task.prompt for task in tasks}) == 60
     assert all(passes(task, task.solution) for task in tasks)
-    wrong = [passes(task, other.solution) for task, other in zip(tasks, tasks[1:], strict=False)]
+    wrong = [passes(task, other.solution) for task, other in pairwise(tasks)]
     assert not any(wrong)
 
 

@@ -82,4 +82,5 @@ def reproduce_smollm2(
             study.specialists(only or (), jobs, deadline, [*again, "--stage", "specialists", *left])
         if "scores" in stages:
             study.scores()
-        console.print(f"Card:   {out / 'card.json'}\nScores: {out / 'scores'}")
+        if not only:
+            console.print(f"Card:   {out / 'card.json'}\nScores: {out / 'scores'}")
