@@ -1,30 +1,26 @@
 """The interpreter gives what Python gives for small functions, and nothing a hostile program asks for."""
 
+import json
 import time
 
 import pytest
 
+from trustmopd.evaluation.programs import grade_tests
 from trustmopd.evaluation.sandbox import check_sandbox
 from trustmopd.smollm2.interpreter import DEPTH, PROGRAM, Refused, call
 
 AS_IN_PYTHON = {
     "def f(x):\n    return [n * 2 for n in x if n % 2 == 0][::-1]": [8, 4],
-    "def f(x):\n    total = 0\n    for n in x:\n        if n < 0:\n            continue\n        total += n\n    return total": 10,
+    "def f(x):\n    t = 0\n    for n in x:\n        if n < 0:\n            continue\n        t += n\n    return t": 10,
     "def f(x):\n    return sorted(x, key=lambda n: (-n, n), reverse=False)": [4, 3, 2, 1],
-    "def f(x):\n    out = []\n    while x:\n        out.append(x.pop())\n        if len(out) == 2:\n            break\n    return out": [
-        4,
-        3,
-    ],
+    "def f(x):\n    y = 0\n    while x:\n        y += x.pop()\n        if y > 6:\n            break\n    return y": 7,
     "def f(x):\n    return ', '.join(map(str, x))": "1, 2, 3, 4",
-    "def f(x):\n    counts = {}\n    for n in x:\n        counts[n % 2] = counts.get(n % 2, 0) + 1\n    return counts": {
-        0: 2,
-        1: 2,
-    },
+    "def f(x):\n    c = {}\n    for n in x:\n        c[n % 2] = c.get(n % 2, 0) + 1\n    return c": {0: 2, 1: 2},
     "def f(x):\n    a, b = x[:2]\n    return f'{a}-{b}'": "1-2",
     "from typing import List\ndef f(x: List[int]) -> int:\n    '''Sums.'''\n    return sum(n for n in x)": 10,
     "def g(n):\n    return 1 if n < 2 else n * g(n - 1)\ndef f(x):\n    return [g(n) for n in x]": [1, 2, 6, 24],
     "def f(x):\n    return [a + b for a, b in zip(x, x[1:])]": [3, 5, 7],
-    "def f(x):\n    return list(dict.fromkeys(x)) if False else max(x, key=lambda n: -n)": 1,
+    "def f(x):\n    return max(x, key=lambda n: -n)": 1,
     "def f(x):\n    return [w.upper() for w in 'a b'.split()] + list(reversed(x))[:1]": ["A", "B", 4],
     "def f(x):\n    return any(n > 3 for n in x) and isinstance(x, list)": True,
     "def f(x):\n    return next((n for n in x if n > 2), None)": 3,
@@ -87,7 +83,7 @@ HOSTILE = [
     "def f(x):\n    y = (1,)\n    for _ in range(60):\n        y = (y, y)\n    return {y: 1}",
     # Each list is small when it is put into the next; only then does the innermost grow.
     "def f(x):\n    a = []\n    b = [a] * 900\n    for n in range(900):\n        a.append(b)\n    return str(b)",
-    "def f(x):\n    a = []\n    b = [a] * 900\n    for n in range(900):\n        a.append(n)\n    return str(b) + str(b)",
+    "def f(x):\n    a = []\n    b = [a] * 900\n    for n in range(900):\n        a.append(n)\n    return str(b)",
     "def f(x):\n    return sum([[0] * 1000] * 1000, [])",
     "def f(x):\n    return [[n for n in range(1000)] for m in range(1000)]",
     "def f(x):\n    s = 'ab' * 500\n    return s.replace('', s).replace('', s)",
@@ -132,14 +128,10 @@ def test_one_call_leaves_nothing_for_the_next():
 
 @pytest.mark.parametrize("code", AS_IN_PYTHON)
 def test_the_sandbox_agrees(code):
-    from trustmopd.evaluation.programs import grade_tests
-
     try:
         check_sandbox()
     except OSError as error:
         pytest.skip(str(error))
-    import json
-
     if isinstance(AS_IN_PYTHON[code], dict):
         pytest.skip("JSON has no keys that are numbers")
     grade = grade_tests(code, ["[1, 2, 3, 4]"], [json.dumps(AS_IN_PYTHON[code])], "f")

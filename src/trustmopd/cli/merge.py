@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trustmopd.cli.common import app, console, errors
+from trustmopd.cli.common import app, errors, say
 from trustmopd.cli.training import Overrides, load
 
 
@@ -50,15 +50,10 @@ def merge(
         if overwrite and folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
             raise ValueError(f"{folder} holds no checkpoint, so --overwrite does not delete it. Choose another --out.")
         if dry_run:
-            _say(f"Would {task}, into {folder}:", *(f"  {source}" for source in sources))
+            say("\n".join([f"Would {task}, into {folder}:", *(f"  {source}" for source in sources)]))
             return
         if teachers:
             merge_checkpoints(teachers, folder, base=recipe.reference or recipe.student, overwrite=overwrite)
         else:
             merge_adapter(what, folder, base, overwrite=overwrite)
-        _say(f"Done: {task}.", f"Checkpoint: {folder}")
-
-
-def _say(*lines: str) -> None:
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        say(f"Done: {task}.\nCheckpoint: {folder}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trustmopd.cli.common import app, console, errors, local_copies
+from trustmopd.cli.common import app, errors, local_copies, say
 
 reproduce = typer.Typer(no_args_is_help=True, help="Make a study again: testbed or smollm2.")
 app.add_typer(reproduce, name="reproduce")
@@ -37,7 +37,7 @@ def reproduce_testbed(
         from trustmopd.testbed.results import write_results
 
         run(out, parse_seeds(seeds), only=only or (), jobs=jobs, world=World(world) if world else None)
-        console.print(f"Results: {write_results(out)}\n         {out / 'results.csv'}")
+        say(f"Results: {write_results(out)}\n         {out / 'results.csv'}")
 
 
 @reproduce.command(
@@ -82,4 +82,5 @@ def reproduce_smollm2(
             study.specialists(only or (), jobs, deadline, [*again, "--stage", "specialists", *left])
         if "scores" in stages:
             study.scores()
-        console.print(f"Card:   {out / 'card.json'}\nScores: {out / 'scores'}")
+        if not only:
+            say(f"Card:   {out / 'card.json'}\nScores: {out / 'scores'}")

@@ -1,5 +1,6 @@
 """The verbs of one recipe: train, calibrate, diagnose."""
 
+import shlex
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,7 +33,7 @@ def train(
     dry_run: DryRun = False,
 ) -> None:
     """Distil: calibrate if needed, train every seed of the recipe, leave a run directory for each."""
-    with errors(again=f"trustmopd train {recipe} {' '.join(overrides or [])} --resume"):
+    with errors(again=shlex.join(["trustmopd", "train", str(recipe), *(overrides or []), "--resume"])):
         from trustmopd.runs import RunDirectory, whole_checkpoints
 
         loaded = load(recipe, overrides)

@@ -1,6 +1,7 @@
 """Prompt sets as the trainer reads them: a `prompt` column, text or conversational, and what rides along (`id`,
 `domain`, …)."""
 
+import glob
 import hashlib
 import json
 import re
@@ -127,7 +128,7 @@ def _load(files: list[Path]) -> Dataset:
     if kind == "csv":
         options["keep_default_na"] = False  # "NA" and "null" are text, here as in a pool
     with _no_bars():
-        return load_dataset(kind, data_files=[str(file) for file in files], split="train", **options)
+        return load_dataset(kind, data_files=[glob.escape(str(file)) for file in files], split="train", **options)
 
 
 def _rows_if_mixed(files: list[Path]) -> list[dict[str, Any]] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
 
-from trustmopd.smollm2.interpreter import Refused, call
+from trustmopd.smollm2.interpreter import Program, Refused
 from trustmopd.smollm2.splits import part
 from trustmopd.smollm2.tasks import Check, Task
 
@@ -145,8 +145,10 @@ def check(arguments: dict[str, Any], response: str) -> bool:
     blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", response, re.DOTALL) or [response]
     code = next((block for block in reversed(blocks) if f"def {arguments['function']}(" in block), "")
     try:
+        program = Program(code)
         return all(
-            _equal(call(code, arguments["function"], [given]), expected) for given, expected in arguments["tests"]
+            _equal(program.call(arguments["function"], [list(given)]), expected)
+            for given, expected in arguments["tests"]
         )
     except Exception:  # whatever the program raises is the program's
         return False
@@ -159,11 +161,12 @@ def _task(steps: Sequence[Step], rng: random.Random) -> Task | None:
     inputs = list(_inputs(steps[0].takes, rng))
     parameter = steps[0].takes
     try:
-        expected = [call(_program(parameter, codes), "solve", [list(given)]) for given in inputs]
+        program = Program(_source(parameter, codes))
+        expected = [program.call("solve", [list(given)]) for given in inputs]
     except ValueError:  # the largest number of an empty list
         return None
-    shorter = [_program(parameter, [*codes[:i], *codes[i + 1 :]]) for i in range(len(codes))]
-    if any(_same(program, inputs, expected) for program in shorter):
+    shorter = [Program(_source(parameter, [*codes[:i], *codes[i + 1 :]])) for i in range(len(codes))]
+    if any(_same(each, inputs, expected) for each in shorter):
         return None
     phrases = [rng.choice(step.phrases).replace("{k}", str(k)) for step, k in drawn]
     of = "integers" if parameter == NUMBERS else "words"
@@ -177,21 +180,19 @@ def _task(steps: Sequence[Step], rng: random.Random) -> Task | None:
         domain="code",
         prompt=f"{wanted} For example, {example}.",
         checks=(Check("function", {"function": "solve", "tests": tests}),),
-        solution=f"```python\n{_program(parameter, codes)}\n```",
+        solution=f"```python\n{_source(parameter, codes)}\n```",
     )
 
 
-def _program(parameter: str, codes: Sequence[str]) -> str:
+def _source(parameter: str, codes: Sequence[str]) -> str:
     lines = [re.sub(r"\bx\b", parameter, code) for code in codes]
     body = [f"    {parameter} = {line}" for line in lines[:-1]] + [f"    return {lines[-1]}"]
     return "\n".join([f"def solve({parameter}):", *body])
 
 
-def _same(program: str, inputs: Sequence[Any], expected: Sequence[Any]) -> bool:
+def _same(program: Program, inputs: Sequence[Any], expected: Sequence[Any]) -> bool:
     try:
-        return all(
-            call(program, "solve", [list(given)]) == value for given, value in zip(inputs, expected, strict=True)
-        )
+        return all(program.call("solve", [list(given)]) == value for given, value in zip(inputs, expected, strict=True))
     except (Refused, ValueError, IndexError, TypeError):  # a step left out may leave words where numbers should be
         return False
 

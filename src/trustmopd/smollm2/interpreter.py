@@ -71,8 +71,8 @@ class Refused(Exception):
 
 
 def call(code: str, function: str, arguments: Sequence[Any]) -> Any:
-    """The value of `function(*arguments)` as `code` defines it. Raises `Refused`, or what Python would raise."""
-    return _Program(code).call(function, arguments)
+    """The value of `function(*arguments)` as `code` defines it."""
+    return Program(code).call(function, arguments)
 
 
 class _Type:
@@ -112,7 +112,9 @@ class _Scope(dict[str, Any]):
         raise NameError(name)
 
 
-class _Program:
+class Program:
+    """Read once, and called any number of times: each call begins with the program's first line and a full budget."""
+
     def __init__(self, code: str) -> None:
         if len(code) > PROGRAM:
             raise Refused(f"the program has {len(code)} characters")
@@ -120,10 +122,12 @@ class _Program:
             self.tree = ast.parse(code)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise Refused(f"not a program: {error}") from None
-        self.steps, self.depth = STEPS, 0
+        self._known = self._builtins()
 
     def call(self, function: str, arguments: Sequence[Any]) -> Any:
-        scope = _Scope(self._builtins())
+        """The value of `function(*arguments)`. Raises `Refused`, or what Python would raise."""
+        self.steps, self.depth = STEPS, 0
+        scope = _Scope(self._known)
         try:
             self._block(self.tree.body, scope)
             value = scope.find(function)(*arguments)

@@ -9,7 +9,6 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
-from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer
 
 from trustmopd.smollm2.lora import lora_config, save_adapter
@@ -67,7 +66,7 @@ def train_specialist(
     trainer.remove_callback(PrinterCallback)
     if on_gpu:
         compile_generation(trainer, tasks)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(scratch)) if scratch.is_dir() else None)
+    trainer.train(resume_from_checkpoint=_last_checkpoint(scratch))
     save_adapter(trainer.accelerator.unwrap_model(trainer.model), out)
     logs = [log for log in trainer.state.log_history if "reward" in log]
     return {
@@ -94,6 +93,12 @@ def compile_generation(trainer: Any, tasks: Sequence[Task]) -> None:
     )
     trainer.generation_config.disable_compile = False
     trainer.generation_config.max_cache_len = max(lengths) + trainer.max_completion_length
+
+
+def _last_checkpoint(scratch: Path) -> str | None:
+    """The last whole one: the trainer writes its state last, and a kill may have come before."""
+    whole = [path.parent for path in scratch.glob("checkpoint-*/trainer_state.json")]
+    return str(max(whole, key=lambda path: int(path.name.rpartition("-")[2]))) if whole else None
 
 
 def reached(rewards: Sequence[float], how: Specialist) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trustmopd.method import calibrated_scores, mixed_target, response_level, trust_weights
 from trustmopd.recipe import Recipe, Trust, load_recipe
-from trustmopd.runs import RunDirectory, located, searched, whole_checkpoints
+from trustmopd.runs import RunDirectory, located, searched, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.training.from_recipe import trainer_of
 from trustmopd.training.prompts import ROW

@@ -1,0 +1,175 @@
+"""Tasks have solutions that pass and wrong answers that do not, and nothing of the evaluation is trained on."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from shared_data import real
+
+from trustmopd.smollm2 import constraints, functions, stories, word_problems
+from trustmopd.smollm2.domains import demonstrations, evaluation_tasks, training_tasks
+from trustmopd.smollm2.settings import Base
+from trustmopd.smollm2.splits import part
+from trustmopd.smollm2.tasks import Check, Task, passes
+from trustmopd.smollm2.worked import value_of, worked_equation
+
+
+@pytest.fixture(scope="module")
+def data():
+    return {"svamp": str(real("svamp/SVAMP.json")), "gsm8k": str(real("gsm8k/train.jsonl"))}
+
+
+def composition(task):
+    return task.id.partition("/")[0]
+
+
+def test_a_split_is_three_tenths_and_depends_on_the_names_alone():
+    names = [f"row-{number}" for number in range(1000)]
+    held_out = part(names, True)
+    assert len(held_out) == 300
+    assert part(names[::-1], True) == held_out
+    assert set(part(names, False)) == set(names) - set(held_out)
+
+
+def test_every_function_passes_with_its_solution_and_not_with_a_neighbours():
+    tasks = functions.tasks(False, 60, random.Random(1))
+    assert len({task.prompt for task in tasks}) == 60
+    assert all(passes(task, task.solution) for task in tasks)
+    wrong = [passes(task, other.solution) for task, other in pairwise(tasks)]
+    assert not any(wrong)
+
+
+def test_functions_are_told_from_those_that_leave_a_step_out():
+    for task in functions.tasks(True, 40, random.Random(2)):
+        lines = task.solution.split("\n")
+        for number, line in enumerate(lines):
+            if line.startswith("    ") and "return" not in line:
+                assert not passes(task, "\n".join([*lines[:number], *lines[number + 1 :]]))
+
+
+def test_functions_are_found_in_prose_and_in_open_blocks():
+    task = functions.tasks(False, 1, random.Random(3))[0]
+    code = task.solution.removeprefix("```python\n").removesuffix("\n```")
+    assert passes(task, code)
+    assert passes(task, f"Here it is:\n```python\n{code}\n```\nUse it so:\n```python\nprint(solve([1]))\n```")
+    assert passes(task, f"```\n{code}")
+    assert not passes(task, "")
+    assert not passes(task, code.replace("solve", "answer"))
+
+
+def test_compositions_of_the_evaluation_are_not_trained_on():
+    train = {composition(task) for task in functions.tasks(False, 400, random.Random(4))}
+    held_out = {composition(task) for task in functions.tasks(True, 400, random.Random(4))}
+    assert train.isdisjoint(held_out)
+    assert len(train) > 200
+
+
+def test_topics_forms_and_pairs_of_the_evaluation_are_not_trained_on():
+    train = constraints.tasks(False, 2000, random.Random(5))
+    held_out = constraints.tasks(True, 300, random.Random(5))
+    pairs = [{task.id.partition("/")[0] for task in tasks if len(task.checks) == 2} for tasks in (train, held_out)]
+    assert pairs[0].isdisjoint(pairs[1])
+    assert {task.prompt for task in train}.isdisjoint(task.prompt for task in held_out)
+    asked = {form.split("{")[0] for form in part(constraints._FORMS, True)}
+    assert all(any(task.prompt.startswith(start) for start in asked) for task in held_out)
+    assert not any(task.prompt.startswith(start) for start in asked for task in train)
+    kinds = {check.kind for task in train for check in task.checks}
+    assert kinds == set(constraints.CHECKS)
+
+
+FOLLOWED = [
+    ("bullets", {"n": 2}, "- one\n- two", "- one\n- two\n- three"),
+    ("numbered", {"n": 3}, "1. a\n2. b\n3. c", "1. a\n3. b\n2. c"),
+    ("sentences", {"n": 2}, "One is 3.5 long. Two!", "One. Two. Three."),
+    ("paragraphs", {"n": 2}, "a\n***\nb", "a\n\nb"),
+    ("json", {"a": "title", "b": "text"}, '```json\n{"title": "x", "text": "y"}\n```', '{"title": "x"}'),
+    ("json", {"a": "title", "b": "text"}, '{"text": 1, "title": []}', "[" * 100_000),
+    ("lower", {}, "all lower, 3 times.", "Not all."),
+    ("upper", {}, "LOUD AND CLEAR.", "LOUD and clear."),
+    ("no-commas", {}, "There is not one comma here.", "Here, there is one of them."),
+    ("starts", {"word": "Today"}, "today it rains.", "Todays rain."),
+    ("title", {}, "[[The sea]]\nIt is wide.", "The sea\nIt is wide."),
+    ("ends", {"words": "Try it yourself."}, "It is easy. Try it yourself.", "Try it yourself. It is easy."),
+    ("postscript", {}, "Dear Kim.\nP.S. Write back.", "Dear Kim. P.S. is what I add"),
+    ("keyword", {"word": "old", "n": 2}, "Old and old.", "Old and bold and cold."),
+    (
+        "avoid",
+        {"word": "is"},
+        "This sentence of ten words has nothing of the kind here.",
+        "It is a sentence of ten words or some more words.",
+    ),
+    ("short", {"n": 15}, "Only a few words.", "word " * 16),
+    ("quoted", {}, '"Said the bird."', '"Said" the "bird."'),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "right", "wrong"), FOLLOWED)
+def test_a_constraint_is_followed_or_not(kind, given, right, wrong):
+    task = Task("id", "if", "prompt", (Check(kind, given),))
+    assert passes(task, right)
+    assert not passes(task, wrong)
+    assert not passes(task, "")
+
+
+def test_every_constraint_has_its_example():
+    assert {kind for kind, *_ in FOLLOWED} == set(constraints.CHECKS)
+
+
+def test_all_checks_of_a_mixed_task_must_pass():
+    number = Check("number", {"prompt": "How many?", "answer": "5"})
+    task = Task("id", "math", "prompt", (number, Check("lower", {})))
+    assert passes(task, "the answer is \\boxed{5}.")
+    assert not passes(task, "The answer is \\boxed{5}.")
+    assert not passes(task, "the answer is \\boxed{6}.")
+
+
+def test_an_equation_is_worked_step_by_step():
+    assert worked_equation("( ( 4.0 + 13.0 ) * 15.0 )").split("\n") == [
+        "4 + 13 = 17",
+        "17 * 15 = 255",
+        "The answer is \\boxed{255}.",
+    ]
+    assert value_of("30 / 4") == 7.5
+    with pytest.raises(ValueError, match="calculation"):
+        worked_equation("__import__('os').getcwd()")
+
+
+def test_stories_come_out_whole_and_pass_with_their_solutions():
+    tasks = stories.tasks(300, random.Random(6))
+    assert all(passes(task, task.solution) for task in tasks)
+    answers = [float(task.checks[0].arguments["answer"]) for task in tasks]
+    assert all(answer > 0 and answer == int(answer) for answer in answers)
+
+
+def test_svamp_is_split_and_solved(data):
+    train, held_out = (word_problems.svamp(side, data["svamp"]) for side in (False, True))
+    assert (len(train), len(held_out)) == (700, 300)
+    assert {task.prompt for task in train}.isdisjoint(task.prompt for task in held_out)
+    assert sum(passes(task, task.solution) for task in train) >= 698  # one row's answer is not its equation's
+
+
+def test_gsm8k_solutions_pass_without_the_calculators_notes(data):
+    tasks = word_problems.gsm8k(data["gsm8k"], 3)[:200]
+    assert all(passes(task, task.solution) for task in tasks)
+    assert not any("<<" in task.solution for task in tasks)
+
+
+def test_nothing_shown_or_asked_in_training_is_evaluated(data):
+    settings = Base(svamp=300, gsm8k=200, stories=50, functions=50)
+    shown = demonstrations(settings, data, 0)
+    assert {task.domain for task in shown} == {"math", "code"}
+    evaluated = {domain: evaluation_tasks(domain, 300, data) for domain in ("math", "code", "if")}
+    assert [len(tasks) for tasks in evaluated.values()] == [300, 300, 300]
+    for domain, tasks in evaluated.items():
+        asked = training_tasks(domain, settings, data, 0)
+        trained = {task.prompt for task in [*shown, *asked]}
+        assert trained.isdisjoint(task.prompt for task in tasks)
+    solved = {task.id for task in shown}
+    assert solved.isdisjoint(task.id for task in training_tasks("math", settings, data, 0))
+
+
+def test_tasks_follow_from_the_seed_alone(data):
+    for domain in ("math", "code", "if"):
+        again = [[task.id for task in training_tasks(domain, Base(), data, seed)] for seed in (0, 0, 1)]
+        assert again[0] == again[1]
+        assert again[0] != again[2]
