@@ -374,3 +374,18 @@ def test_a_new_run_sets_aside_the_checkpoints_of_an_earlier_one(begun, run_dir):
     ]
     aside = run_dir / "checkpoints" / "set-aside"
     assert sorted(path.name for path in aside.iterdir()) == ["checkpoint-2.1", "checkpoint-90.1"]
+
+
+def test_a_second_process_does_not_write_into_a_run_that_is_training(recipe, run_dir):
+    first = process(recipe, "training.max_steps=400", "training.save_strategy=no")
+    until = time.monotonic() + 120
+    try:
+        while not (run_dir / "metrics.jsonl").is_file():
+            assert first.poll() is None, first.stderr.read()
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        cli("train", recipe, code=1)
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.communicate()

@@ -75,6 +75,23 @@ def meant_here(path: str) -> bool:
 
 
 @contextmanager
+def locked(folder: str | Path, remedy: str) -> Iterator[None]:
+    """One process at a time writes to a folder. The lock ends with the process, however that ends."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as lock:
+        try:
+            import fcntl  # which Windows lacks
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(f"{folder} is being written to by another process. {remedy}") from None
+        except (ImportError, OSError):
+            pass  # a system without such locks: there, starting it once is up to the user
+        yield
+
+
+@contextmanager
 def whole_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A folder to write into that takes its name only when the block ends well. An older one is replaced last: the
     folder that a link points to, and not the link."""

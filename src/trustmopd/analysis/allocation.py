@@ -73,8 +73,8 @@ def summarise(records: TokenRecords) -> dict[str, dict[str, Any]]:
     return summary
 
 
-def summarise_records(folder: Path, teachers: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    return summarise(read_records(folder, teachers))
+def summarise_records(run: Path, teachers: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    return summarise(read_records(run, teachers))
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from trustmopd.analysis.drawing import Picture, figure, grouped_bars, legend, st
 from trustmopd.analysis.records import Rollout, TokenRecords
 from trustmopd.analysis.run import Missing, Run
 from trustmopd.files import read_json, write_json, write_text
+from trustmopd.runs.layout import CASES
 from trustmopd.tables import text_table
-
-CASES = "cases"
 
 
 @dataclass(frozen=True)

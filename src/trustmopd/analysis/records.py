@@ -1,4 +1,4 @@
-"""`allocation/step-*.parquet`, read back as arrays: one `Rollout` for each recorded response."""
+"""Token records, read back as arrays: one `Rollout` for each recorded response."""
 
 import json
 import re
@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-RECORDS = "allocation"
-STUDENT, REFERENCE = "student", "reference"
+from trustmopd.runs import RunDirectory, columns
+from trustmopd.runs.columns import METADATA, REFERENCE, STUDENT
+
 UNLABELLED = "unlabelled"
-_METADATA = b"trustmopd"
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ class TokenRecords:
         return {group: groups[group] for group in sorted(groups, key=key)}
 
 
-def read_records(folder: Path, teachers: Sequence[str] = (), *, candidates: bool = False) -> TokenRecords:
+def read_records(run: Path, teachers: Sequence[str] = (), *, candidates: bool = False) -> TokenRecords:
     """Every readable file; a damaged one is named in `damaged` and skipped. Candidates are most of the bytes, and
     only the token viewer shows them."""
-    files = sorted(folder.glob("step-*.parquet"))
+    files = list(RunDirectory(run).recorded().values())
     found = TokenRecords(list(teachers), files=len(files))
     for file in files:
         try:
@@ -135,17 +135,17 @@ def read_records(folder: Path, teachers: Sequence[str] = (), *, candidates: bool
 def _metadata(table: pa.Table) -> dict[str, Any]:
     """Texts and prompts, once the columns are what was written. Files of earlier releases have none of it."""
     metadata = table.schema.metadata or {}
-    if metadata and _METADATA not in metadata:
+    if metadata and METADATA not in metadata:
         raise ValueError("its metadata are not what training writes")
-    spoken = json.loads(zlib.decompress(metadata[_METADATA])) if metadata else {}
-    columns = {column.name: str(column.type) for column in table.schema}
-    if changed := set(columns.items()) ^ set(spoken.get("columns", columns).items()):
+    spoken = json.loads(zlib.decompress(metadata[METADATA])) if metadata else {}
+    found = {column.name: str(column.type) for column in table.schema}
+    if changed := set(found.items()) ^ set(spoken.get("columns", found).items()):
         raise ValueError(f"its column {min(changed)[0]!r} is not as it was written")
     return spoken
 
 
 def _teachers(table: pa.Table, expected: Sequence[str]) -> list[str]:
-    present = [name.removeprefix("weight_") for name in table.column_names if name.startswith("weight_")]
+    present = [n.removeprefix(columns.weight("")) for n in table.column_names if n.startswith(columns.weight(""))]
     if not present:
         raise ValueError("it has no weight_<teacher> column")
     return list(expected) or present
@@ -155,9 +155,9 @@ def _rollouts(table: pa.Table, teachers: list[str], candidates: bool) -> Iterato
     # A rule may leave teachers out; their weight is 0, and they were not asked.
     count = table.num_rows
     zeros = np.zeros(count, np.float32)
-    weights = np.stack([_column(table, f"weight_{t}", zeros) for t in teachers])
-    scored = [t for t in teachers if f"score_{t}" in table.column_names]
-    scores = np.stack([_column(table, f"score_{t}", zeros) for t in teachers]) if scored else None
+    weights = np.stack([_column(table, columns.weight(t), zeros) for t in teachers])
+    scored = [t for t in teachers if columns.score(t) in table.column_names]
+    scores = np.stack([_column(table, columns.score(t), zeros) for t in teachers]) if scored else None
     plain = {name: _column(table, name) for name in ("position", "token_id", "student_entropy", "student_mass")}
     rows, steps = _column(table, "rollout"), _column(table, "step")
     texts, prompt_ids = table["token_text"].to_pylist(), table["prompt_id"].to_pylist()
@@ -196,9 +196,8 @@ def _column(table: pa.Table, name: str, default: np.ndarray | None = None) -> np
 
 
 def _opinions(table: pa.Table, teachers: list[str]) -> Candidates:
-    names = {STUDENT: ("student_logp", "student_rest"), REFERENCE: ("reference_logp", "reference_rest")}
-    names |= {t: (f"logp_{t}", f"rest_{t}") for t in teachers}
-    present = {who: columns for who, columns in names.items() if columns[0] in table.column_names}
+    names = {policy: columns.opinion(policy) for policy in (STUDENT, REFERENCE, *teachers)}
+    present = {who: pair for who, pair in names.items() if pair[0] in table.column_names}
 
     def matrix(name: str) -> np.ndarray:
         flat = table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)

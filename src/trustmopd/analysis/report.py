@@ -1,4 +1,4 @@
-"""`report.html`: one file that opens from disk without a network. What happened first, then why, then everything."""
+"""The report: one file that opens from disk without a network. What happened first, then why, then everything."""
 
 import base64
 import json
@@ -21,18 +21,19 @@ from trustmopd.analysis.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables, write_tables
 from trustmopd.analysis.viewer import RESPONSES, Viewer, make_viewer
 from trustmopd.files import write_json, write_text
+from trustmopd.runs.layout import ANALYSIS, FIGURES, MANIFEST, RECIPE, REPORT, TABLES, VIEWER
 
 _ASSETS = Path(__file__).parent / "assets"
 
 
 def analyse(run: Run, out: Path | None = None) -> tuple[Summary, list[Titled], list[Picture]]:
-    """One run's statistics, tables and figures, in its own folder: analysis.json, tables/, figures/."""
+    """One run's statistics, tables and figures, in its own folder."""
     out = out or run.path
     (found,) = told_apart([summarise_run(run)])
     comparison = compare([found])
     tables, pictures = _tables_and_figures([found], comparison, out)
     found.missing.extend(comparison.missing)
-    write_json(out / "analysis.json", found.to_dict())
+    write_json(out / ANALYSIS, found.to_dict())
     return found, tables, pictures
 
 
@@ -52,7 +53,7 @@ def write_report(
     comparison = compare(summaries)
     tables, pictures = _tables_and_figures(summaries, comparison, out)
     if len(runs) == 1:
-        write_json(out / "analysis.json", summaries[0].to_dict())
+        write_json(out / ANALYSIS, summaries[0].to_dict())
     by_path = {str(run.path): run for run in runs}
     shown = next(iter((*the_trusting(comparison), *(run for run in summaries if run.rollouts))), None)
     chosen = by_path[shown.path] if shown else None
@@ -73,7 +74,7 @@ def write_report(
         missing=[*_missing(summaries), *map(str, comparison.missing)],
         documents=[document for run in one_seed(comparison) for document in _documents(by_path[run.path], named)],
     )
-    return write_text(out / "report.html", page)
+    return write_text(out / REPORT, page)
 
 
 def write_viewer(run: Run, responses: int = RESPONSES) -> Path | None:
@@ -81,7 +82,7 @@ def write_viewer(run: Run, responses: int = RESPONSES) -> Path | None:
     viewer = make_viewer(run, run.records(candidates=True), responses)
     if viewer is None:
         return None
-    return write_text(run.path / "viewer.html", render(run.title, viewer=viewer))
+    return write_text(run.path / VIEWER, render(run.title, viewer=viewer))
 
 
 def render(
@@ -163,8 +164,8 @@ def _tables_and_figures(
     summaries: Sequence[Summary], comparison: Comparison, out: Path
 ) -> tuple[list[Titled], list[Picture]]:
     tables = all_tables(summaries, comparison)
-    write_tables(tables, out / "tables")
-    return tables, draw_all(summaries, comparison, out / "figures")
+    write_tables(tables, out / TABLES)
+    return tables, draw_all(summaries, comparison, out / FIGURES)
 
 
 def _data_uri(picture: Picture) -> str:
@@ -192,7 +193,7 @@ def _shortened(paths: Sequence[str], shown: int = 3) -> str:
 
 
 def _documents(run: Run, named: bool) -> list[tuple[str, str]]:
-    found = [("recipe.yaml", run.recipe_text)] if run.recipe_text else []
+    found = [(RECIPE, run.recipe_text)] if run.recipe_text else []
     if run.manifest:
-        found.append(("manifest.json", json.dumps(run.manifest, indent=2, ensure_ascii=False)))
+        found.append((MANIFEST, json.dumps(run.manifest, indent=2, ensure_ascii=False)))
     return [(str(run.path / name) if named else name, text) for name, text in found]

@@ -14,13 +14,24 @@ import yaml
 from trustmopd.analysis.certainty import Certainty, certainty_of
 from trustmopd.analysis.experiment import method_name
 from trustmopd.analysis.logged import read_metrics
-from trustmopd.analysis.records import RECORDS, TokenRecords, read_records
-from trustmopd.analysis.shapes import in_shape
+from trustmopd.analysis.records import TokenRecords, read_records
 from trustmopd.files import read_json
-from trustmopd.runs import located
+from trustmopd.runs import RunDirectory, located, newest_checkpoint
+from trustmopd.runs.layout import (
+    CALIBRATION,
+    CHECKPOINT,
+    COST,
+    DIAGNOSIS,
+    EVALUATION,
+    MANIFEST,
+    METRICS,
+    RECIPE,
+    RECORDS,
+    SCORES,
+)
+from trustmopd.runs.schemas import in_shape
 
 REFERENCE_ROWS = ("initial", "routed-teachers", "parameter-average")
-_FILES = ("manifest.json", "metrics.jsonl", "calibration.json", RECORDS)
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,7 @@ class Missing:
 
 def as_commands(text: str, run: str | Path) -> str:
     """Advice with the run's own recipe in place of RECIPE: what follows can be run, from where it was trained."""
-    recipe = Path(run) / "recipe.yaml"
+    recipe = RunDirectory(Path(run)).recipe
     return text.replace("RECIPE", shlex.quote(str(recipe))) if os.path.isfile(recipe) else text
 
 
@@ -63,7 +74,7 @@ class Run:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        return self._json("manifest.json", "which models and settings", "Training writes it when it begins.")
+        return self._json(MANIFEST, "which models and settings", "Training writes it when it begins.")
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -73,19 +84,19 @@ class Run:
     def calibration(self) -> dict[str, Any]:
         needed = self.config.get("allocation") == "trust" and self.config.get("calibrated", True)
         how = "Make it with `trustmopd calibrate RECIPE`." if needed else None
-        return self._json("calibration.json", "mu of each teacher", how)
+        return self._json(CALIBRATION, "mu of each teacher", how)
 
     @cached_property
     def cost(self) -> dict[str, Any]:
         """With the calibration's cost, where another run or `trustmopd calibrate` paid for it."""
         how = "Training writes it with every checkpoint and at its end."
-        cost = self._json("cost.json", "what the run cost", how)
+        cost = self._json(COST, "what the run cost", how)
         used = self.config.get("calibration_path")
         if not cost or cost.get("calibration") or not used or not self.calibration:
             return cost
-        bill = Path(used).with_name("cost.json")
+        bill = Path(used).with_name(COST)
         payer = Run((located(bill, self.path, self.manifest) or bill).parent)
-        paid = payer._json("cost.json", "what calibrating cost", None).get("calibration")
+        paid = payer._json(COST, "what calibrating cost", None).get("calibration")
         if not paid:
             said = [f"{payer.path}: {each.what}" for each in payer.missing] or [f"It is not in {payer.path}."]
             how = "Keep the folder in which `trustmopd calibrate`, or the seed that calibrated, wrote it."
@@ -94,23 +105,23 @@ class Run:
 
     @cached_property
     def diagnosis(self) -> dict[str, Any]:
-        return self._json("diagnosis.json", "calibrated scores before training", None)
+        return self._json(DIAGNOSIS, "calibrated scores before training", None)
 
     @cached_property
     def _rows(self) -> dict[str, Mapping[str, Any]]:
         how = "Score the student with `trustmopd evaluate RECIPE`; tables of scores need it."
-        rows = self._json("evaluation/scores.json", "scores on the benchmarks", how)
+        rows = self._json(f"{EVALUATION}/{SCORES}", "scores on the benchmarks", how)
         return {name: row for name, row in rows.items() if isinstance(row, Mapping)}
 
     @cached_property
     def evaluation(self) -> dict[str, dict[str, float]]:
-        """Rows of `evaluation/scores.json`: method → domain scores, overall, recovery. Only numbers are kept."""
+        """The rows of scores: method → domain scores, overall, recovery. Only numbers are kept."""
         found = {}
         for name, row in self._rows.items():
             numbers = {key: v for key, v in row.items() if type(v) in (int, float) and not key.endswith("_sd")}
             finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
             for key in numbers.keys() - finite.keys():
-                said = f"evaluation/scores.json: the score '{key}' of '{name}' is not a number ({row[key]})."
+                said = f"{SCORES}: the score '{key}' of '{name}' is not a number ({row[key]})."
                 self.missing.append(Missing(said, "It is left out; evaluate again with `trustmopd evaluate RECIPE`."))
             if "overall" in finite:
                 found[name] = finite
@@ -120,11 +131,9 @@ class Run:
         return found
 
     def _newest_checkpoint(self) -> str | None:
-        """Of those in the run directory, by step; None where there are none, or no longer."""
-        folders = (self.path, self.path / "checkpoints")
-        whole = [manifest for folder in folders for manifest in folder.glob("checkpoint-*/manifest.json")]
-        steps = [int(step) for path in whole if (step := path.parent.name.rpartition("-")[2]).isdigit()]
-        return f"checkpoint-{max(steps)}" if steps else None
+        """By name; None where there are none, or no longer."""
+        newest = newest_checkpoint(self.path)
+        return newest.name if newest is not None else None
 
     @cached_property
     def _own_row(self) -> str | None:
@@ -134,9 +143,7 @@ class Run:
             if len(rows) > 1 and name in rows:
                 return name
         if len(rows) > 1:
-            self.missing.append(
-                Missing(f"evaluation/scores.json has {len(rows)} rows and none is named after this run.", "")
-            )
+            self.missing.append(Missing(f"{SCORES} has {len(rows)} rows and none is named after this run.", ""))
         return rows[0] if len(rows) == 1 else None
 
     @property
@@ -151,7 +158,7 @@ class Run:
     @cached_property
     def recipe_text(self) -> str:
         try:
-            return (self.path / "recipe.yaml").read_text(encoding="utf-8")
+            return RunDirectory(self.path).recipe.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return ""
 
@@ -160,13 +167,13 @@ class Run:
         try:
             loaded = yaml.safe_load(self.recipe_text)
         except yaml.YAMLError as error:
-            self.missing.append(Missing(f"recipe.yaml cannot be read ({str(error).splitlines()[0]}).", ""))
+            self.missing.append(Missing(f"{RECIPE} cannot be read ({str(error).splitlines()[0]}).", ""))
             loaded = None
         return loaded if isinstance(loaded, dict) else {}
 
     @cached_property
     def logged(self) -> list[dict[str, float]]:
-        found, said = read_metrics(self.path / "metrics.jsonl")
+        found, said = read_metrics(RunDirectory(self.path).metrics)
         self.missing.extend(Missing(*each) for each in said)
         return found
 
@@ -213,7 +220,7 @@ class Run:
             return mu
         self.missing.append(
             Missing(
-                f"calibration.json has mu of {', '.join(mu)}, and the run's teachers are {', '.join(self.teachers)}: "
+                f"{CALIBRATION} has mu of {', '.join(mu)}, and the run's teachers are {', '.join(self.teachers)}: "
                 "scores are shown raw.",
                 "Restore the file that the run was trained with.",
             )
@@ -285,7 +292,7 @@ class Run:
         return int(self.manifest.get("planned_steps") or self.config.get("max_steps", 0))
 
     def records(self, *, candidates: bool = False) -> TokenRecords:
-        return read_records(self.path / RECORDS, self.teachers, candidates=candidates)
+        return read_records(self.path, self.teachers, candidates=candidates)
 
 
 def is_reference_row(name: str) -> bool:
@@ -297,10 +304,10 @@ def open_run(path: str | Path) -> Run:
     path = Path(path)
     if not path.is_dir():
         raise ValueError(f"{path} is no folder. Give the run directory that `trustmopd train` made.")
-    if not any((path / name).exists() for name in _FILES):
+    if not RunDirectory(path).exists():
         raise ValueError(
-            f"{path} holds none of {', '.join(_FILES)}, so it is no run directory. Give the folder that `trustmopd "
-            "train` made (its recipe's `output`, or a seed-* folder below it)."
+            f"{path} holds none of {MANIFEST}, {METRICS}, {CALIBRATION} and {RECORDS}/, so it is no run directory. "
+            "Give the folder that `trustmopd train` made (its recipe's `output`, or a seed-* folder below it)."
         )
     return Run(path)
 
@@ -309,13 +316,13 @@ def find_runs(paths: Iterable[str | Path]) -> list[Run]:
     """The runs at `paths` and below: a folder that is no run itself stands for all runs in it."""
     found: dict[Path, Run] = {}
     for path in map(Path, paths):
-        if any((path / name).exists() for name in _FILES) or not path.is_dir():
+        if RunDirectory(path).exists() or not path.is_dir():
             found.setdefault(path.resolve(), open_run(path))
             continue
         below = sorted(
             manifest.parent
-            for manifest in path.rglob("manifest.json")
-            if not any(part.startswith("checkpoint-") for part in manifest.relative_to(path).parts)
+            for manifest in path.rglob(MANIFEST)
+            if not any(part.startswith(CHECKPOINT) for part in manifest.relative_to(path).parts)
         )
         if not below:
             raise ValueError(f"{path} is no run directory and holds none. Give folders that `trustmopd train` made.")

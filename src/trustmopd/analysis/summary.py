@@ -19,6 +19,7 @@ from trustmopd.analysis.experiment import setup_of
 from trustmopd.analysis.records import TokenRecords
 from trustmopd.analysis.run import Missing, Run
 from trustmopd.files import without_nan
+from trustmopd.runs.layout import RECORDS
 from trustmopd.statistics import Spread
 
 
@@ -145,7 +146,7 @@ def _what_is_missing(run: Run, records: TokenRecords, found: Summary) -> list[Mi
     if not records.rollouts:
         said.append(
             Missing(
-                "There are no readable token records (allocation/step-*.parquet): no statistics by prompt, no viewer.",
+                f"There are no readable token records ({RECORDS}/): no statistics by prompt, no viewer.",
                 "Set training.record_allocation_every, 10 by default, to a number above 0 and train again.",
             )
         )

@@ -42,6 +42,7 @@ def analyze(
         if tokens:
             raise ValueError("--tokens names what --case ROLLOUT:POSITION looks at. Give a --case.")
         from trustmopd.analysis.report import analyse, write_viewer
+        from trustmopd.runs.layout import ANALYSIS, FIGURES, TABLES
 
         found, tables, pictures = analyse(opened)
         viewer = write_viewer(opened, responses)
@@ -52,8 +53,8 @@ def analyze(
             say(f" {warning}", lead="Warning:")
         for missing in found.missing:
             say(f" {as_commands(str(missing), run)}", lead="Not here:")
-        made = [f"{len(tables)} tables: {run / 'tables'}", f"{len(pictures)} figures: {run / 'figures'}"]
-        made += [f"Numbers: {run / 'analysis.json'}", *([f"Open: {viewer}"] if viewer else [])]
+        made = [f"{len(tables)} tables: {run / TABLES}", f"{len(pictures)} figures: {run / FIGURES}"]
+        made += [f"Numbers: {run / ANALYSIS}", *([f"Open: {viewer}"] if viewer else [])]
         say("\n".join(made))
 
 

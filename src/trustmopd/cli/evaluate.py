@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trustmopd.cli.common import app, errors, local_copies, say, show_table
+from trustmopd.runs.layout import EVALUATION, TABLES
 
 if TYPE_CHECKING:
     from trustmopd.evaluation.methods import Method
@@ -80,7 +81,7 @@ def evaluate(
         loaded = load_benchmarks(
             [each.strip() for each in benchmarks.split(",")] if benchmarks else names, files, limit
         )
-        handed = [recipe.run_directory(seed) / "evaluation" for seed in recipe.seeds] if recipe else []
+        handed = [recipe.run_directory(seed) / EVALUATION for seed in recipe.seeds] if recipe else []
         check_scores([folder, *handed], loaded)
         places = {method: folder / method.folder if recipe is not None else folder for method in methods}
         for method, place in places.items():
@@ -152,7 +153,7 @@ def _plan(
         say(note)
     wish = recipe.evaluation
     sampling = Sampling(wish.temperature, wish.top_p, wish.max_new_tokens, samples=wish.samples)
-    return recipe, methods, wish.benchmarks or paper, dict(wish.data), sampling, out or recipe.output / "evaluation"
+    return recipe, methods, wish.benchmarks or paper, dict(wish.data), sampling, out or recipe.output / EVALUATION
 
 
 def _hand_over(folder: Path, recipe: "Recipe", benchmarks: Collection[str]) -> None:
@@ -166,7 +167,7 @@ def _hand_over(folder: Path, recipe: "Recipe", benchmarks: Collection[str]) -> N
         rows = for_seed(methods, recipe.name, seed)
         record = read_record(folder / recipe.name / f"seed-{seed}")
         rows[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name
-        write_scores(recipe.run_directory(seed) / "evaluation", rows)
+        write_scores(recipe.run_directory(seed) / EVALUATION, rows)
 
 
 def _report(
@@ -191,4 +192,4 @@ def _report(
             }
             if said := ", ".join(f"{count:g} {what}" for what, count in counts.items() if count):
                 say(f"{name}, {benchmark}: of {facts['responses']:g} responses {said}.")
-    say(f"Scores: {write_scores(out, summary)}\nTables: {out / 'tables' / 'scores'}.md, .csv, .tex")
+    say(f"Scores: {write_scores(out, summary)}\nTables: {out / TABLES / 'scores'}.md, .csv, .tex")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from trustmopd.cli.common import app, errors, say, show_table
+from trustmopd.runs.layout import FIGURES, REPORT, SCORES
 from trustmopd.tables import text_table
 
 testbed = typer.Typer(no_args_is_help=True, help="The small world that ships with the package.")
@@ -38,7 +39,7 @@ def quickstart(
             f"Trust recovered {abs(ahead):.0f} points {'more' if ahead >= 0 else 'less'} of the gap than uniform "
         )
         say(f" (one seed, {len(domains) * prompts:,} prompts).", lead=f"{headline}weights, without labels")
-        next_steps = {"Open": out / "report.html", "Scores": out / "scores.json", "Figures": out / "figures"}
+        next_steps = {"Open": out / REPORT, "Scores": out / SCORES, "Figures": out / FIGURES}
         for title, what in {**next_steps, "Next": more_seeds()}.items():
             say(f"{title + ':':<8} {what}")
 

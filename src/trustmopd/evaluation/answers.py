@@ -8,7 +8,8 @@ from typing import Any
 
 from trustmopd.evaluation.journal import GRADED, by_key, read_entries
 from trustmopd.evaluation.methods import INITIAL, TEACHER
-from trustmopd.evaluation.run_record import RECORD, Asked, read_record
+from trustmopd.evaluation.run_record import Asked, read_record
+from trustmopd.runs.layout import ASKED
 
 #: Averages beside the score: of instructions over prompts and over instructions, of numbers over responses.
 _DETAILS = ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose", "strict_match")
@@ -50,7 +51,7 @@ def collect(
     found: dict[tuple[str, int], _Evaluation] = {}
     notes = []
     short: dict[str, str] = {}
-    records = {record.resolve(): record for folder in folders for record in folder.rglob(RECORD)}
+    records = {record.resolve(): record for folder in folders for record in folder.rglob(ASKED)}
     for record in sorted(records.values(), key=_row_order):
         evaluation = _read(record.parent, benchmarks)
         if not evaluation.asked:

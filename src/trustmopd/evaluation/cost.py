@@ -1,4 +1,4 @@
-"""What evaluating a run's student cost, into the `cost.json` that training left in the run directory."""
+"""What evaluating a run's student cost, beside what training it cost."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,12 +6,13 @@ from pathlib import Path
 from time import monotonic
 
 from trustmopd.files import read_json, write_json
+from trustmopd.runs import RunDirectory
 
 
 @contextmanager
 def counted(run: Path, devices: int) -> Iterator[None]:
     """Adds the time of the block, interrupted or not, to what earlier evaluations of this run took."""
-    path, began = run / "cost.json", monotonic()
+    path, began = RunDirectory(run).cost, monotonic()
     known = read_json(path, what="cost", remedy="Delete it.") if path.is_file() else {}
     try:
         yield

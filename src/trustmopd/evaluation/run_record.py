@@ -14,10 +14,9 @@ from trustmopd.evaluation.checkpoint import weight_files
 from trustmopd.evaluation.methods import Method
 from trustmopd.evaluation.rows import Rows
 from trustmopd.evaluation.sampling import Sampling
-from trustmopd.files import read_json, write_json
+from trustmopd.files import locked, read_json, write_json
+from trustmopd.runs.layout import ASKED, SCORES
 
-RECORD = "run.json"
-SCORES = "scores.json"
 _SCHEMA = 2
 
 
@@ -67,17 +66,7 @@ def run_folder(folder: Path, method: Method, sampling: Sampling, benchmarks: Seq
         raise FileExistsError(
             f"{folder} is, or lies below, a file: no folder can be there. Choose another --out."
         ) from None
-    with (folder / ".lock").open("a") as lock:
-        try:
-            import fcntl  # which Windows lacks
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BlockingIOError(
-                f"{folder} is being written by another `trustmopd evaluate`. Wait for it, or choose another --out."
-            ) from None
-        except (ImportError, OSError):
-            pass  # a system without such locks: there, to start it once is the user's care
+    with locked(folder, "Wait for it, or choose another --out."):
         _check_same(folder, method, sampling)
         _write_record(folder, method, sampling, benchmarks)
         yield
@@ -112,9 +101,9 @@ def _refuse_to_write_over(folder: Path, benchmarks: Sequence[Loaded]) -> None:
     """A user's data in the folder may be called as what is written there, and a journal cuts off half a line."""
     data = [file for loaded in benchmarks for file in loaded.rows.files]
     journals = [folder / f"{each.benchmark.name}{end}" for each in benchmarks for end in (".responses.jsonl", ".jsonl")]
-    foreign = [] if (folder / RECORD).exists() else journals  # the record is written first
+    foreign = [] if (folder / ASKED).exists() else journals  # the record is written first
     _refuse(folder, journals, [*data, *foreign])
-    _refuse(folder, ours := [folder / RECORD, folder / SCORES], [*data, *filter(_is_foreign, ours)])
+    _refuse(folder, ours := [folder / ASKED, folder / SCORES], [*data, *filter(_is_foreign, ours)])
 
 
 def _is_foreign(path: Path) -> bool:
@@ -147,7 +136,7 @@ def _write_record(folder: Path, method: Method, sampling: Sampling, benchmarks: 
         if name in known:
             _warn_if_less(folder, name, known[name], asked)
         known[name] = asked
-    write_json(folder / RECORD, {**_about(method, sampling), "benchmarks": known}, schema_version=_SCHEMA)
+    write_json(folder / ASKED, {**_about(method, sampling), "benchmarks": known}, schema_version=_SCHEMA)
 
 
 def _about(method: Method, sampling: Sampling) -> dict[str, Any]:
@@ -161,7 +150,7 @@ def _about(method: Method, sampling: Sampling) -> dict[str, Any]:
 
 def _holds_responses(folder: Path) -> bool:
     """Without a response nothing is mixed: the record is then of a checkpoint that could not be loaded."""
-    return (folder / RECORD).exists() and any(journal.stat().st_size for journal in folder.glob("*.jsonl"))
+    return (folder / ASKED).exists() and any(journal.stat().st_size for journal in folder.glob("*.jsonl"))
 
 
 def _warn_if_less(folder: Path, name: str, before: Asked, now: Asked) -> None:
@@ -175,5 +164,5 @@ def _warn_if_less(folder: Path, name: str, before: Asked, now: Asked) -> None:
 
 def read_record(folder: Path) -> dict[str, Any]:
     return read_json(
-        folder / RECORD, what="the record of an evaluation", remedy="Choose another --out.", schema_version=_SCHEMA
+        folder / ASKED, what="the record of an evaluation", remedy="Choose another --out.", schema_version=_SCHEMA
     )

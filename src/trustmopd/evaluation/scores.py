@@ -10,8 +10,8 @@ import numpy as np
 
 from trustmopd.evaluation.answers import Answers, Checkpoint
 from trustmopd.evaluation.methods import AVERAGE, INITIAL, ROUTED, TEACHER
-from trustmopd.evaluation.run_record import SCORES
 from trustmopd.files import write_json
+from trustmopd.runs.layout import SCORES, TABLES
 from trustmopd.statistics import Spread, bootstrap_means, paired_difference, recovery, spread
 from trustmopd.tables import TextTable, text_table
 
@@ -96,7 +96,7 @@ def for_seed(methods: Mapping[str, Mapping[int, Checkpoint]], name: str, seed: i
 
 def write_scores(out: Path, summary: Mapping[str, Any]) -> Path:
     """`scores.json`, and `tables/scores` as Markdown, CSV and LaTeX."""
-    score_table(summary).write(out / "tables" / "scores")
+    score_table(summary).write(out / TABLES / "scores")
     return write_json(out / SCORES, dict(summary))
 
 

@@ -12,8 +12,8 @@ from typing import (
 from pydantic import AfterValidator, FiniteFloat, NonNegativeInt, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from trustmopd.analysis.shapes import DiagnosedDomain
 from trustmopd.files import read_json
+from trustmopd.runs.schemas import DiagnosedDomain
 from trustmopd.testbed.experiment import METHODS, PROMPT_SETS
 from trustmopd.testbed.tasks import DOMAINS
 

@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 from trustmopd.analysis.report import write_report
 from trustmopd.analysis.run import open_run
 from trustmopd.files import write_json
+from trustmopd.runs.layout import SCORES
 from trustmopd.testbed.experiment import (
     Scale,
     World,
@@ -58,7 +59,7 @@ def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = N
             write_scores(out / method, method, scores, references, scale)
             rows |= with_recovery({method: scores}, references)
     rows = with_prompts(rows, scale)
-    write_json(out / "scores.json", rows)
+    write_json(out / SCORES, rows)
     tqdm.write("Drawing figures and writing the report.")
     note = (
         f"{scale.steps} steps of {scale.batch_size} prompts on the small world that ships with the package (models of "

@@ -216,7 +216,7 @@ def _run(cell: Cell, out: Path, world: World, scale: Scale) -> None:
         {
             **asdict(cell),
             "scores": scores,
-            "allocation": summarise_records(folder / "allocation"),
+            "allocation": summarise_records(folder),
             "max_weight": sum(line["agreement/max_weight"] for line in steps) / len(steps),
             "loss": [line["loss"] for line in steps],
             "seconds": time.perf_counter() - began,

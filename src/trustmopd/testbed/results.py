@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Any
 
 from trustmopd.files import write_text
+from trustmopd.runs.layout import FIGURES
 from trustmopd.statistics import paired_difference, spread
 from trustmopd.tables import TextTable, text_table
 from trustmopd.testbed.cells import load_cells, read_diagnosis, read_references, records
@@ -76,7 +77,7 @@ def write_results(out: Path) -> Path:
         warnings.warn(f"{out} averages {_MIXED}: {others}. {_APART}", stacklevel=2)
     path = write_text(out / "results.md", markdown(out, references, rows, others))
     if rows:
-        draw_recovery(rows, TITLES, out / "figures" / "recovery")
+        draw_recovery(rows, TITLES, out / FIGURES / "recovery")
     return path
 
 

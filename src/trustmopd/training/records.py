@@ -17,16 +17,13 @@ from transformers import PreTrainedTokenizerBase
 
 from trustmopd.method import Objective
 from trustmopd.runs import RunDirectory
+from trustmopd.runs import columns as columns_of
+from trustmopd.runs.columns import METADATA, REFERENCE, REPEATED, STUDENT
 from trustmopd.training.scoring import ScoredCandidates
 
 #: Rollouts recorded at a step, and candidates kept at a token.
 ROLLOUTS = 8
 TOP = 16
-#: Key of the metadata: the texts of the token ids in the table, and the prompts, as JSON; in a file, as zlib of it,
-#: with the columns' names and types.
-TEXTS = b"trustmopd"
-#: Columns that repeat themselves; a dictionary of distinct floats would only be larger.
-_REPEATED = ["step", "rollout", "prompt_id", "domain", "capabilities", "position", "token_id", "token_text", "top_ids"]
 
 
 class TokenTexts(dict[int, str]):
@@ -135,17 +132,18 @@ def token_table(
     }
     for k, name in enumerate(teachers):
         if result.scores is not None:
-            columns[f"score_{name}"] = _array(of_tokens(result.scores[k]), np.float32)
-        columns[f"weight_{name}"] = _array(of_tokens(result.weights[k]), np.float32)
+            columns[columns_of.score(name)] = _array(of_tokens(result.scores[k]), np.float32)
+        columns[columns_of.weight(name)] = _array(of_tokens(result.weights[k]), np.float32)
     # The student's likeliest first, whatever order the candidates came in.
     top = student_logp.topk(min(TOP, student_logp.shape[-1]), dim=-1).indices
     top_ids = of_tokens(at.candidate_ids).gather(-1, top)
     columns["top_ids"] = _lists(top_ids, np.int32)
-    opinions = {("student_logp", "student_rest"): student_logp}
+    opinions = {STUDENT: student_logp}
     if at.reference_logp is not None:
-        opinions["reference_logp", "reference_rest"] = of_tokens(at.reference_logp)
-    opinions |= {(f"logp_{name}", f"rest_{name}"): of_tokens(at.teacher_logp[k]) for k, name in enumerate(teachers)}
-    for (logp_column, rest_column), logp in opinions.items():
+        opinions[REFERENCE] = of_tokens(at.reference_logp)
+    opinions |= {name: of_tokens(at.teacher_logp[k]) for k, name in enumerate(teachers)}
+    for policy, logp in opinions.items():
+        logp_column, rest_column = columns_of.opinion(policy)
         kept = logp.gather(-1, top)
         columns[logp_column] = _lists(kept, np.float16)
         columns[rest_column] = _array((1 - kept.exp().sum(dim=-1)).clamp_min(0), np.float16)
@@ -153,14 +151,14 @@ def token_table(
         "texts": {token: texts[token] for token in top_ids.unique().tolist()},
         "prompts": {each["id"]: each["prompt"] for each in metas},
     }
-    return [pa.table(columns).replace_schema_metadata({TEXTS: json.dumps(spoken)})]
+    return [pa.table(columns).replace_schema_metadata({METADATA: json.dumps(spoken)})]
 
 
 def write_records(path: Path, tables: Sequence[pa.Table], step: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     spoken: dict[str, dict[str, Any]] = {"texts": {}, "prompts": {}}
     for table in tables:
-        for kind, entries in json.loads(table.schema.metadata[TEXTS]).items():
+        for kind, entries in json.loads(table.schema.metadata[METADATA]).items():
             spoken[kind] |= entries
     table = pa.concat_tables(tables).sort_by([("rollout", "ascending"), ("position", "ascending")])
     table = table.add_column(0, "step", pa.array([step] * len(table), pa.int32()))
@@ -169,9 +167,9 @@ def write_records(path: Path, tables: Sequence[pa.Table], step: int) -> None:
     # `element` in Parquet.
     columns = {column.name: str(column.type).replace("<item:", "<element:") for column in table.schema}
     text = json.dumps({**spoken, "columns": columns})
-    table = table.replace_schema_metadata({TEXTS: zlib.compress(text.encode())})
+    table = table.replace_schema_metadata({METADATA: zlib.compress(text.encode())})
     # Checksums: a flipped bit in a page of plain floats would read as another number.
-    pq.write_table(table, partial, compression="zstd", use_dictionary=_REPEATED, write_page_checksum=True)
+    pq.write_table(table, partial, compression="zstd", use_dictionary=list(REPEATED), write_page_checksum=True)
     partial.replace(path)
 
 

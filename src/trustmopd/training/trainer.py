@@ -9,6 +9,7 @@ over tokens. Then the life of a run: calibrated before it begins, whole at every
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Tr
 from trl import DistillationTrainer
 
 from trustmopd.data import of_one_kind
-from trustmopd.files import write_text
+from trustmopd.files import locked, write_text
 from trustmopd.method import Calibration, Objective, response_means
 from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
@@ -326,17 +327,19 @@ class TrustMOPDTrainer(DistillationTrainer):
     # ---- The life of a run
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        if not resume_from_checkpoint:
-            return super().train(None, *args, **kwargs)
-        resume = self.files.resume_from(resume_from_checkpoint)
-        if self.args.calibrates:
-            self.calibration = self._loaded(RunDirectory(resume.checkpoint).calibration)
-        if resume.state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many
-            logger.info("%s has all of its %d steps: nothing left to train.", resume.checkpoint, self.args.max_steps)
-            self.load_student(resume.checkpoint)
-            self.state = resume.state
-            return TrainOutput(resume.state.global_step, float("nan"), {})
-        return super().train(str(resume.checkpoint), *args, **kwargs)
+        alone = locked(self.run_dir, "Wait for it, or choose another output_dir.")
+        with alone if self.accelerator.is_main_process else nullcontext():
+            if not resume_from_checkpoint:
+                return super().train(None, *args, **kwargs)
+            resume = self.files.resume_from(resume_from_checkpoint)
+            if self.args.calibrates:
+                self.calibration = self._loaded(RunDirectory(resume.checkpoint).calibration)
+            if resume.state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many
+                logger.info("%s has all of its %d steps.", resume.checkpoint, self.args.max_steps)
+                self.load_student(resume.checkpoint)
+                self.state = resume.state
+                return TrainOutput(resume.state.global_step, float("nan"), {})
+            return super().train(str(resume.checkpoint), *args, **kwargs)
 
     def load_student(self, checkpoint: Path) -> None:
         """The student's weights as a checkpoint has them; the frozen policies stay."""

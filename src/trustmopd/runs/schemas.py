@@ -7,6 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
+from trustmopd.runs.layout import CALIBRATION, COST, DIAGNOSIS, MANIFEST
+
 
 class _Time(TypedDict):
     device_hours: FiniteFloat
@@ -33,7 +35,7 @@ class DiagnosedDomain(TypedDict):
 _OBJECT = dict[str, Any]
 #: Outer fields before inner ones: what has lost its parent is absent.
 _SHAPES: dict[str, dict[str, Any]] = {
-    "manifest.json": {
+    MANIFEST: {
         "models": _OBJECT,
         "models.student": _OBJECT,
         "models.reference": _OBJECT | None,
@@ -50,15 +52,15 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "planned_steps": int,
         "directory": str,
     },
-    "calibration.json": {"mu": dict[str, Annotated[FiniteFloat, Field(gt=0)]], "depends_on": _OBJECT},
-    "cost.json": {
+    CALIBRATION: {"mu": dict[str, Annotated[FiniteFloat, Field(gt=0)]], "depends_on": _OBJECT},
+    COST: {
         "device": str,
         "scored": _Scored,
         "training": _Training | None,
         "calibration": _Time | None,
         "evaluation": _Time | None,
     },
-    "diagnosis.json": {"domains": list[DiagnosedDomain]},
+    DIAGNOSIS: {"domains": list[DiagnosedDomain]},
     "card.json": {"decontamination": _OBJECT, "decontamination.pools": dict[str, dict[str, int]]},
 }
 

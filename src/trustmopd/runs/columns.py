@@ -1,0 +1,24 @@
+"""The columns of a file of token records: one row for each response token."""
+
+#: The file's metadata: zlib of a JSON with the texts of token ids, the prompts, and the columns' names and types.
+METADATA = b"trustmopd"
+STUDENT, REFERENCE = "student", "reference"
+#: Columns that repeat themselves from row to row.
+REPEATED = ("step", "rollout", "prompt_id", "domain", "capabilities", "position", "token_id", "token_text", "top_ids")
+
+
+def weight(teacher: str) -> str:
+    return f"weight_{teacher}"
+
+
+def score(teacher: str) -> str:
+    """Raw: to be divided by mu."""
+    return f"score_{teacher}"
+
+
+def opinion(policy: str) -> tuple[str, str]:
+    """Log-probabilities of the likeliest candidates, and the probability of the others, by student, reference or
+    teacher."""
+    if policy in (STUDENT, REFERENCE):
+        return f"{policy}_logp", f"{policy}_rest"
+    return f"logp_{policy}", f"rest_{policy}"
