@@ -1,10 +1,14 @@
 """From a recipe to the trainer of one of its seeds."""
 
+import difflib
+from dataclasses import fields
 from typing import Any
 
 from peft import LoraConfig
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trustmopd.data import load_prompts
+from trustmopd.files import write_text
 from trustmopd.layers import RecipeError
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
@@ -41,6 +45,24 @@ def trainer_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDTrainer:
     )
 
 
+def keep_recipe(trainer: TrustMOPDTrainer, recipe: Recipe, run: RunDirectory) -> None:
+    """The resolved recipe goes into the run directory when training begins, on a resume too: overrides may have changed
+    it. A resume that is refused, or has nothing to train, leaves the old one."""
+    trainer.add_callback(_KeptRecipe(recipe, run))
+
+
+class _KeptRecipe(TrainerCallback):
+    def __init__(self, recipe: Recipe, run: RunDirectory):
+        self.recipe = recipe
+        self.run = run
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            write_text(self.run.recipe, self.recipe.to_yaml())
+
+
 def teachers_of(recipe: Recipe) -> dict[str, Teacher]:
     return {name: Teacher(**source.model_dump()) for name, source in recipe.teachers.items()}
 
@@ -49,4 +71,12 @@ def lora_of(recipe: Recipe) -> LoraConfig | None:
     try:
         return None if recipe.peft is None else LoraConfig(**{"task_type": "CAUSAL_LM", **recipe.peft})
     except (TypeError, ValueError) as error:
-        raise RecipeError(f"recipe {recipe.name}: peft = {recipe.peft} does not make a LoraConfig: {error}.") from error
+        known = [each.name for each in fields(LoraConfig)]
+        stranger = next((name for name in recipe.peft or {} if name not in known), None)
+        if stranger is None:
+            raise RecipeError(
+                f"recipe {recipe.name}: peft = {recipe.peft} is refused by LoraConfig: {error}."
+            ) from error
+        close = difflib.get_close_matches(stranger, known, n=1) or [name for name in known if stranger.startswith(name)]
+        remedy = f"Did you mean `{close[0]}`?" if close else "Remove it."
+        raise RecipeError(f"recipe {recipe.name}: peft.{stranger} is not a field of LoraConfig. {remedy}") from None
