@@ -289,7 +289,7 @@ def check_files(role: str, source: str) -> None:
 
 
 def _absent(source: str) -> str:
-    return "" if Path(source).exists() else "there is no such folder here, and the Hub did not help: "
+    return "" if Path(source).exists() else "there is no such folder here, and it could not be read from the Hub: "
 
 
 def _first_line(error: Exception) -> str:
