@@ -372,7 +372,7 @@ def test_a_new_run_sets_aside_the_checkpoints_of_an_earlier_one(begun, run_dir):
         "checkpoint-2",
         "checkpoint-4",
     ]
-    aside = run_dir / "checkpoints" / "set-aside"
+    aside = run_dir / "checkpoints" / "_set-aside"
     assert sorted(path.name for path in aside.iterdir()) == ["checkpoint-2.1", "checkpoint-90.1"]
 
 
