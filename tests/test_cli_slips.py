@@ -247,6 +247,12 @@ def test_a_dry_run_compares_a_calibration_with_the_run(refuse, recipe, run_dir):
     refuse("score", overrides=[f"calibration={calibration}", "allocation.score=likelihood"])
 
 
+def test_no_is_a_strategy_though_yaml_reads_it_as_false(recipe, run_dir):
+    said = cli("train", recipe, "training.save_strategy=no", "training.max_steps=1")
+    assert not list((run_dir / "checkpoints").glob("checkpoint-*"))
+    assert "checkpoint-1" not in said and "save_strategy" in said
+
+
 def test_a_dry_run_says_what_the_run_will_do(recipe):
     said = cli("train", recipe, "--dry-run")
     for fact in ("1.33 passes", "192 in all", "MiB", "CPU"):  # 4 × 8 of 24 prompts, each up to 6 tokens

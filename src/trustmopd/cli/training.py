@@ -67,7 +67,9 @@ def train(
                 calibration = {"calibration_path": trainer.args.calibration_path or str(runs[seed].calibration)}
             loss = next((line["loss"] for line in reversed(trainer.state.log_history) if "loss" in line), float("nan"))
             say(f" to step {trainer.state.global_step}; last loss {loss:.4g}.", lead="Trained")
-            say(f"Student: {runs[seed].checkpoint(trainer.state.global_step)}")
+            student = runs[seed].checkpoint(trainer.state.global_step)
+            kept = student if student.is_dir() else f"not kept: save_strategy = {trainer.args.save_strategy.value}"
+            say(f"Student: {kept}")
             say(f"Metrics: {runs[seed].metrics}")
 
 
