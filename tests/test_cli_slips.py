@@ -247,6 +247,12 @@ def test_a_dry_run_compares_a_calibration_with_the_run(refuse, recipe, run_dir):
     refuse("score", overrides=[f"calibration={calibration}", "allocation.score=likelihood"])
 
 
+def test_no_is_a_strategy_though_yaml_reads_it_as_false(recipe, run_dir):
+    said = cli("train", recipe, "training.save_strategy=no", "training.max_steps=1")
+    assert not list((run_dir / "checkpoints").glob("checkpoint-*"))
+    assert "checkpoint-1" not in said and "save_strategy" in said
+
+
 def test_a_dry_run_says_what_the_run_will_do(recipe):
     said = cli("train", recipe, "--dry-run")
     for fact in ("1.33 passes", "192 in all", "MiB", "CPU"):  # 4 × 8 of 24 prompts, each up to 6 tokens
@@ -406,7 +412,7 @@ def test_a_new_run_sets_aside_the_checkpoints_of_an_earlier_one(begun, run_dir):
         "checkpoint-2",
         "checkpoint-4",
     ]
-    aside = run_dir / "checkpoints" / "set-aside"
+    aside = run_dir / "checkpoints" / "_set-aside"
     assert sorted(path.name for path in aside.iterdir()) == ["checkpoint-2.1", "checkpoint-90.1"]
 
 

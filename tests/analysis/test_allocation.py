@@ -108,7 +108,7 @@ def test_the_sharpest_change_is_where_most_weight_changes_hands(trusting: Path) 
     best.sort(reverse=True)
     assert [change.moved for change in found] == pytest.approx([moved for moved, _, _ in best[: len(found)]], abs=1e-6)
     assert (found[0].position, found[0].rollout) == best[0][1:]
-    profile = change_profile(read_records(trusting / "allocation"), parts=1)
+    profile = change_profile(read_records(trusting), parts=1)
     every = [
         sum(abs(b[f"weight_{n}"] - a[f"weight_{n}"]) for n in recorded.TEACHERS) / 2
         for response in responses_of(trusting)
@@ -120,7 +120,7 @@ def test_the_sharpest_change_is_where_most_weight_changes_hands(trusting: Path) 
 def test_the_profile_puts_a_change_where_it_happens(tmp_path: Path) -> None:
     """Uniform to the last token but one, then everything to one teacher: only the last tenth moves."""
     run = recorded.make_run(tmp_path, steps=1, rollouts=1, tokens=20)
-    records = read_records(run / "allocation")
+    records = read_records(run)
     records.rollouts[0].weights[:] = 1 / 3
     records.rollouts[0].weights[:, -1] = [1, 0, 0]
     profile = change_profile(records, parts=10)

@@ -464,8 +464,8 @@ def test_a_table_or_figure_that_fails_is_said_and_the_others_are_made(
 
 
 def test_no_flipped_bit_of_a_record_file_reads_as_another_number(tmp_path: Path) -> None:
-    folder = recorded.make_run(tmp_path / "run", steps=1, rollouts=4) / "allocation"
-    (file,) = folder.iterdir()
+    folder = recorded.make_run(tmp_path / "run", steps=1, rollouts=4)
+    (file,) = (folder / "allocation").iterdir()
     good = file.read_bytes()
 
     def content() -> list[object] | None:

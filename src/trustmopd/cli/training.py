@@ -67,12 +67,14 @@ def train(
             if trainer.args.calibrates:  # it does not depend on the seed: measured once, used by all
                 calibration = {"calibration_path": trainer.args.calibration_path or str(runs[seed].calibration)}
             loss = next((line["loss"] for line in reversed(trainer.state.log_history) if "loss" in line), float("nan"))
-            if checkpoints[seed] and step_of(checkpoints[seed][-1]) == trainer.state.global_step:
-                last = trainer.state.global_step
-                say(f"Nothing to train: step {last} is the last. Raise training.max_steps to go on.")
+            step = trainer.state.global_step
+            if checkpoints[seed] and step_of(checkpoints[seed][-1]) == step:
+                say(f"Nothing to train: step {step} is the last. Raise training.max_steps to go on.")
             else:
-                say(f" to step {trainer.state.global_step}; last loss {loss:.4g}.", lead="Trained")
-            say(f"Student: {runs[seed].checkpoint(trainer.state.global_step)}")
+                say(f" to step {step}; last loss {loss:.4g}.", lead="Trained")
+            student = runs[seed].checkpoint(step)
+            kept = student if student.is_dir() else f"not kept: save_strategy = {trainer.args.save_strategy.value}"
+            say(f"Student: {kept}")
             say(f"Metrics: {runs[seed].metrics}")
 
 

@@ -25,8 +25,8 @@ CASES = "cases"
 AVERAGE = "merged"
 #: The prefix that transformers gives its checkpoints.
 CHECKPOINT = "checkpoint-"
-#: Inside a folder of checkpoints: what was there before a run began.
-SET_ASIDE = "set-aside"
+#: Inside a folder of checkpoints: what was there before a run began. transformers uploads nothing that begins with _.
+SET_ASIDE = "_set-aside"
 
 
 @dataclass(frozen=True)

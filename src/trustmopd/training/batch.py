@@ -1,16 +1,43 @@
 """What is read off a batch as TRL makes it: labels of its prompts, whole sequences, the tokens that count."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trustmopd.training.prompts import ROW
 
-def text(label: Any) -> str | None:
+
+def prompt_columns(inputs: Sequence[Mapping[str, Any]], domain_column: str | None) -> dict[str, Any]:
+    """What of the prompts must go with their responses through TRL's shuffle: `row`, the place in the dataset, and
+    `meta`, what records say of a prompt."""
+    return {
+        "row": torch.tensor([example.get(ROW, index) for index, example in enumerate(inputs)]),
+        "meta": [
+            {
+                "id": _text(example.get("id")) or str(example.get(ROW)),
+                "prompt": example["prompt"],
+                "domain": _text(example.get(domain_column or "")),
+                "capabilities": _texts(example.get("capabilities")),
+            }
+            for example in inputs
+        ],
+    }
+
+
+def labels_of(meta: Sequence[Mapping[str, Any]], teachers: Sequence[str]) -> Tensor:
+    """The place of each prompt's own teacher among the teachers."""
+    if strangers := [each["domain"] for each in meta if each["domain"] not in teachers]:
+        raise ValueError(f"label {strangers[0]!r} names no teacher; the teachers are {', '.join(teachers)}.")
+    return torch.tensor([teachers.index(each["domain"]) for each in meta])
+
+
+def _text(label: Any) -> str | None:
     return None if label is None else str(label)
 
 
-def texts(labels: Any) -> list[str] | None:
+def _texts(labels: Any) -> list[str] | None:
     if labels is None:
         return None
     return [str(label) for label in labels] if isinstance(labels, (list, tuple)) else [str(labels)]

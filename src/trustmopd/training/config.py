@@ -111,6 +111,9 @@ class TrustMOPDConfig(DistillationConfig):
     save_total_limit: int | None = _field(2, "How many checkpoints to keep.")
 
     def __post_init__(self) -> None:
+        for name in ("save_strategy", "eval_strategy", "logging_strategy"):
+            if getattr(self, name) is False:  # YAML reads `no` as false
+                setattr(self, name, "no")
         self._check_types()
         self._check_method()
         if self.bf16 is None:

@@ -28,7 +28,7 @@ from trustmopd.files import locked, write_text
 from trustmopd.method import Calibration, Objective, response_means
 from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
-from trustmopd.training.batch import response_mask, text, texts
+from trustmopd.training.batch import labels_of, prompt_columns, response_mask
 from trustmopd.training.calibrating import check_habits, measure_calibration
 from trustmopd.training.card import model_card
 from trustmopd.training.clock import PhaseClock
@@ -37,7 +37,7 @@ from trustmopd.training.identity import identity_of
 from trustmopd.training.judging import Judge
 from trustmopd.training.manifest import dependencies
 from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
-from trustmopd.training.prompts import ROW, SURPLUS, fit_prompts, truncate, with_rows
+from trustmopd.training.prompts import SURPLUS, fit_prompts, truncate, with_rows
 from trustmopd.training.records import TokenRecorder
 from trustmopd.training.resuming import apply_changes, fresh_groups
 from trustmopd.training.rollouts import judge_rollouts
@@ -182,21 +182,9 @@ class TrustMOPDTrainer(DistillationTrainer):
             batch = super()._generate_and_score_completions(inputs)
         surplus = [index for index, example in enumerate(inputs) if example.get(SURPLUS)]
         batch["completion_mask"][[*(self._empty or []), *surplus]] = 0
-        batch["row"] = torch.tensor([example.get(ROW, index) for index, example in enumerate(inputs)])
-        batch["meta"] = [
-            {
-                "id": text(example.get("id")) or str(example.get(ROW)),
-                "prompt": example["prompt"],
-                "domain": text(example.get(self.args.domain_column or "")),
-                "capabilities": texts(example.get("capabilities")),
-            }
-            for example in inputs
-        ]
+        batch |= prompt_columns(inputs, self.args.domain_column)
         if self.args.allocation == "routed":
-            names = list(self.teachers)
-            if strangers := [meta["domain"] for meta in batch["meta"] if meta["domain"] not in names]:
-                raise ValueError(f"label {strangers[0]!r} names no teacher; the teachers are {', '.join(names)}.")
-            batch["label"] = torch.tensor([names.index(meta["domain"]) for meta in batch["meta"]])
+            batch["label"] = labels_of(batch["meta"], list(self.teachers))
         # The loss is a mean over responses: they, not tokens, are the items.
         count = (response_mask(batch) != 0).any(dim=1).sum()
         batch["num_items_in_batch"] = self.accelerator.gather(count).sum()
