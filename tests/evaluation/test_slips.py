@@ -1,6 +1,7 @@
 """What cannot be evaluated is told at once, in one message, and nothing of the user's is touched."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -67,15 +68,38 @@ def test_a_set_called_scores_is_not_written_over_by_a_recipes(world: Path, tmp_p
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted([own, tmp_path / "recipe.yaml"])
 
 
-def test_answers_of_an_average_that_is_gone_are_told_of_first(world: Path, tmp_path: Path) -> None:
+def test_an_average_is_known_by_its_teachers(world: Path, tmp_path: Path) -> None:
+    """It is made again where it is gone, and refused where a teacher is another one now."""
     recipe = yaml.safe_load((world / "recipe.yaml").read_text()) | {"output": str(tmp_path / "run")}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     given = ["evaluate", tmp_path / "recipe.yaml", "--benchmarks", world / "math_sums.jsonl", "--out", tmp_path / "out"]
     run(*given, "--only", "parameter-average")
+    sampled = (tmp_path / "out" / "parameter-average" / "math_sums.responses.jsonl").read_bytes()
     shutil.rmtree(tmp_path / "run" / "merged")
+    run(*given, "--only", "parameter-average")
+    assert (tmp_path / "out" / "parameter-average" / "math_sums.responses.jsonl").read_bytes() == sampled
+    shutil.copytree(world / "math", tmp_path / "math")
+    recipe["teachers"]["math"] = str(tmp_path / "math")
+    os.utime(tmp_path / "math" / "model.safetensors", ns=(1, 1))
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     said = run(*given, code=1)
-    assert f"{tmp_path / 'out' / 'parameter-average'} holds an evaluation with files" in said
+    assert f"{tmp_path / 'out' / 'parameter-average'} holds an evaluation with model" in said
     assert not (tmp_path / "out" / "initial").exists()
+
+
+def test_two_recipes_with_folders_of_their_own_share_a_table(world: Path, tmp_path: Path) -> None:
+    recipe = yaml.safe_load((world / "recipe.yaml").read_text())
+    asked = ["--benchmarks", world / "math_sums.jsonl", "--only", "initial", "--only", "parameter-average", "--only"]
+    for name in ("trust", "uniform"):
+        output = tmp_path / name
+        shutil.copytree(world / "run", output, ignore=shutil.ignore_patterns("merged", "evaluation"))
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(recipe | {"name": name, "output": str(output)}))
+        run("evaluate", tmp_path / f"{name}.yaml", *asked, name)
+        run("evaluate", tmp_path / f"{name}.yaml", *asked, name, "--out", tmp_path / "shared")
+    run("scores", *(tmp_path / name / "evaluation" for name in ("trust", "uniform")), "--out", tmp_path / "both")
+    for folder in ("shared", "both"):
+        rows = json.loads((tmp_path / folder / "scores.json").read_text())
+        assert rows.keys() >= {"initial", "parameter-average", "trust", "uniform"}
 
 
 @pytest.mark.parametrize("name", ["run.json", "scores.json"])

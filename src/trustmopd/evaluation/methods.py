@@ -12,13 +12,14 @@ INITIAL, ROUTED, AVERAGE, TEACHER = "initial", "routed-teachers", "parameter-ave
 @dataclass(frozen=True)
 class Method:
     """One checkpoint to evaluate, and the folder (below the evaluation's) of what it answered. `base` is the model of
-    an adapter that names none."""
+    an adapter that names none. `mean_of`, of an average: what it was made from, by which it is known wherever it is."""
 
     name: str
     source: TeacherSource
     folder: str
     seed: int = 0
     base: str | None = None
+    mean_of: tuple[TeacherSource, ...] = ()
 
 
 def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Method], list[str]]:
@@ -28,7 +29,8 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
     found = [Method(INITIAL, TeacherSource(model=recipe.student), INITIAL)]
     for name, teacher in recipe.teachers.items():
         found.append(Method(TEACHER + name, teacher, TEACHER + name, base=None if teacher.model else base))
-    found.append(Method(AVERAGE, TeacherSource(model=str(recipe.average)), AVERAGE))
+    teachers = tuple(recipe.teachers.values())
+    found.append(Method(AVERAGE, TeacherSource(model=str(recipe.average)), AVERAGE, base=base, mean_of=teachers))
     notes = []
     for seed in recipe.seeds:
         checkpoint = newest_checkpoint(recipe.run_directory(seed))

@@ -145,6 +145,10 @@ def _about(method: Method, sampling: Sampling) -> dict[str, Any]:
     del settings["samples"]
     about = {"method": method.name, "seed": method.seed, **method.source.model_dump()}
     about |= {"base": method.base, "files": weight_files(method.source, method.base)}
+    if method.mean_of:  # every recipe keeps its own copy
+        made_from = [" + ".join(filter(None, (each.model, each.adapter))) for each in method.mean_of]
+        files = [file for each in method.mean_of for file in weight_files(each, None if each.model else method.base)]
+        about |= {"model": f"mean of {', '.join(made_from)}", "files": files}
     return {**about, "sampling_seed": settings.pop("seed"), **settings}
 
 
