@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -63,13 +64,18 @@ def say(text: str, *, lead: str = "") -> None:
 def show_table(table: TextTable, title: str, note: str = "") -> None:
     """A narrow terminal must not cut a name or a figure: lines are broken in headers, then between a score, its
     [interval] and its ± instead; where even that does not fit, lines are longer than the terminal."""
+    names, cells = [printable(name) for name in table.header], [[printable(cell) for cell in row] for row in table.rows]
     for breaks in _BREAKS:
-        header = [re.sub(" ", "\n", name) if breaks else name for name in table.header]
-        rows = [[row[0], *(re.sub(breaks, "\n", cell) if breaks else cell for cell in row[1:])] for row in table.rows]
-        # Columns of words may be broken anywhere between these.
-        widths = [
-            max(len(line) for cell in column for line in (cell.split() if left and place else cell.split("\n")) or [""])
-            for place, (column, left) in enumerate(zip(zip(header, *rows, strict=True), table.is_left, strict=True))
+        header = [name.replace(" ", "\n") if breaks else name for name in names]
+        rows = [[row[0], *(re.sub(breaks, "\n", cell) if breaks else cell for cell in row[1:])] for row in cells]
+        columns = zip(header, *rows, strict=True)
+        widths = [  # columns of words may be broken at every space
+            max(
+                cell_len(line)
+                for cell in column
+                for line in (cell.split() if left and place else cell.split("\n")) or [""]
+            )
+            for place, (column, left) in enumerate(zip(columns, table.is_left, strict=True))
         ]
         narrowest = sum(widths) + 3 * len(widths) + 1
         if narrowest <= console.width:
