@@ -222,6 +222,7 @@ def test_plain_text_for_a_chat_model_and_many_passes_are_told(recipe, tmp_path):
         ("deepspeed", "ds.json"),
         ("lr_scheduler_type", "cosin"),
         ("eval_strategy", "steps"),
+        ("save_strategy", "best"),
     ],
 )
 def test_a_dry_run_refuses_what_the_run_could_not_do(refuse, field, value):
@@ -322,6 +323,33 @@ def test_an_adapter_of_another_kind_is_not_resumed(recipe, refuse):
     other = json.dumps({**lora, "lora_alpha": 16})
     refuse("lora_alpha", "8", "16", overrides=[f"peft={other}"], options=("--resume",))
     refuse("adapter", overrides=[], options=("--resume",))
+
+
+def test_a_refused_resume_leaves_the_run_s_recipe_as_it_was(begun, run_dir):
+    before = (run_dir / "recipe.yaml").read_text()
+    cli("train", begun, "allocation.gamma=3", "--resume", code=1)
+    assert (run_dir / "recipe.yaml").read_text() == before
+
+
+def test_resuming_what_never_began_and_what_has_ended_is_told(recipe, run_dir, caplog):
+    said = cli("train", recipe, "training.max_steps=2", "--resume")
+    assert "Nothing to resume" in said and str(run_dir) in said
+    before = (run_dir / "recipe.yaml").read_text()
+    cli("train", recipe, "training.max_steps=1", "--resume")
+    assert any("step 2" in line and "max_steps is 1" in line for line in caplog.messages)
+    assert (run_dir / "recipe.yaml").read_text() == before
+
+
+def test_a_trained_run_keeps_its_calibration(begun, run_dir):
+    before = (run_dir / "calibration.json").read_text()
+    cli("calibrate", begun, "training.temperature=1.0", code=1)
+    assert (run_dir / "calibration.json").read_text() == before
+
+
+def test_a_student_that_is_not_saved_is_told_and_not_promised(recipe, run_dir):
+    with pytest.warns(UserWarning, match="save_strategy"):
+        said = cli("train", recipe, "training.save_strategy='no'", "training.max_steps=1")
+    assert str(run_dir / "checkpoints" / "checkpoint-1") not in said
 
 
 def process(recipe, *arguments):

@@ -14,7 +14,7 @@ def step_of(checkpoint: Path) -> int:
 def whole_checkpoints(folder: Path, run: str | None = None) -> list[Path]:
     """The whole checkpoints in a folder, oldest first; with `run`, those of this run's id alone."""
     found = [path.parent for path in folder.glob(f"{CHECKPOINT}*/{MANIFEST}") if _is_numbered(path.parent)]
-    return sorted((path for path in found if run in (None, run_id(path))), key=step_of)
+    return sorted((path for path in found if run is None or run == run_id(path)), key=step_of)
 
 
 def all_checkpoints(folder: Path) -> list[Path]:

@@ -64,11 +64,13 @@ def check_ingredients(
             f"the prompt set has {len(prompts)} prompts, fewer than one batch of global_batch_size = "
             f"{args.global_batch_size}. Add prompts, or lower global_batch_size."
         )
-    if eval_prompts is None and args.eval_strategy != "no":
-        raise ValueError(
-            f"eval_strategy = {str(args.eval_strategy)!r}, but there is no eval_dataset, and a recipe has none. Set "
-            "eval_strategy = 'no'; `trustmopd evaluate` scores a finished run."
-        )
+    scores = {"eval_strategy": args.eval_strategy != "no", "save_strategy": args.save_strategy == "best"}
+    for name, wanted in scores.items():
+        if eval_prompts is None and wanted:
+            raise ValueError(
+                f"{name} = {getattr(args, name).value!r}, but there is no eval_dataset, and a recipe has none. Leave "
+                "it unset; `trustmopd evaluate` scores a finished run."
+            )
     if images := {"image", "images"} & {*prompts.column_names}:
         raise ValueError(
             f"the prompt set has a column {images.pop()!r}, but only text is supported. Remove the column."

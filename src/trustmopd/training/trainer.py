@@ -335,7 +335,10 @@ class TrustMOPDTrainer(DistillationTrainer):
             if self.args.calibrates:
                 self.calibration = self._loaded(RunDirectory(resume.checkpoint).calibration)
             if resume.state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many
-                logger.info("%s has all of its %d steps.", resume.checkpoint, self.args.max_steps)
+                logger.warning(
+                    "nothing is left to train: %s is at step %d, and max_steps is %d.",
+                    resume.checkpoint, resume.state.global_step, self.args.max_steps,
+                )  # fmt: skip
                 self.load_student(resume.checkpoint)
                 self.state = resume.state
                 return TrainOutput(resume.state.global_step, float("nan"), {})
