@@ -223,10 +223,25 @@ def test_plain_text_for_a_chat_model_and_many_passes_are_told(recipe, tmp_path):
         ("lr_scheduler_type", "cosin"),
         ("eval_strategy", "steps"),
         ("save_strategy", "best"),
+        ("learning_rate", ".inf"),
+        ("repetition_penalty", 0),
+        ("teacher_dtype", "int8"),
+        ("teacher_dtype", 16),
+        ("model_init_kwargs", "{dtype: bfloat}"),
+        ("model_init_kwargs", "text"),
+        ("chat_template_kwargs", "text"),
+        ("generation_kwargs", "text"),
+        ("generation_kwargs", "{temperatur: 1}"),
+        ("generation_kwargs", "{max_new_tokens: 3}"),
+        ("generation_kwargs", "{do_sample: false}"),
     ],
 )
 def test_a_dry_run_refuses_what_the_run_could_not_do(refuse, field, value):
     refuse(*([] if field in ("optim", "lr_scheduler_type") else [field]), overrides=[f"training.{field}={value}"])
+
+
+def test_a_teacher_s_dtype_is_checked_before_loading(refuse, models):
+    refuse("'math'", "bf16", overrides=[f"teachers.math={{model: {models / 'math'}, dtype: bf16}}"])
 
 
 def test_a_dry_run_refuses_an_output_that_cannot_be_written(refuse, tmp_path):
@@ -348,7 +363,7 @@ def test_a_trained_run_keeps_its_calibration(begun, run_dir):
 
 def test_a_student_that_is_not_saved_is_told_and_not_promised(recipe, run_dir):
     with pytest.warns(UserWarning, match="save_strategy"):
-        said = cli("train", recipe, "training.save_strategy='no'", "training.max_steps=1")
+        said = cli("train", recipe, "training.save_strategy=no", "training.max_steps=1")
     assert str(run_dir / "checkpoints" / "checkpoint-1") not in said
 
 
