@@ -251,8 +251,30 @@ def test_a_dry_run_refuses_an_output_that_cannot_be_written(refuse, tmp_path):
     refuse("output", tmp_path / "file", overrides=[f"output={tmp_path / 'file'}"], options=())
 
 
-def test_a_dry_run_refuses_lora_targets_that_the_student_does_not_have(refuse):
-    refuse("the student", "q_prj", overrides=["peft={r: 4, target_modules: [q_prj]}"])
+@pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry", "real"])
+@pytest.mark.parametrize(
+    ("peft", "named"),
+    [
+        ("{target_modules: [q_prj]}", "q_prj"),
+        ("{target_modules: [v_proj, q_prj]}", "q_prj"),
+        ("{target_modules: [q_proj], r: '4'}", "'str'"),
+        ("{target_modules: [q_proj, lm_head]}", "lm_head"),
+        ("{target_modules: [q_proj], task_type: SEQ_CLS}", "SEQ_CLS"),
+    ],
+)
+def test_an_adapter_that_the_student_cannot_have_is_refused_before_loading(refuse, peft, named, options):
+    refuse(named, overrides=[f"peft={peft}"], options=options)
+
+
+@pytest.mark.parametrize("targets", ["all-linear", "'.*q_proj'", "[self_attn.q_proj, layers.0.mlp.up_proj]"])
+def test_targets_may_be_named_in_every_way_that_peft_knows(recipe, targets):
+    cli("train", recipe, f"peft={{target_modules: {targets}}}", "--dry-run")
+
+
+@pytest.mark.parametrize("role", ["student", "reference"])
+def test_an_adapter_in_place_of_a_model_is_told_with_the_command_that_makes_one(refuse, models, tmp_path, role):
+    adapter = tiny.adapter(AutoModelForCausalLM.from_pretrained(models / "base"), tmp_path / "adapter", 1)
+    refuse(f"the {role}", "trustmopd merge", overrides=[f"{role}={adapter}"])
 
 
 def test_a_dry_run_compares_a_calibration_with_the_run(refuse, recipe, run_dir):

@@ -54,11 +54,7 @@ def facts_of(
     else:
         source = where = str(model)
         check_files(role, source)
-        if (Path(source) / "adapter_config.json").is_file() and not (Path(source) / "config.json").is_file():
-            raise ValueError(
-                f"{role}: {source!r} is a LoRA adapter, not a model. Give it as Teacher(adapter={source!r}), in a "
-                f"recipe as {{adapter: {source}}}."
-            )
+        _check_is_model(role, source)
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
         try:
             config = AutoConfig.from_pretrained(source, **options)
@@ -99,6 +95,7 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The student's tokenizer, which renders the prompts for everyone."""
     check_files("the student", source)
+    _check_is_model("the student", source)
     try:
         return AutoTokenizer.from_pretrained(
             source,
@@ -288,8 +285,20 @@ def check_files(role: str, source: str) -> None:
             ) from error
 
 
+def _check_is_model(role: str, source: str) -> None:
+    if (Path(source) / "adapter_config.json").is_file() and not (Path(source) / "config.json").is_file():
+        remedy = f"Make full weights of it first: trustmopd merge {source} --out FOLDER."
+        if role.startswith("teacher"):
+            remedy = f"Give it as Teacher(adapter={source!r}), in a recipe as {{adapter: {source}}}."
+        raise ValueError(f"{role}: {source!r} is a LoRA adapter, not a model. {remedy}")
+
+
 def _absent(source: str) -> str:
-    return "" if Path(source).exists() else "there is no such folder here, and the Hub did not help: "
+    return (
+        ""
+        if Path(source).exists()
+        else "there is no such folder here, and the Hub has no such model, or could not be reached: "
+    )
 
 
 def _first_line(error: Exception) -> str:

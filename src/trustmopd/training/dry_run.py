@@ -14,7 +14,7 @@ from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.teachers import fingerprint_tokenizer
-from trustmopd.teachers.skeleton import check_lora, skeleton
+from trustmopd.teachers.skeleton import check_student_lora, skeleton
 from trustmopd.training.config import TrustMOPDConfig, rule_name
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
@@ -34,7 +34,7 @@ def dry_run(recipe: Recipe, *, resume: bool = False) -> dict[str, str]:
     given = check_ingredients(recipe.student, teachers_of(recipe), recipe.reference, args, prompts)
     lora = lora_of(recipe)
     student = (
-        check_lora("the student", lora, recipe.student, trust_remote_code=args.trust_remote_code)
+        check_student_lora(lora, recipe.student, trust_remote_code=args.trust_remote_code)
         if lora is not None
         else skeleton(recipe.student, trust_remote_code=args.trust_remote_code)
     )
