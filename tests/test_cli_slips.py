@@ -197,6 +197,14 @@ def test_plain_text_for_a_chat_model_and_many_passes_are_told(recipe, tmp_path):
     assert any("chat template" in text for text in texts) and any("400 times" in text for text in texts)
 
 
+def test_repeated_prompts_are_counted_and_another_encoding_is_told(recipe, refuse, tmp_path):
+    lines = (tmp_path / "prompts.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "prompts.jsonl").write_text("".join([*lines, *lines[:5]]))
+    assert "29 (5 of them are repeats)" in cli("train", recipe, "--dry-run")
+    (tmp_path / "prompts.jsonl").write_text("".join(lines).replace("+", "é"), encoding="latin-1")
+    refuse("UTF-8")
+
+
 # ---- What a dry run knows
 
 

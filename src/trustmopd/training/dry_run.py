@@ -1,7 +1,9 @@
 """A run, checked as far as it can be without weights, and what it would do in a person's words."""
 
+import json
 import shutil
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,7 @@ def dry_run(recipe: Recipe, *, resume: bool = False) -> dict[str, str]:
         "vocabulary": f"{given.vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
         "allocation": ", ".join(f"{key} {value}" for key, value in recipe.allocation.model_dump().items()),
         "calibration": _calibration(args, resumes),
-        "prompts": f"{len(prompts)} from {recipe.prompts.path}, "
+        "prompts": f"{_counted(prompts['prompt'])} from {recipe.prompts.path}, "
         + ("plain text: no chat template is applied" if isinstance(prompts[0]["prompt"], str) else "conversational")
         + f", up to {max(given.prompt_lengths)} tokens",
         "training": _training(args, len(prompts)),
@@ -100,6 +102,12 @@ def _resumed(run: Path, args: TrustMOPDConfig, known: dict[str, Any]) -> str | N
         f", {name} {now} instead of {was}" for name, (was, now) in changes(checkpoint, args.to_dict()).items()
     )
     return f"{checkpoint} (step {step_of(checkpoint)}{changed})"
+
+
+def _counted(prompts: Iterable[Any]) -> str:
+    texts = [json.dumps(prompt) for prompt in prompts]
+    repeats = len(texts) - len(set(texts))
+    return f"{len(texts)}" + (f" ({repeats} of them are repeats)" if repeats else "")
 
 
 def _calibration(args: TrustMOPDConfig, resumes: bool) -> str:
