@@ -242,6 +242,9 @@ def test_repeated_prompts_are_counted_and_another_encoding_is_told(recipe, refus
         ("generation_kwargs", "{temperatur: 1}"),
         ("generation_kwargs", "{max_new_tokens: 3}"),
         ("generation_kwargs", "{do_sample: false}"),
+        ("dataloader_num_workers", -1),
+        ("adam_beta1", 1.5),
+        ("lr_scheduler_type", "cosine_with_min_lr"),  # which wants lr_scheduler_kwargs
     ],
 )
 def test_a_dry_run_refuses_what_the_run_could_not_do(refuse, field, value):
@@ -252,11 +255,26 @@ def test_a_teacher_s_dtype_is_checked_before_loading(refuse, models):
     refuse("'math'", "bf16", overrides=[f"teachers.math={{model: {models / 'math'}, dtype: bf16}}"])
 
 
+@pytest.mark.parametrize("truncation", ["error", "drop"])
+def test_a_dry_run_refuses_prompts_that_are_all_too_long(refuse, truncation):
+    refuse("max_prompt_length", overrides=["training.max_prompt_length=3", f"training.prompt_truncation={truncation}"])
+
+
+def test_a_dry_run_knows_the_prompts_that_are_left(recipe, run_dir):
+    settings = ["training.max_prompt_length=32", "training.prompt_truncation=drop", "training.max_steps=2"]
+    cli("train", recipe, *settings)
+    stored = json.loads((run_dir / "manifest.json").read_text())["prompts"]
+    assert 0 < stored["over_max_prompt_length"] < 16
+    assert f"{24 - stored['over_max_prompt_length']} from" in cli("train", recipe, *settings, "--resume", "--dry-run")
+
+
 def test_a_dry_run_refuses_an_output_that_cannot_be_written(refuse, tmp_path):
     (tmp_path / "file").write_text("mine")
     refuse("output", tmp_path / "file", overrides=[f"output={tmp_path / 'file'}"])
     refuse("output", tmp_path / "file", overrides=[f"output={tmp_path / 'file' / 'below'}"])
     refuse("output", tmp_path / "file", overrides=[f"output={tmp_path / 'file'}"], options=())
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    refuse("output", tmp_path / "link", overrides=[f"output={tmp_path / 'link'}"])
 
 
 @pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry", "real"])

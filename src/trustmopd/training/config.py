@@ -39,6 +39,7 @@ _RANGES = {
     "weight_decay": (0, _ANY),
     "max_grad_norm": (0, _ANY),
     "save_total_limit": (1, _ANY),
+    "dataloader_num_workers": (0, _ANY),
 }
 #: Fields that must be above 0, and what to do about it.
 _POSITIVE = {

@@ -1,6 +1,7 @@
 """A run, checked as far as it can be without weights, and what it would do in a person's words."""
 
 import json
+import math
 import shutil
 import warnings
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from trustmopd.training.config import TrustMOPDConfig, rule_name
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
 from trustmopd.training.manifest import SAMPLING
+from trustmopd.training.prompts import fit_prompts
 from trustmopd.training.resuming import changes, check_checkpoint, check_same_settings
 from trustmopd.training.setup import Ingredients, check_ingredients, used_teachers
 
@@ -34,6 +36,7 @@ def dry_run(recipe: Recipe, *, resume: bool = False) -> dict[str, str]:
         check_writable(recipe.run_directory(seed))
     prompts = load_prompts(recipe.prompts.path, recipe.prompts.split)
     given = check_ingredients(recipe.student, teachers_of(recipe), recipe.reference, args, prompts)
+    prompts, _ = fit_prompts(prompts, given.prompt_lengths, args)
     lora = lora_of(recipe)
     student = (
         check_student_lora(lora, recipe.student, trust_remote_code=args.trust_remote_code)
@@ -73,14 +76,11 @@ def dry_run(recipe: Recipe, *, resume: bool = False) -> dict[str, str]:
 
 
 def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any) -> dict[str, Any]:
-    """What of a calibration's dependencies needs no weights. Prompts over the limit may be dropped, which changes
-    their hash: it is then known to the run alone."""
-    limit = args.max_prompt_length or max(given.prompt_lengths)
-    whole = args.prompt_truncation != "drop" or max(given.prompt_lengths) <= limit
+    """What of a calibration's dependencies needs no weights."""
     return {
         "score": rule_name(args.score),
         "tokenizer": fingerprint_tokenizer(given.tokenizer),
-        **({"prompts": prompt_hash(prompts)} if whole else {}),
+        "prompts": prompt_hash(prompts),
         **{name: getattr(args, name) for name in SAMPLING},
     }
 
@@ -93,7 +93,7 @@ def _resumed(run: Path, args: TrustMOPDConfig, known: dict[str, Any]) -> str | N
     check_checkpoint(checkpoint)
     check_same_settings(checkpoint, args.to_dict())
     stored = read_manifest(checkpoint)
-    if "prompts" in known and stored["prompts"]["fingerprint"] != known["prompts"]:
+    if stored["prompts"]["fingerprint"] != known["prompts"]:
         raise ValueError(
             f"the prompt set is not the one that this run began with ({checkpoint}). Restore it, or start a new run in "
             "another output."
@@ -119,7 +119,9 @@ def _calibration(args: TrustMOPDConfig, resumes: bool) -> str:
 
 
 def _training(args: TrustMOPDConfig, prompts: int) -> str:
-    steps = args.max_steps if args.max_steps > 0 else int(prompts // args.global_batch_size * args.num_train_epochs)
+    steps = (
+        args.max_steps if args.max_steps > 0 else math.ceil(prompts // args.global_batch_size * args.num_train_epochs)
+    )
     responses = steps * args.global_batch_size
     assert args.max_completion_length is not None
     return (
