@@ -175,6 +175,18 @@ def test_more_tokens_than_a_model_has_positions_are_refused(refuse, models, tmp_
     refuse("the reference", "24", overrides=[f"reference={tmp_path / 'gpt2'}"])
 
 
+def test_positions_that_are_stretched_count(recipe, models, tmp_path):
+    stretched = AutoModelForCausalLM.from_pretrained(models / "math")
+    stretched.config.max_position_embeddings = 20
+    stretched.config.rope_parameters = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+    cli("train", recipe, f"teachers.math={tiny.save(stretched, tmp_path / 'stretched')}", "--dry-run")
+
+
+def test_an_option_that_the_chat_template_does_not_have_is_told(recipe):
+    with pytest.warns(UserWarning, match="enable_thinkin"):
+        cli("train", recipe, "training.chat_template_kwargs={enable_thinkin: false}", "--dry-run")
+
+
 def test_a_role_that_the_template_refuses_is_named_by_its_row(refuse, models, recipe, tmp_path):
     strict = "{{ raise_exception('no system turn') if messages[0]['role'] == 'system' }}" + tiny.TEMPLATE
     folders = {name: tmp_path / name for name in ("base", "math", "code")}

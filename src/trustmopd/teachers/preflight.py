@@ -82,11 +82,13 @@ def facts_of(
 
 
 def _positions(config: Any) -> int | None:
-    """How many tokens a model was made for, stretched ones included: of YaRN and its like, `factor` times as many as
-    the original."""
+    """How many tokens a model was made for, stretched ones included: `factor` times as many as the original. Some with
+    linear stretching state the original as their limit, others the stretched one: the larger reading is taken."""
     limit = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
-    original = rope.get("original_max_position_embeddings") or (limit if rope.get("rope_type") == "dynamic" else None)
+    original = rope.get("original_max_position_embeddings") or (
+        limit if rope.get("rope_type") in ("dynamic", "linear") else None
+    )
     return max(limit, int(original * rope.get("factor", 1))) if limit and original else limit
 
 

@@ -1,8 +1,10 @@
 """What a trainer is given, checked before anything is loaded or written."""
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,15 @@ def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args:
             "answer. Drop that turn if it is the solution.",
             stacklevel=4,
         )
+    template = tokenizer.chat_template
+    for name in args.chat_template_kwargs or {}:
+        known = isinstance(template, dict) or name in signature(tokenizer.apply_chat_template).parameters
+        if not known and not re.search(rf"\b{re.escape(name)}\b", template or ""):
+            warnings.warn(
+                f"chat_template_kwargs.{name} has no effect: the student's chat template does not have this name. "
+                "Correct it, or remove it.",
+                stacklevel=4,
+            )
     passes = max(args.max_steps, 0) * args.global_batch_size / len(prompts)
     if passes > MANY_PASSES:
         warnings.warn(
