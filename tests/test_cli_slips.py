@@ -418,6 +418,8 @@ def test_resuming_what_never_began_and_what_has_ended_is_told(recipe, run_dir, c
 def test_a_trained_run_keeps_its_calibration(begun, run_dir):
     before = (run_dir / "calibration.json").read_text()
     cli("calibrate", begun, "training.temperature=1.0", code=1)
+    assert "temperature" in cli("diagnose", begun, "training.temperature=1.0", "--rollouts", "8", code=1)
+    cli("diagnose", begun, "--rollouts", "8")
     assert (run_dir / "calibration.json").read_text() == before
 
 

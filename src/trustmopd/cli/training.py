@@ -118,11 +118,14 @@ def diagnose(
             _explain(loaded, leave_out=_OF_TRAINING)
             return
         from trustmopd.files import write_json
-        from trustmopd.runs import RunDirectory
+        from trustmopd.runs import RunDirectory, whole_checkpoints
         from trustmopd.training.diagnosis import diagnose as judge
         from trustmopd.training.from_recipe import trainer_of
 
-        trainer = trainer_of(loaded, loaded.seeds[0], allocation="trust", calibrated=True)
+        run = RunDirectory(loaded.run_directory(loaded.seeds[0]))
+        trained = run.calibration.is_file() and whole_checkpoints(run.checkpoints)  # with that calibration, which stays
+        given = {"calibration_path": str(run.calibration)} if trained else {}
+        trainer = trainer_of(loaded, loaded.seeds[0], allocation="trust", calibrated=True, **given)
         found = judge(trainer, rollouts)
         if trainer.accelerator.is_main_process:
             # It depends on no seed, and each seed's report shows it.
