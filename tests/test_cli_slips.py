@@ -3,6 +3,7 @@ written."""
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -367,6 +368,15 @@ def test_a_resume_with_other_prompts_is_refused_already_by_a_dry_run(refuse, beg
     refuse("prompt set", "checkpoint-2", options=("--resume", "--dry-run"))
 
 
+def test_a_dry_run_compares_the_models_of_a_resume(refuse, begun, models, tmp_path):
+    resumes = ("--resume", "--dry-run")
+    refuse("teachers", "code", "checkpoint-2", overrides=["teachers.code=null"], options=resumes)
+    refuse("peft", "checkpoint-2", overrides=["peft={target_modules: [q_proj]}"], options=resumes)
+    moved = shutil.copytree(models / "math", tmp_path / "moved")
+    said = cli("train", begun, f"teachers.math={moved}", *resumes)
+    assert "teacher 'math'" in said and "moved instead of" in said.replace("│", "")
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -429,10 +439,20 @@ def test_a_student_that_is_not_saved_is_told_and_not_promised(recipe, run_dir):
     assert str(run_dir / "checkpoints" / "checkpoint-1") not in said
 
 
-def process(recipe, *arguments):
+def process(recipe, *arguments, **options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(trustmopd.__file__).parents[1])}
     command = [sys.executable, "-m", "trustmopd", "train", str(recipe), *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_without_a_traceback(recipe, run_dir):
+    largest = 60_000  # bytes of a file: less than the student's weights
+    full = process(recipe, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest)))
+    said = full.communicate(timeout=120)[1]
+    assert full.returncode == 1 and "Traceback" not in said
+    assert str(run_dir / "checkpoints" / "checkpoint-2") in said
 
 
 @pytest.mark.slow

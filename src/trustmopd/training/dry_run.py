@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def dry_run(recipe: Recipe, *, resume: bool = False) -> dict[str, str]:
     known = _known_dependencies(args, given, prompts)
     if args.calibrates and args.calibration_path is not None:
         Calibration.load(args.calibration_path).check_known(known)
-    begun = {seed: _resumed(recipe.run_directory(seed), config, known) for seed, config in configs.items() if resume}
+    begun = {seed: _resumed(recipe, seed, config, known) for seed, config in configs.items() if resume}
     for path in (*(b for b in recipe.evaluation.benchmarks if b.endswith(SUFFIXES)), *recipe.evaluation.data.values()):
         if not Path(path).exists():
             warnings.warn(f"evaluation: {path} does not exist here; `trustmopd evaluate` will need it.", stacklevel=2)
@@ -85,8 +85,9 @@ def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any)
     }
 
 
-def _resumed(run: Path, args: TrustMOPDConfig, known: dict[str, Any]) -> str | None:
+def _resumed(recipe: Recipe, seed: int, args: TrustMOPDConfig, known: dict[str, Any]) -> str | None:
     """The checkpoint that a seed goes on from; None where it begins."""
+    run = recipe.run_directory(seed)
     if not whole_checkpoints(RunDirectory(run).checkpoints):
         return None
     checkpoint = resumable_checkpoint(True, str(args.output_dir), run)
@@ -99,9 +100,32 @@ def _resumed(run: Path, args: TrustMOPDConfig, known: dict[str, Any]) -> str | N
             "another output."
         )
     changed = "".join(
-        f", {name} {now} instead of {was}" for name, (was, now) in changes(checkpoint, args.to_dict()).items()
+        f", {name} {now} instead of {was}"
+        for name, (was, now) in {
+            **_other_models(recipe, stored["models"], checkpoint),
+            **changes(checkpoint, args.to_dict()),
+        }.items()
     )
     return f"{checkpoint} (step {step_of(checkpoint)}{changed})"
+
+
+def _other_models(recipe: Recipe, stored: Mapping[str, Any], checkpoint: Path) -> dict[str, tuple[str, str]]:
+    """Models that are named otherwise than when the run began: they may have been moved, which their weights will tell.
+    Refuses what no weights can mend: other teachers' names, a student with an adapter and one without."""
+    adapter = stored["student"].get("adapter", recipe.peft)
+    for what, was, now in (
+        ("teachers", [*stored["teachers"]], [*recipe.teachers]),
+        ("peft", "none" if adapter is None else "one", "none" if recipe.peft is None else "one"),
+    ):
+        if sorted(was) != sorted(now):
+            raise ValueError(
+                f"{what}: {was} when this run began ({checkpoint}), and {now} now. Restore it, or start a new run in "
+                "another output."
+            )
+    sources = {f"teacher '{name}'": (stored["teachers"][name], each) for name, each in teachers_of(recipe).items()}
+    named = {name: (was["source"], now.source) for name, (was, now) in sources.items()}
+    named |= {"student": (stored["student"]["source"], recipe.student)}
+    return {name: (was, now) for name, (was, now) in named.items() if was != now}
 
 
 def _counted(prompts: Iterable[Any]) -> str:

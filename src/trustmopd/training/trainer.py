@@ -18,6 +18,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from peft import PeftConfig
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
@@ -401,6 +402,11 @@ class TrustMOPDTrainer(DistillationTrainer):
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             super()._save_checkpoint(model, trial)
+        except (SafetensorError, RuntimeError, OSError) as error:  # safetensors and torch have errors of their own
+            raise OSError(
+                f"checkpoint {checkpoint.path} cannot be written ({str(error).strip().splitlines()[0]}). Earlier ones "
+                "are whole: make room on the disk, and resume."
+            ) from error
         finally:
             self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()  # every process has written its random state
