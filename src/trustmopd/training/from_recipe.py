@@ -9,6 +9,7 @@ from trustmopd.layers import RecipeError
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
+from trustmopd.teachers.skeleton import check_student_lora
 from trustmopd.training.config import TrustMOPDConfig, unknown_field
 from trustmopd.training.trainer import TrustMOPDTrainer
 
@@ -31,11 +32,14 @@ def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
 
 
 def trainer_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDTrainer:
+    args = config_of(recipe, seed, **changes)
+    if (lora := lora_of(recipe)) is not None:  # before the student is loaded
+        check_student_lora(lora, recipe.student, trust_remote_code=args.trust_remote_code)
     return TrustMOPDTrainer(
         model=recipe.student,
         teachers=teachers_of(recipe),
         reference=recipe.reference,
-        args=config_of(recipe, seed, **changes),
+        args=args,
         train_dataset=load_prompts(recipe.prompts.path, recipe.prompts.split),
         peft_config=lora_of(recipe),
     )
@@ -46,7 +50,15 @@ def teachers_of(recipe: Recipe) -> dict[str, Teacher]:
 
 
 def lora_of(recipe: Recipe) -> LoraConfig | None:
+    if recipe.peft is None:
+        return None
     try:
-        return None if recipe.peft is None else LoraConfig(**{"task_type": "CAUSAL_LM", **recipe.peft})
+        config = LoraConfig(**{"task_type": "CAUSAL_LM", **recipe.peft})
     except (TypeError, ValueError) as error:
         raise RecipeError(f"recipe {recipe.name}: peft = {recipe.peft} does not make a LoraConfig: {error}.") from error
+    if config.task_type != "CAUSAL_LM":
+        raise RecipeError(
+            f"recipe {recipe.name}: peft.task_type = {config.task_type!r}: the student is a causal language model. "
+            "Leave it out."
+        )
+    return config
