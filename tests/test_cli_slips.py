@@ -368,6 +368,40 @@ def test_a_resume_with_other_lessons_is_refused_already_by_a_dry_run(refuse, beg
     refuse(field, "checkpoint-2", overrides=[override], options=("--resume",))
 
 
+def test_a_refused_resume_leaves_the_recipe_of_the_run(refuse, begun, run_dir):
+    before = (run_dir / "recipe.yaml").read_text()
+    refuse("gamma", overrides=["allocation.gamma=3"], options=("--resume",))
+    assert (run_dir / "recipe.yaml").read_text() == before
+
+
+def test_a_resume_to_fewer_steps_than_there_are_is_refused(refuse, begun, run_dir):
+    before = (run_dir / "recipe.yaml").read_text()
+    for options in (("--resume", "--dry-run"), ("--resume",)):
+        refuse("max_steps = 1", "checkpoint-2", overrides=["training.max_steps=1"], options=options)
+    assert (run_dir / "recipe.yaml").read_text() == before
+
+
+def test_a_folder_is_one_run_or_holds_one_for_each_seed(refuse, begun, tmp_path, run_dir):
+    for options in ((), ("--resume",), ("--dry-run",)):
+        refuse(run_dir, "seeds = [1, 2]", "output=", overrides=["seeds=[1, 2]"], options=options)
+    several = f"output={tmp_path / 'several'}"
+    cli("train", begun, "training.max_steps=1", "seeds=[1, 2]", several)
+    cli("train", begun, several, "seeds=[1]", "--resume", code=1)
+    assert not (tmp_path / "several" / "checkpoints").exists()
+
+
+def test_a_dry_run_says_that_the_calibration_in_the_folder_is_used(recipe, run_dir):
+    cli("calibrate", recipe)
+    saved = str(run_dir / "calibration.json")
+
+    def said(*arguments):
+        return "".join(cli(*arguments, "--dry-run").replace("│", "").split())
+
+    assert saved in said("train", recipe)
+    assert saved not in said("train", recipe, "training.temperature=0.9")  # it does not fit
+    assert saved not in said("calibrate", recipe)  # which measures it anew
+
+
 def test_a_resume_with_other_prompts_is_refused_already_by_a_dry_run(refuse, begun):
     lines = (begun.parent / "prompts.jsonl").read_text().splitlines(keepends=True)
     (begun.parent / "prompts.jsonl").write_text("".join(lines[::-1]))

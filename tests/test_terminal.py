@@ -1,6 +1,7 @@
 """A terminal shows names of files and models as they are, whatever brackets and colons they have."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from data import pools
 from typer.testing import CliRunner
 
 from trustmopd.cli import app, common
+from trustmopd.tables import text_table
 
 NAME = "a [run] :smile: [/x]"
 
@@ -75,7 +77,8 @@ def test_an_interrupted_command_is_given_back_as_it_was(folder: Path, monkeypatc
 
     monkeypatch.setattr("trustmopd.recipe.load_recipe", interrupted)
     given = folder / "out [bold]" / "recipe.yaml"
-    assert f"trustmopd train {given} seeds=[x] --resume" in run("train", given, "seeds=[x]", code=130)
+    command = shlex.join(["trustmopd", "train", str(given), "seeds=[x]", "--resume"])
+    assert command in run("train", given, "seeds=[x]", code=130)
 
 
 def test_a_prompt_set_is_built_and_shown_under_its_own_name(tmp_path: Path) -> None:
@@ -83,3 +86,25 @@ def test_a_prompt_set_is_built_and_shown_under_its_own_name(tmp_path: Path) -> N
         assert f"Set:  {tmp_path / name}" in run("data", "build", pools.small(tmp_path, output=str(tmp_path / name)))
     title = " ".join(run("data", "show", tmp_path / name).split())  # it is as wide as its table
     assert f"100 prompts in {tmp_path / name}" in title
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_narrow_terminal_cuts_no_name_and_no_figure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, width: int
+) -> None:
+    monkeypatch.setattr(common.console, "_width", width)
+    header = ("", "sums", "math, mean", "overall", "recovery", "vs initial")
+    row = (
+        "parameter-average",
+        "91.7 ± 0.0",
+        "91.7 ± 0.1",
+        "91.7 ± 0.2 [75.0, 100.0]",
+        "99.1 ± 0.0",
+        "+25.0 [0.5, 50.0]",
+    )
+    common.show_table(text_table(header, [row, ("initial", *"12345")]), "scores, %")
+    said = capsys.readouterr().out
+    pieces = ["sums", "mean", "overall", "recovery", "initial", "parameter-average", "91.7", "99.1", "+25.0", "± 0.1"]
+    assert [piece for piece in (*pieces, "[75.0, 100.0]", "[0.5, 50.0]") if piece not in said] == []
+    assert "…" not in said
+    assert max(map(len, said.splitlines())) <= max(width, 80)

@@ -52,7 +52,9 @@ class Adapted(Checkpoint):
 def open_adapted(adapter: Located, base: Located) -> Adapted:
     stored = open_checkpoint(base)
     config = _config(adapter)
-    check_trained_on("merge", adapter.source, config.base_model_name_or_path, base.source)
+    trained_on = config.base_model_name_or_path
+    remedy = f"Merge it into that base (--base {trained_on}; in a recipe, `model` beside `adapter`)."
+    check_trained_on("merge", adapter.source, trained_on, base.source, remedy)
     with torch.device("meta"):  # the shape of the model alone
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base.folder))
     tied = model.config.get_text_config().tie_word_embeddings

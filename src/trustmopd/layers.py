@@ -114,7 +114,11 @@ def _read(path: Path, children: tuple[Path, ...] = ()) -> list[Fields]:
     except (OSError, UnicodeDecodeError) as error:
         told: dict[type, str] = {FileNotFoundError: "does not exist", IsADirectoryError: "is a folder"}
         reason = told.get(type(error), f"cannot be read ({error})")
-        raise RecipeError(f"{chain}: {path} {reason}. Give a YAML file; `extends` starts from its own file.") from None
+        if not children:
+            raise RecipeError(f"{path} {reason}. Give a YAML file.") from None
+        raise RecipeError(
+            f"{chain}: {path} {reason}. The path in `extends` is relative to the file that it is in."
+        ) from None
     if not isinstance(fields, dict):
         found = "is empty" if fields is None else f"holds {fields!r:.80}"
         raise RecipeError(f"{chain}: {path} {found}, and no fields. Start with `name:`, or `extends:` another recipe.")

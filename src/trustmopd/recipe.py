@@ -259,5 +259,7 @@ def _explain(problem: ErrorDetails) -> str:
         owner = OWNED_ELSEWHERE.get(field)
         close = [owner] if owner else difflib.get_close_matches(place[-1], known, n=1)
         remedy = f"Did you mean `{close[0]}`?" if close else f"The fields here are {', '.join(known)}."
+        if not close and len(place) == 1:
+            remedy += f" A setting of training is written as training.{field}."
     reason = REASONS.get(kind) or problem["msg"].replace("Input", "it")
     return f"{field} = {value!r:.80}: {reason}. {remedy}"

@@ -146,10 +146,10 @@ def test_scores_of_an_earlier_checkpoint_are_said_to_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "uniform", "said"),
     [
-        (0.44, None, "trustmopd train RECIPE allocation.rule=uniform output="),
+        (0.44, None, "trustmopd train RECIPE allocation.rule=uniform name=uniform output="),
         (0.40, 0.42, "Trust did not beat uniform"),
         (0.25, 0.22, "The student recovered 17%"),
-        (0.44, 0.30, "'seeds=[1, 2]'"),
+        (0.44, 0.30, "'seeds=[1, 2]' output="),
     ],
 )
 def test_advice_follows_the_scores(tmp_path: Path, own: float, uniform: float | None, said: str) -> None:

@@ -78,7 +78,7 @@ def test_a_template_without_a_system_role_gets_its_text_before_the_users() -> No
     folded = [{"role": "user", "content": "be brief\n\nhi"}]
     assert render(tokenizer, messages) == render(tiny.tokenizer(), folded) != render(tiny.tokenizer(), messages)
     tokenizer.chat_template = "{{ raise_exception('not today') }}"
-    with pytest.raises(ValueError, match=r"does not take a conversation of system, user \(.*not today\). Mend"):
+    with pytest.raises(ValueError, match=r"does not take a conversation of system, user \(.*not today\)"):
         render(tokenizer, messages)
 
 

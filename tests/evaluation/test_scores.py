@@ -146,7 +146,7 @@ def test_scores_are_written_as_json_and_three_tables(tmp_path: Path) -> None:
         "code, mean",
         "overall",
         "recovery",
-        "less initial",
+        "vs initial",
     ]
     trust = next(row for row in table.rows if row[0] == "trust")
     assert trust[1] == "87.5 ± 17.7" and " ± " in trust[-2] and "[" in trust[-2]

@@ -316,7 +316,7 @@ def test_a_teacher_more_or_less_is_refused(run, go_on, family):
 
 
 def test_another_prompt_set_is_refused(run, go_on, family):
-    with pytest.raises(ValueError, match=r"the prompt set is not what this run began with.*another output_dir"):
+    with pytest.raises(ValueError, match=r"the prompt set is not what this run began with"):
         go_on(prompts=family.prompts.select(range(23, -1, -1))).train(resume_from_checkpoint=True)
 
 

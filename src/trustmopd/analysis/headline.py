@@ -69,9 +69,9 @@ def _doubts(setting: Setting, method: str, column: str) -> list[str]:
     """What a reader would take from the figures, and the scored prompts do not show."""
     said = []
     if nothing_shown(setting, method, column):
-        what, why = "that it gained anything", "the interval holds 0"
+        what, why = "that it gained anything", "the interval includes 0"
         if setting.certainty(method).intervals[column] is None:
-            what, why = "what share this is", "drawn again, they leave no gap to recover"
+            what, why = "how large this share is", "in some resamples of them there is no gap to recover"
         said.append(f"These prompts are too few to show {what}: {why}.")
     if method == FULL and overlap(setting, FULL, UNIFORM):
         said.append("They do not show that trust and uniform weights differ: the two intervals overlap.")

@@ -16,7 +16,7 @@ from trustmopd.analysis.summary import Summary
 #: A share of the gap below which a student is said to have learnt little, and a mass near what uniform would give.
 LITTLE = 0.25
 NEAR_UNIFORM = 0.05
-MORE_SEEDS = "Train two more seeds, `trustmopd train RECIPE 'seeds=SEEDS'`, and score them the same way."
+MORE_SEEDS = "Train two more seeds, `trustmopd train RECIPE 'seeds=SEEDS' OUTPUT`, and score them the same way."
 #: A loss may differ tenfold between two batches; that all late ones are so much above all early ones is no chance.
 DIVERGED = 2.0
 
@@ -86,28 +86,29 @@ def _on_scores(setting: Setting, comparison: Comparison) -> list[str]:
     said = []
     if UNIFORM not in shares:
         trust = next(iter(setting.methods[FULL].values()))
-        output = shlex.quote(f"output={trust.path}-uniform")
+        # A name of its own: `trustmopd scores` tells rows apart by it.
+        changed = shlex.join(["name=uniform", f"output={trust.path}-uniform"])
         said.append(
             "Train the same with uniform weights, and score it: "
-            + as_commands(f"`trustmopd train RECIPE allocation.rule=uniform {output}`. ", trust.path)
-            + f"Without that control, how much trust added on {setting.prompts} is not known."
+            + as_commands(f"`trustmopd train RECIPE allocation.rule=uniform {changed}`. ", trust.path)
+            + f"Without it, how much trust added on '{setting.prompts}' is not known."
         )
     elif not overlap(setting, FULL, UNIFORM) and shares[FULL].mean <= shares[UNIFORM].mean:
         said.append(
-            f"Trust did not beat uniform on {setting.prompts}. "
+            f"Trust did not beat uniform on '{setting.prompts}'. "
             + as_commands("`trustmopd diagnose RECIPE`", next(iter(setting.methods[FULL].values())).path)
             + " says whether these teachers tell themselves apart; specialists that drifted far, or that are near "
             "perfect, leave little to win."
         )
     if nothing_shown(setting, FULL) or overlap(setting, FULL, UNIFORM):
         said.append(
-            f"Score the students of {setting.prompts} on more prompts than {setting.certainty(FULL).prompts:,}, or "
-            "with more samples of each (evaluation.samples=8). `trustmopd scores` compares two students prompt by "
-            "prompt, which tells them apart sooner."
+            f"Score the students of '{setting.prompts}' on more than {setting.certainty(FULL).prompts:,} prompts, or "
+            "with more samples of each (`evaluation.samples=8`). `trustmopd scores` compares two students prompt by "
+            "prompt, which shows smaller differences."
         )
     elif shares[FULL].mean < LITTLE:
         said.append(
-            f"The student recovered {shares[FULL].mean:.0%} on {setting.prompts}. If the loss still falls, "
+            f"The student recovered {shares[FULL].mean:.0%} on '{setting.prompts}'. If the loss still falls, "
             "train longer or raise the learning rate."
         )
     return said
@@ -130,7 +131,8 @@ def next_steps(summaries: Sequence[Summary], comparison: Comparison, more_seeds:
     if 0 < comparison.seeds < 2 and any(run.own_scores for run in summaries):
         run = next(iter(the_trusting(comparison)), summaries[0])
         others = [seed for seed in range(3) if seed != run.seed][:2]
-        how = as_commands(more_seeds.replace("SEEDS", str(others)), run.path)
+        output = shlex.quote(f"output={run.path}-seeds")  # a run directory holds one seed
+        how = as_commands(more_seeds.replace("SEEDS", str(others)).replace("OUTPUT", output), run.path)
         said.append(f"{how} One seed does not say how much of a difference is chance.")
     for run in the_trusting(comparison)[:1]:
         for group, entry in run.allocation.items():

@@ -24,12 +24,14 @@ app = typer.Typer(
     "Any field can be changed on the command line: "
     "trustmopd train recipe.yaml training.max_steps=10",
 )
+#: Where a cell of a table may be broken, the first that is enough.
+_BREAKS = (None, " (?=\\[)", " (?=[\\[±])")
 console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
 
 
 @contextmanager
-def errors(again: str | None = None, kept: str | None = "whole checkpoints") -> Iterator[None]:
-    """What a user can mend is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it), and what she should know
+def errors(again: str | None = None, kept: str | None = "the checkpoints saved so far") -> Iterator[None]:
+    """What a user can fix is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it), and what she should know
     one line, not one of our source code too."""
     formatted = warnings.formatwarning
     warnings.formatwarning = _one_line
@@ -59,17 +61,27 @@ def say(text: str, *, lead: str = "") -> None:
 
 
 def show_table(table: TextTable, title: str, note: str = "") -> None:
+    """A narrow terminal must not cut a name or a figure: lines are broken in headers, then between a score, its
+    [interval] and its ± instead; where even that does not fit, lines are longer than the terminal."""
+    for breaks in _BREAKS:
+        header = [re.sub(" ", "\n", name) if breaks else name for name in table.header]
+        rows = [[row[0], *(re.sub(breaks, "\n", cell) if breaks else cell for cell in row[1:])] for row in table.rows]
+        # Columns of words may be broken anywhere between these.
+        widths = [
+            max(len(line) for cell in column for line in (cell.split() if left and place else cell.split("\n")) or [""])
+            for place, (column, left) in enumerate(zip(zip(header, *rows, strict=True), table.is_left, strict=True))
+        ]
+        narrowest = sum(widths) + 3 * len(widths) + 1
+        if narrowest <= console.width:
+            break
     shown = Table(
         title=plain(title), title_justify="left", caption=plain(note) if note else None, caption_justify="left"
     )
-    for place, (header, left) in enumerate(zip(table.header, table.is_left, strict=True)):
-        # Headers of several words give way first: a narrow terminal must not cut a name or a figure.
-        whole = place == 0 or " " not in header
-        width = max(len(row[0]) for row in table.rows) if place == 0 and table.rows else None
-        shown.add_column(plain(header), justify="left" if left else "right", no_wrap=whole, min_width=width)
-    for row in table.rows:
+    for name, left, width in zip(header, table.is_left, widths, strict=True):
+        shown.add_column(plain(name), justify="left" if left else "right", min_width=width)
+    for row in rows:
         shown.add_row(*map(plain, row))
-    console.print(shown)
+    console.print(shown, crop=False, width=max(narrowest, console.width))
 
 
 def printable(text: str) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @app.command(
-    epilog="Examples: trustmopd evaluate path-or-hub-id --benchmarks ifeval,gsm8k --out runs/eval | "
+    epilog="Examples: trustmopd evaluate path-or-hub-id --benchmarks ifeval,gsm8k --out runs/eval; "
     "trustmopd evaluate recipes/smollm3-3b/singlecap-trust.yaml --out runs/table-1"
 )
 def evaluate(

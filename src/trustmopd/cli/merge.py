@@ -10,7 +10,7 @@ from trustmopd.cli.training import Overrides, load
 
 
 @app.command(
-    epilog="Example: trustmopd merge recipes/smollm3-3b/singlecap-trust.yaml --out runs/soup | "
+    epilog="Examples: trustmopd merge recipes/smollm3-3b/singlecap-trust.yaml --out runs/soup; "
     "trustmopd merge runs/mine/checkpoints/checkpoint-116 --out student"
 )
 def merge(
@@ -39,14 +39,14 @@ def merge(
             folder = out or recipe.average
             teachers = list(recipe.teachers.values())
             sources = [" + ".join(filter(None, (teacher.model, teacher.adapter))) for teacher in teachers]
-            task = f"average {len(sources)} checkpoints"
+            task, done = f"average {len(sources)} checkpoints", f"Averaged {len(sources)} checkpoints"
         else:
             if overrides:
                 raise ValueError(f"{what} is an adapter: overrides ({overrides[0]}) are for recipes. Leave them out.")
             if out is None:
                 raise ValueError(f"{what} is an adapter: say where its full weights should go, with --out FOLDER.")
-            folder, sources, task = out, [what], "merge an adapter into its base"
-            teachers = []
+            folder, sources, teachers = out, [what], []
+            task, done = "merge an adapter into its base", "Merged the adapter into its base"
         if overwrite and folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
             raise ValueError(f"{folder} holds no checkpoint, so --overwrite does not delete it. Choose another --out.")
         if dry_run:
@@ -56,4 +56,4 @@ def merge(
             merge_checkpoints(teachers, folder, base=recipe.reference or recipe.student, overwrite=overwrite)
         else:
             merge_adapter(what, folder, base, overwrite=overwrite)
-        say(f"Done: {task}.\nCheckpoint: {folder}")
+        say(f"{done}.\nCheckpoint: {folder}")

@@ -35,9 +35,10 @@ def train(
 ) -> None:
     """Distil: calibrate if needed, train every seed of the recipe, leave a run directory for each."""
     with errors(again=shlex.join(["trustmopd", "train", str(recipe), *(overrides or []), "--resume"])):
-        from trustmopd.runs import RunDirectory, whole_checkpoints
+        from trustmopd.runs import RunDirectory, step_of, whole_checkpoints
 
         loaded = load(recipe, overrides)
+        _check_one_layout(loaded)
         runs = {seed: RunDirectory(loaded.run_directory(seed)) for seed in loaded.seeds}
         checkpoints = {seed: whole_checkpoints(run.checkpoints) for seed, run in runs.items()}
         if begun := [loaded.run_directory(seed) for seed in loaded.seeds if checkpoints[seed] and not resume]:
@@ -60,17 +61,21 @@ def train(
         calibration: dict[str, str] = {}
         for seed in loaded.seeds:
             console.rule(plain(f"{loaded.name}, seed {seed}"))
+            if resume and not checkpoints[seed]:
+                say(f"There is no checkpoint in {runs[seed].checkpoints} to resume from: training starts at step 0.")
             trainer = trainer_of(loaded, seed, **calibration)
             show_progress(trainer, "Distilling")
             trainer.files.recipe = loaded.to_yaml()
-            if resume and not checkpoints[seed]:
-                say(f"Nothing to resume in {runs[seed].checkpoints}: seed {seed} begins at step 1.")
             trainer.train(resume_from_checkpoint=bool(checkpoints[seed]))
             if trainer.args.calibrates:  # it does not depend on the seed: measured once, used by all
                 calibration = {"calibration_path": trainer.args.calibration_path or str(runs[seed].calibration)}
             loss = next((line["loss"] for line in reversed(trainer.state.log_history) if "loss" in line), float("nan"))
-            say(f" to step {trainer.state.global_step}; last loss {loss:.4g}.", lead="Trained")
-            student = runs[seed].checkpoint(trainer.state.global_step)
+            step = trainer.state.global_step
+            if checkpoints[seed] and step_of(checkpoints[seed][-1]) == step:
+                say(f"Nothing to train: step {step} is the last. Raise training.max_steps to go on.")
+            else:
+                say(f" to step {step}; last loss {loss:.4g}.", lead="Trained")
+            student = runs[seed].checkpoint(step)
             kept = student if student.is_dir() else f"not kept: save_strategy = {trainer.args.save_strategy.value}"
             say(f"Student: {kept}")
             say(f"Metrics: {runs[seed].metrics}")
@@ -82,7 +87,7 @@ def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun =
     with errors():
         loaded = load(recipe, overrides)
         if dry_run:
-            _explain(loaded, leave_out=_OF_TRAINING)
+            _explain(loaded, calibrate=True, leave_out=_OF_TRAINING)
             return
         from trustmopd.runs import RunDirectory, whole_checkpoints
         from trustmopd.training.from_recipe import trainer_of
@@ -135,20 +140,41 @@ def diagnose(
             say(f"Saved: {', '.join(map(str, paths))}")
 
 
+def _check_one_layout(recipe: "Recipe") -> None:
+    """A folder is one run, or holds a run for each seed. In one that is both, a report would see the one and not the
+    others, and their scores would share a file."""
+    from trustmopd.runs import RunDirectory, whole_checkpoints
+
+    if len(recipe.seeds) > 1 and whole_checkpoints(RunDirectory(recipe.output).checkpoints):
+        held = "is a run of one seed"
+    elif len(recipe.seeds) == 1 and any(
+        whole_checkpoints(RunDirectory(folder).checkpoints) for folder in recipe.output.glob("seed-*")
+    ):
+        held = "holds runs of several seeds"
+    else:
+        return
+    raise ValueError(
+        f"{recipe.output} {held}, and seeds = {recipe.seeds} would be put inside it. Choose another output=FOLDER; "
+        "`trustmopd report` takes both folders."
+    )
+
+
 def load(path: Path, overrides: list[str] | None) -> "Recipe":
     from trustmopd.recipe import load_recipe
 
     return load_recipe(path, overrides or [])
 
 
-def _explain(recipe: "Recipe", *, resume: bool = False, leave_out: Collection[str] = ()) -> None:
+def _explain(
+    recipe: "Recipe", *, resume: bool = False, calibrate: bool = False, leave_out: Collection[str] = ()
+) -> None:
     """Check what can be checked without weights, and say what would run."""
     from trustmopd.training.dry_run import dry_run
 
     table = Table(title=plain(f"{recipe.name}: all checks passed; this is what would run"), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")  # a path that is cut short cannot be copied
-    for what, how in dry_run(recipe, resume=resume).items():
+    for what, how in dry_run(recipe, resume=resume, calibrate=calibrate).items():
         if what not in leave_out:
             table.add_row(plain(what), plain(how))
     console.print(table)

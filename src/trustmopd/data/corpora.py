@@ -120,7 +120,7 @@ def _row(record: dict[str, Any], source: Source, source_id: str, where: str) -> 
 
 def _identifier(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise ValueError(f"{where} has the id {value!r}, which names nothing. Mend it, or set columns.id to null.")
+        raise ValueError(f"{where} has the id {value!r}, which names nothing. Fix it, or set columns.id to null.")
     return str(value)
 
 
@@ -163,9 +163,9 @@ def _arguments(given: Any, where: str) -> str:
     try:
         given = json.loads(given) if isinstance(given, str) else given
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{where} holds {given[:80]!r}, which is not JSON ({error}). Mend the row.") from None
+        raise ValueError(f"{where} holds {given[:80]!r}, which is not JSON ({error}). Fix the row.") from None
     if given is not None and not isinstance(given, dict):
-        raise ValueError(f"{where} holds {str(given)[:80]!r}, not a mapping of arguments. Mend the row.")
+        raise ValueError(f"{where} holds {str(given)[:80]!r}, not a mapping of arguments. Fix the row.")
     kept = {key: value for key, value in (given or {}).items() if value is not None}
     return json.dumps(kept, ensure_ascii=False, sort_keys=True)
 
@@ -179,13 +179,15 @@ def _list_at(record: dict[str, Any], column: str, where: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise ValueError(f"{where}, column {column!r} holds {str(value)[:80]!r}, not a list. Mend the row.")
+        raise ValueError(f"{where}, column {column!r} holds {str(value)[:80]!r}, not a list. Fix the row.")
     return value
 
 
 def _text(value: Any, where: str, *, blank: bool = True) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{where} holds {str(value)[:80]!r} ({type(value).__name__}), not text. Mend or drop the row.")
+        raise ValueError(
+            f"{where} holds {str(value)[:80]!r} ({type(value).__name__}), not text. Fix the row, or drop it."
+        )
     if not blank and not value.strip():
         raise ValueError(f"{where} is blank. Drop the row.")
     if not value.isascii():
@@ -193,7 +195,7 @@ def _text(value: Any, where: str, *, blank: bool = True) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"{where} holds half a character at position {error.start} (a lone surrogate). Mend or drop the row."
+                f"{where} holds half a character at position {error.start} (a lone surrogate). Fix the row, or drop it."
             ) from None
     return value
 

@@ -95,11 +95,13 @@ def _read(path: str | Path, files: list[Path], split: str) -> Dataset:
         reason = ": ".join(str(each).strip().split("\n")[0] for each in (error, error.__cause__) if each)
         if "corresponds to no data" in reason:
             reason = "it has no rows"
-        first = "" if files else " Sets of recipes/data are built first: trustmopd data build CONFIG.yaml."
-        raise ValueError(
-            f"cannot read prompts from {str(path)!r}: {reason}. It must be a prompt file or folder here, or a Hub "
-            f"dataset id.{first}"
-        ) from error
+        remedy = (
+            "Fix the file."
+            if files
+            else "It must be a prompt file or folder here, or a Hub dataset id. Sets of recipes/data are built first: "
+            "trustmopd data build CONFIG.yaml."
+        )
+        raise ValueError(f"cannot read prompts from {str(path)!r}: {reason}. {remedy}") from error
 
 
 def card_of(path: str | Path, split: str = "train") -> dict[str, Any] | None:

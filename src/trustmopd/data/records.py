@@ -94,7 +94,7 @@ def _matching(folder: Path, pattern: str, name: str) -> list[Path]:
     except (ValueError, NotImplementedError) as error:
         raise ValueError(f"{name}.files = {pattern!r} is no pattern inside {folder}: {error}.") from None
     if not files:
-        raise ValueError(f"{name}.files = {pattern!r}: no file of {folder} matches. Mend the pattern, or write null.")
+        raise ValueError(f"{name}.files = {pattern!r}: no file of {folder} matches. Fix the pattern, or write null.")
     return files
 
 
@@ -176,7 +176,7 @@ def _csv(path: Path, _: Sequence[str] | None) -> Iterator[Record]:
     for row in reader:
         where = f"{path}, line {reader.line_num}"
         if None in row or None in row.values():
-            raise ValueError(f"{where}: not as many cells as the header has columns. Mend the row.")
+            raise ValueError(f"{where}: not as many cells as the header has columns. Fix the row.")
         yield where, row
 
 
@@ -199,10 +199,8 @@ def _not_utf8(batch: pa.RecordBatch, path: Path, first: int) -> str:
             try:
                 value.as_py()
             except UnicodeDecodeError as error:
-                return (
-                    f"{path}, row {first + place}, column {column!r}: not UTF-8 ({error.reason}). Mend or drop the row."
-                )
-    return f"{path}: not UTF-8 from row {first}. Mend the file."
+                return f"{path}, row {first + place}, column {column!r}: not UTF-8 ({error.reason}). Fix or drop it."
+    return f"{path}: not UTF-8 from row {first}. Fix the file."
 
 
 def _hub(source: Source, name: str, columns: Sequence[str] | None) -> Iterator[Record]:
@@ -277,7 +275,7 @@ def _json_value(text: str, where: str) -> Any:
     except (json.JSONDecodeError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
         place = where if ", line" in where else f"{where}, line {line}"
-        raise ValueError(f"{place}: not valid JSON ({getattr(error, 'msg', error)}). Mend it.") from None
+        raise ValueError(f"{place}: not valid JSON ({getattr(error, 'msg', error)}). Fix it.") from None
 
 
 def _object(row: Any, where: str) -> dict[str, Any]:

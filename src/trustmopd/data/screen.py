@@ -97,7 +97,7 @@ def _check_lines(source: Source) -> None:
             except (TypeError, ValueError, RecursionError) as error:
                 raise ValueError(
                     f"candidates: {where}, column {column!r} ({type(value).__name__}) cannot be written as JSON: "
-                    f"{error}. Mend the row or drop the column; from .parquet to .parquet all is kept as it is."
+                    f"{error}. Fix the row or drop the column; from .parquet to .parquet all is kept as it is."
                 ) from None
 
 
@@ -122,7 +122,7 @@ def _array(column: str, places: Sequence[str], records: Sequence[dict[str, Any]]
         first = bisect_left(range(1, len(values)), True, key=lambda size: not _one_type(values[:size]))
         raise ValueError(
             f"candidates: {places[first]}, column {column!r} holds {str(values[first])[:40]!r}, which does not go into "
-            f"one column of a table with the rows before it ({error}). Mend it, or write .jsonl."
+            f"one column of a table with the rows before it ({error}). Fix it, or write .jsonl."
         ) from None
 
 

@@ -113,7 +113,7 @@ def _merged(first: _Evaluation, second: _Evaluation) -> _Evaluation:
         if ours != theirs:
             raise ValueError(
                 f"{first.folder} and {second.folder} both hold {row}, with {field} {ours!r:.80} and {theirs!r:.80}: "
-                "they are not one row. Leave one out."
+                "they are not one row. Leave one out, or give the two recipes different names and evaluate again."
             )
     for name in first.asked.keys() & second.asked.keys():
         if any(first.asked[name][field] != second.asked[name][field] for field in ("ids", "samples")):

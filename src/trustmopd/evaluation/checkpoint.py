@@ -46,7 +46,7 @@ def _check_folder(folder: Path, with_tokenizer: bool) -> None:
         if not any(_files(folder, patterns)):
             raise ValueError(
                 f"{folder} is no whole checkpoint: it has no {what} ({', '.join(patterns)}). Give a folder that "
-                "save_pretrained wrote, of the model and of its tokenizer."
+                "save_pretrained wrote, of the model and of its tokenizer. In a run, that is checkpoints/checkpoint-*."
             )
 
 

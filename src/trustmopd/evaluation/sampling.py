@@ -113,7 +113,7 @@ def _templated(tokenizer: Any, messages: list[dict[str, str]]) -> str:
             reasons.append(_reason(error))
     roles = ", ".join(message["role"] for message in messages)
     raise ValueError(
-        f"the chat template of {tokenizer.name_or_path!r} does not take a conversation of {roles} ({reasons[0]}). Mend "
+        f"the chat template of {tokenizer.name_or_path!r} does not take a conversation of {roles} ({reasons[0]}). Fix "
         "the template, or leave this benchmark out."
     )
 

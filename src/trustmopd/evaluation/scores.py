@@ -31,7 +31,8 @@ def summarise(methods: Mapping[str, Mapping[int, Checkpoint]], against: str | No
     domains = list(dict.fromkeys(benchmarks.values()))
     routed = _routed(methods, domains)
     references = {name: methods[name] for name in methods if name == INITIAL or name.startswith(TEACHER)}
-    every = {**references, **({ROUTED: routed} if routed else {}), **methods}
+    average = {name: methods[name] for name in methods if name == AVERAGE}
+    every = {**references, **({ROUTED: routed} if routed else {}), **average, **methods}
     if against is not None and against not in every:
         raise ValueError(f"there is no row {against!r} to compare with. Choose from {', '.join(every)}.")
     other = against or (INITIAL if INITIAL in every else None)
@@ -128,7 +129,7 @@ def score_table(summary: Mapping[str, Any]) -> TextTable:
 
     others = sorted({row["difference"]["against"] for row in summary.values() if "difference" in row})
     means = (column if column == "overall" else f"{column}, mean" for column in columns)
-    header = ("", *first["benchmarks"], *means, *recovered, *(f"less {other}" for other in others))
+    header = ("", *first["benchmarks"], *means, *recovered, *(f"vs {other}" for other in others))
     return text_table(header, (cells(name, row) for name, row in summary.items()))
 
 

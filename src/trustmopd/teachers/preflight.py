@@ -296,11 +296,7 @@ def _check_is_model(role: str, source: str) -> None:
 
 
 def _absent(source: str) -> str:
-    return (
-        ""
-        if Path(source).exists()
-        else "there is no such folder here, and the Hub has no such model, or could not be reached: "
-    )
+    return "" if Path(source).exists() else "there is no such folder here, and it could not be read from the Hub: "
 
 
 def _first_line(error: Exception) -> str:

@@ -39,7 +39,10 @@ def check_lora(role: str, config: PeftConfig, model: Any, *, trust_remote_code: 
     try:
         return get_peft_model(bare, config)
     except (ValueError, TypeError) as error:  # TypeError: a number given as text
-        raise ValueError(f"{role}: the adapter does not fit its base ({str(error).splitlines()[0]})") from error
+        raise ValueError(
+            f"{role}: the LoRA settings do not fit the model ({str(error).splitlines()[0]}). Check target_modules, and "
+            "that this is the right base."
+        ) from error
 
 
 def check_student_lora(config: PeftConfig, model: Any, *, trust_remote_code: bool = False) -> nn.Module | None:
@@ -79,7 +82,13 @@ def check_adapter_fits(role: str, adapter: Path, base: Any, *, trust_remote_code
             )
 
 
-def check_trained_on(role: str, adapter: str, trained_on: str | None, base: str) -> None:
+def check_trained_on(
+    role: str,
+    adapter: str,
+    trained_on: str | None,
+    base: str,
+    remedy: str = "Give that base as `model` beside `adapter`, or make it the reference.",
+) -> None:
     """The weights that an adapter says it was trained on are those that it is put on, where both are at hand."""
     if not trained_on or not base or trained_on == base:
         return
@@ -87,7 +96,7 @@ def check_trained_on(role: str, adapter: str, trained_on: str | None, base: str)
         if not same_weights(trained_on, base):
             raise ValueError(
                 f"{role}: the adapter {adapter} was trained on {trained_on}, whose weights are not those of {base}, "
-                "which it is put on here. Give that base as `model` beside `adapter`, or make it the reference."
+                f"which it is put on here. {remedy}"
             )
         return
     warnings.warn(

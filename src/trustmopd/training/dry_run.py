@@ -27,9 +27,9 @@ from trustmopd.training.resuming import changes, check_checkpoint, check_same_se
 from trustmopd.training.setup import Ingredients, check_ingredients, used_teachers
 
 
-def dry_run(recipe: Recipe, *, resume: bool = False) -> dict[str, str]:
-    """What would run, by topic. Raises what the run itself would raise before its models are loaded, and some of what
-    it would raise after."""
+def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) -> dict[str, str]:
+    """What would run, by topic; `calibrate`: mu is measured, whatever is there. Raises what the run itself would raise
+    before its models are loaded, and some of what it would raise after."""
     configs = {seed: config_of(recipe, seed) for seed in recipe.seeds}
     args = configs[recipe.seeds[0]]
     for seed in recipe.seeds:
@@ -60,7 +60,7 @@ def dry_run(recipe: Recipe, *, resume: bool = False) -> dict[str, str]:
         "weights": _weights(recipe, args, given, student),
         "vocabulary": f"{given.vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
         "allocation": ", ".join(f"{key} {value}" for key, value in recipe.allocation.model_dump().items()),
-        "calibration": _calibration(args, resumes),
+        "calibration": _calibration(args, known, resumes=resumes, anew=calibrate),
         "prompts": f"{_counted(prompts['prompt'])} from {recipe.prompts.path}, "
         + ("plain text: no chat template is applied" if isinstance(prompts[0]["prompt"], str) else "conversational")
         + f", up to {max(given.prompt_lengths)} tokens",
@@ -134,12 +134,22 @@ def _counted(prompts: Iterable[Any]) -> str:
     return f"{len(texts)}" + (f" ({repeats} of them are repeats)" if repeats else "")
 
 
-def _calibration(args: TrustMOPDConfig, resumes: bool) -> str:
+def _calibration(args: TrustMOPDConfig, known: dict[str, Any], *, resumes: bool, anew: bool) -> str:
     if not args.calibrates:
         return "none: this rule uses no calibrated scores"
     if resumes:
         return "the one that the run began with"
-    return args.calibration_path or f"{args.calibration_batches} × {args.global_batch_size} rollouts before training"
+    if args.calibration_path is not None:
+        return args.calibration_path
+    rollouts = f"{args.calibration_batches} × {args.global_batch_size} rollouts before training"
+    saved = RunDirectory(Path(str(args.run_dir))).calibration
+    if anew or not saved.is_file():
+        return rollouts
+    try:
+        Calibration.load(saved).check_known(known)
+    except ValueError:
+        return rollouts
+    return f"{saved}, if the models still have the weights it was measured with"
 
 
 def _training(args: TrustMOPDConfig, prompts: int) -> str:

@@ -1,5 +1,7 @@
 """From a recipe to the trainer of one of its seeds."""
 
+import difflib
+from dataclasses import fields
 from typing import Any
 
 from peft import LoraConfig
@@ -55,7 +57,15 @@ def lora_of(recipe: Recipe) -> LoraConfig | None:
     try:
         config = LoraConfig(**{"task_type": "CAUSAL_LM", **recipe.peft})
     except (TypeError, ValueError) as error:
-        raise RecipeError(f"recipe {recipe.name}: peft = {recipe.peft} does not make a LoraConfig: {error}.") from error
+        known = [each.name for each in fields(LoraConfig)]
+        stranger = next((name for name in recipe.peft or {} if name not in known), None)
+        if stranger is None:
+            raise RecipeError(
+                f"recipe {recipe.name}: peft = {recipe.peft} is refused by LoraConfig: {error}."
+            ) from error
+        close = difflib.get_close_matches(stranger, known, n=1) or [name for name in known if stranger.startswith(name)]
+        remedy = f"Did you mean `{close[0]}`?" if close else "Remove it."
+        raise RecipeError(f"recipe {recipe.name}: peft.{stranger} is not a field of LoraConfig. {remedy}") from None
     if config.task_type != "CAUSAL_LM":
         raise RecipeError(
             f"recipe {recipe.name}: peft.task_type = {config.task_type!r}: the student is a causal language model. "

@@ -13,7 +13,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from trustmopd.runs.checkpoints import read_manifest
+from trustmopd.runs.checkpoints import read_manifest, step_of
+from trustmopd.runs.layout import CHECKPOINT
 from trustmopd.teachers.preflight import check_files
 from trustmopd.training.manifest import SAMPLING
 
@@ -98,9 +99,16 @@ def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:
         was, now = stored.get(field), _plain(config.get(field))
         if was != now:
             raise ValueError(
-                f"{field} was {was!r} when this run began ({checkpoint}), and is {now!r} now. The student would change "
-                "its lessons in mid-run. Restore it, or start a new run in another output_dir."
+                f"{field} was {was!r} when this run began ({checkpoint}), and is {now!r} now. It decides what the "
+                f"student is taught, so it cannot change within a run. Set it back to {was!r}, or start a new run in "
+                "another output folder."
             )
+    # A checkpoint given by path may have another name.
+    if checkpoint.name.startswith(CHECKPOINT) and 0 < config.get("max_steps", 0) < step_of(checkpoint):
+        raise ValueError(
+            f"max_steps = {config['max_steps']}, but {checkpoint} has {step_of(checkpoint)} steps already. Raise "
+            "max_steps, or start a new run in another output folder."
+        )
 
 
 def check_same_ingredients(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
@@ -112,8 +120,9 @@ def check_same_ingredients(checkpoint: Path, manifest: Mapping[str, Any]) -> Non
         if was.get("fingerprint") != is_now.get("fingerprint"):
             raise ValueError(
                 f"{name} is not what this run began with: {was.get('source', 'none')} ({was.get('fingerprint')}) in "
-                f"{checkpoint}, {is_now.get('source', 'none')} ({is_now.get('fingerprint')}) now. The student would "
-                "change its lessons in mid-run. Restore what it was, or start a new run in another output_dir."
+                f"{checkpoint}, {is_now.get('source', 'none')} ({is_now.get('fingerprint')}) now. It decides "
+                "what the student is taught, so it cannot change within a run. Restore it, or start a new run in "
+                "another output folder."
             )
     was, is_now = (_plain(each["models"]["student"].get("adapter")) for each in (stored, manifest))
     if was != is_now and "adapter" in stored["models"]["student"]:
@@ -122,7 +131,7 @@ def check_same_ingredients(checkpoint: Path, manifest: Mapping[str, Any]) -> Non
         values = [each.get(field) if each else "none, all weights are trained" for each in (was, is_now)]
         raise ValueError(
             f"the student's adapter is not what this run began with: {field} was {values[0]!r} in {checkpoint} and is "
-            f"{values[1]!r} now. Restore peft, or start a new run in another output_dir."
+            f"{values[1]!r} now. Restore peft, or start a new run in another output folder."
         )
 
 

@@ -242,6 +242,8 @@
     state.position = state.tallest = 0;
     const { prompt, step, row, group } = run.responses[index];
     $("prompt").textContent = run.prompts[prompt] ?? `prompt ${prompt} (its text was not recorded)`;
+    const place = state.shown.findIndex((shown) => shown.index === Number(index)) + 1, all = run.responses.length;
+    $("count").textContent = `Response ${place} of ${state.shown.length}${state.shown.length < all ? ` (filtered from ${all})` : ""}`;
     $("about").textContent = `Step ${step}, rollout ${row}, prompt ${prompt}, ${group}, ${response.T} tokens`;
     drawTokens();
     drawWeights();
@@ -256,6 +258,7 @@
     Object.assign(state, { response: null, weights: [], changes: [], position: 0 });
     for (const id of ["prompt", "tokens", "rows", "where", "teachers", "candidates", "rare", "changes"]) $(id).replaceChildren();
     $("tokens").removeAttribute("aria-activedescendant");
+    $("count").textContent = `0 of ${run.responses.length} responses`;
     $("about").textContent = "No response matches.";
     delete document.documentElement.dataset.shown;
   }
@@ -268,7 +271,6 @@
     $("response").replaceChildren(...state.shown.map(({ index, step, row, group, prompt, moved }) =>
       element("option", `step ${step}, ${row}, ${group}, moves ${moved.toFixed(2)}: ${inLine((run.prompts[prompt] ?? prompt).slice(0, 80))}`,
         { value: index })));
-    $("count").textContent = `${state.shown.length} of ${run.responses.length} responses${state.shown.length ? "; this one" : ""}`;
     if (!state.shown.length) return showNone();
     const index = first ?? state.shown[0].index;
     $("response").value = String(index);
