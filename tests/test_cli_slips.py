@@ -3,6 +3,7 @@ written."""
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -175,6 +176,18 @@ def test_more_tokens_than_a_model_has_positions_are_refused(refuse, models, tmp_
     refuse("the reference", "24", overrides=[f"reference={tmp_path / 'gpt2'}"])
 
 
+def test_positions_that_are_stretched_count(recipe, models, tmp_path):
+    stretched = AutoModelForCausalLM.from_pretrained(models / "math")
+    stretched.config.max_position_embeddings = 20
+    stretched.config.rope_parameters = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+    cli("train", recipe, f"teachers.math={tiny.save(stretched, tmp_path / 'stretched')}", "--dry-run")
+
+
+def test_an_option_that_the_chat_template_does_not_have_is_told(recipe):
+    with pytest.warns(UserWarning, match="enable_thinkin"):
+        cli("train", recipe, "training.chat_template_kwargs={enable_thinkin: false}", "--dry-run")
+
+
 def test_a_role_that_the_template_refuses_is_named_by_its_row(refuse, models, recipe, tmp_path):
     strict = "{{ raise_exception('no system turn') if messages[0]['role'] == 'system' }}" + tiny.TEMPLATE
     folders = {name: tmp_path / name for name in ("base", "math", "code")}
@@ -195,6 +208,14 @@ def test_plain_text_for_a_chat_model_and_many_passes_are_told(recipe, tmp_path):
         cli("train", recipe, "training.max_steps=400", "--dry-run")
     texts = [str(each.message) for each in told]
     assert any("chat template" in text for text in texts) and any("400 times" in text for text in texts)
+
+
+def test_repeated_prompts_are_counted_and_another_encoding_is_told(recipe, refuse, tmp_path):
+    lines = (tmp_path / "prompts.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "prompts.jsonl").write_text("".join([*lines, *lines[:5]]))
+    assert "29 (5 of them are repeats)" in cli("train", recipe, "--dry-run")
+    (tmp_path / "prompts.jsonl").write_text("".join(lines).replace("+", "é"), encoding="latin-1")
+    refuse("UTF-8")
 
 
 # ---- What a dry run knows
@@ -222,10 +243,42 @@ def test_plain_text_for_a_chat_model_and_many_passes_are_told(recipe, tmp_path):
         ("deepspeed", "ds.json"),
         ("lr_scheduler_type", "cosin"),
         ("eval_strategy", "steps"),
+        ("save_strategy", "best"),
+        ("learning_rate", ".inf"),
+        ("repetition_penalty", 0),
+        ("teacher_dtype", "int8"),
+        ("teacher_dtype", 16),
+        ("model_init_kwargs", "{dtype: bfloat}"),
+        ("model_init_kwargs", "text"),
+        ("chat_template_kwargs", "text"),
+        ("generation_kwargs", "text"),
+        ("generation_kwargs", "{temperatur: 1}"),
+        ("generation_kwargs", "{max_new_tokens: 3}"),
+        ("generation_kwargs", "{do_sample: false}"),
+        ("dataloader_num_workers", -1),
+        ("adam_beta1", 1.5),
+        ("lr_scheduler_type", "cosine_with_min_lr"),  # which wants lr_scheduler_kwargs
     ],
 )
 def test_a_dry_run_refuses_what_the_run_could_not_do(refuse, field, value):
     refuse(*([] if field in ("optim", "lr_scheduler_type") else [field]), overrides=[f"training.{field}={value}"])
+
+
+def test_a_teacher_s_dtype_is_checked_before_loading(refuse, models):
+    refuse("'math'", "bf16", overrides=[f"teachers.math={{model: {models / 'math'}, dtype: bf16}}"])
+
+
+@pytest.mark.parametrize("truncation", ["error", "drop"])
+def test_a_dry_run_refuses_prompts_that_are_all_too_long(refuse, truncation):
+    refuse("max_prompt_length", overrides=["training.max_prompt_length=3", f"training.prompt_truncation={truncation}"])
+
+
+def test_a_dry_run_knows_the_prompts_that_are_left(recipe, run_dir):
+    settings = ["training.max_prompt_length=32", "training.prompt_truncation=drop", "training.max_steps=2"]
+    cli("train", recipe, *settings)
+    stored = json.loads((run_dir / "manifest.json").read_text())["prompts"]
+    assert 0 < stored["over_max_prompt_length"] < 16
+    assert f"{24 - stored['over_max_prompt_length']} from" in cli("train", recipe, *settings, "--resume", "--dry-run")
 
 
 def test_a_dry_run_refuses_an_output_that_cannot_be_written(refuse, tmp_path):
@@ -233,10 +286,34 @@ def test_a_dry_run_refuses_an_output_that_cannot_be_written(refuse, tmp_path):
     refuse("output", tmp_path / "file", overrides=[f"output={tmp_path / 'file'}"])
     refuse("output", tmp_path / "file", overrides=[f"output={tmp_path / 'file' / 'below'}"])
     refuse("output", tmp_path / "file", overrides=[f"output={tmp_path / 'file'}"], options=())
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    refuse("output", tmp_path / "link", overrides=[f"output={tmp_path / 'link'}"])
 
 
-def test_a_dry_run_refuses_lora_targets_that_the_student_does_not_have(refuse):
-    refuse("the student", "q_prj", overrides=["peft={r: 4, target_modules: [q_prj]}"])
+@pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry", "real"])
+@pytest.mark.parametrize(
+    ("peft", "named"),
+    [
+        ("{target_modules: [q_prj]}", "q_prj"),
+        ("{target_modules: [v_proj, q_prj]}", "q_prj"),
+        ("{target_modules: [q_proj], r: '4'}", "'str'"),
+        ("{target_modules: [q_proj, lm_head]}", "lm_head"),
+        ("{target_modules: [q_proj], task_type: SEQ_CLS}", "SEQ_CLS"),
+    ],
+)
+def test_an_adapter_that_the_student_cannot_have_is_refused_before_loading(refuse, peft, named, options):
+    refuse(named, overrides=[f"peft={peft}"], options=options)
+
+
+@pytest.mark.parametrize("targets", ["all-linear", "'.*q_proj'", "[self_attn.q_proj, layers.0.mlp.up_proj]"])
+def test_targets_may_be_named_in_every_way_that_peft_knows(recipe, targets):
+    cli("train", recipe, f"peft={{target_modules: {targets}}}", "--dry-run")
+
+
+@pytest.mark.parametrize("role", ["student", "reference"])
+def test_an_adapter_in_place_of_a_model_is_told_with_the_command_that_makes_one(refuse, models, tmp_path, role):
+    adapter = tiny.adapter(AutoModelForCausalLM.from_pretrained(models / "base"), tmp_path / "adapter", 1)
+    refuse(f"the {role}", "trustmopd merge", overrides=[f"{role}={adapter}"])
 
 
 def test_a_dry_run_compares_a_calibration_with_the_run(refuse, recipe, run_dir):
@@ -331,6 +408,15 @@ def test_a_resume_with_other_prompts_is_refused_already_by_a_dry_run(refuse, beg
     refuse("prompt set", "checkpoint-2", options=("--resume", "--dry-run"))
 
 
+def test_a_dry_run_compares_the_models_of_a_resume(refuse, begun, models, tmp_path):
+    resumes = ("--resume", "--dry-run")
+    refuse("teachers", "code", "checkpoint-2", overrides=["teachers.code=null"], options=resumes)
+    refuse("peft", "checkpoint-2", overrides=["peft={target_modules: [q_proj]}"], options=resumes)
+    moved = shutil.copytree(models / "math", tmp_path / "moved")
+    said = cli("train", begun, f"teachers.math={moved}", *resumes)
+    assert "teacher 'math'" in said and "moved instead of" in said.replace("│", "")
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -364,10 +450,49 @@ def test_an_adapter_of_another_kind_is_not_resumed(recipe, refuse):
     refuse("adapter", overrides=[], options=("--resume",))
 
 
-def process(recipe, *arguments):
+def test_a_refused_resume_leaves_the_run_s_recipe_as_it_was(begun, run_dir):
+    before = (run_dir / "recipe.yaml").read_text()
+    cli("train", begun, "allocation.gamma=3", "--resume", code=1)
+    assert (run_dir / "recipe.yaml").read_text() == before
+
+
+def test_resuming_what_never_began_and_what_has_ended_is_told(recipe, run_dir, caplog):
+    said = cli("train", recipe, "training.max_steps=2", "--resume")
+    assert "Nothing to resume" in said and str(run_dir) in said
+    before = (run_dir / "recipe.yaml").read_text()
+    cli("train", recipe, "training.max_steps=1", "--resume")
+    assert any("step 2" in line and "max_steps is 1" in line for line in caplog.messages)
+    assert (run_dir / "recipe.yaml").read_text() == before
+
+
+def test_a_trained_run_keeps_its_calibration(begun, run_dir):
+    before = (run_dir / "calibration.json").read_text()
+    cli("calibrate", begun, "training.temperature=1.0", code=1)
+    assert "temperature" in cli("diagnose", begun, "training.temperature=1.0", "--rollouts", "8", code=1)
+    cli("diagnose", begun, "--rollouts", "8")
+    assert (run_dir / "calibration.json").read_text() == before
+
+
+def test_a_student_that_is_not_saved_is_told_and_not_promised(recipe, run_dir):
+    with pytest.warns(UserWarning, match="save_strategy"):
+        said = cli("train", recipe, "training.save_strategy=no", "training.max_steps=1")
+    assert str(run_dir / "checkpoints" / "checkpoint-1") not in said
+
+
+def process(recipe, *arguments, **options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(trustmopd.__file__).parents[1])}
     command = [sys.executable, "-m", "trustmopd", "train", str(recipe), *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_without_a_traceback(recipe, run_dir):
+    largest = 60_000  # bytes of a file: less than the student's weights
+    full = process(recipe, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest)))
+    said = full.communicate(timeout=120)[1]
+    assert full.returncode == 1 and "Traceback" not in said
+    assert str(run_dir / "checkpoints" / "checkpoint-2") in said
 
 
 @pytest.mark.slow

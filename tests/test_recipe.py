@@ -559,3 +559,11 @@ def test_gamma_alone_speaks_of_the_trust_rule(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("{name: x, student: s, teachers: {math: m}, prompts: {path: p}}")
     assert load_recipe(path, ["allocation.gamma=3"]).allocation == Trust(gamma=3.0)
+
+
+def test_a_path_may_begin_with_the_home_folder(write, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ada")
+    recipe = load_recipe(write(SMALL), ["output=~/runs/x", "student=~/base", "teachers.math=~/m", "prompts.path=~/p"])
+    assert recipe.output == Path("/home/ada/runs/x")
+    found = (recipe.student, recipe.teachers["math"].model, recipe.prompts.path)
+    assert found == ("/home/ada/base", "/home/ada/m", "/home/ada/p")

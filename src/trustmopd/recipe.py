@@ -1,6 +1,7 @@
 """One YAML file describes one experiment. Read and checked without torch: a slip costs a second, not a GPU hour."""
 
 import difflib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,9 +48,15 @@ def _score(name: str) -> str:
     return name
 
 
+def _from_home(place: Any) -> Any:
+    """A shell expands ~ at the start of a word alone, not after `output=`, and a file has no shell."""
+    return type(place)(os.path.expanduser(place))
+
+
 TeacherName = Annotated[str, AfterValidator(_teacher_name)]
 Text = Annotated[str, Field(min_length=1)]
-Location = Annotated[Path, Field(strict=False), PlainSerializer(Path.as_posix)]
+Place = Annotated[Text, AfterValidator(_from_home)]
+Location = Annotated[Path, Field(strict=False), AfterValidator(_from_home), PlainSerializer(Path.as_posix)]
 Benchmark = Annotated[str, AfterValidator(_benchmark)]
 Score = Annotated[str, AfterValidator(_score)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -63,8 +70,8 @@ class _Section(BaseModel):
 class TeacherSource(_Section):
     """Where one specialist's weights are: a checkpoint, a LoRA adapter, or an adapter on a checkpoint of its own."""
 
-    model: Annotated[Text | None, Field(description="Give a Hub id or a path.")] = None
-    adapter: Annotated[Text | None, Field(description="Give the Hub id or the path of a LoRA adapter.")] = None
+    model: Annotated[Place | None, Field(description="Give a Hub id or a path.")] = None
+    adapter: Annotated[Place | None, Field(description="Give the Hub id or the path of a LoRA adapter.")] = None
     revision: Annotated[Text | None, Field(description="Give a branch, a tag or a commit.")] = None
     dtype: Annotated[Text | None, Field(description="Give the name of a torch dtype, such as bfloat16.")] = None
 
@@ -81,7 +88,7 @@ class TeacherSource(_Section):
 
 
 class Prompts(_Section):
-    path: Annotated[Text, Field(description="Give a Hub id, a folder or a file.")]
+    path: Annotated[Place, Field(description="Give a Hub id, a folder or a file.")]
     domain_column: Annotated[Text | None, Field(description="Give the column of each prompt's domain.")] = "domain"
     split: Annotated[Text, Field(description="Give the name of a split.")] = "train"
 
@@ -127,15 +134,17 @@ class Evaluation(_Section):
     temperature: Annotated[float, Field(ge=0, description="The paper samples at 0.6; 0 is greedy.")] = 0.6
     top_p: Annotated[float, Field(gt=0, le=1, description="The share of the likeliest tokens; 1 is all.")] = 1.0
     max_new_tokens: Annotated[int, Field(gt=0, description="Give the longest response, in tokens.")] = 30000
-    data: Annotated[dict[str, Text], Field(description="Give local files by benchmark, {aime25: path}.")] = {}
+    data: Annotated[dict[str, Place], Field(description="Give local files by benchmark, {aime25: path}.")] = {}
 
 
 class Recipe(_Section):
     """One experiment. Its paths start from the current directory, as Hub tools do."""
 
     name: Annotated[Text, Field(description="Give the experiment a name.")]
-    student: Annotated[Text, Field(description="Give the Hub id or the path of the model to train.")]
-    reference: Annotated[Text | None, Field(description="Give a Hub id or a path; null is the initial student.")] = None
+    student: Annotated[Place, Field(description="Give the Hub id or the path of the model to train.")]
+    reference: Annotated[Place | None, Field(description="Give a Hub id or a path; null is the initial student.")] = (
+        None
+    )
     teachers: Annotated[dict[TeacherName, TeacherSource], Field(min_length=1, description="Write {math: path-or-id}.")]
     prompts: Annotated[Prompts, Field(description="Write prompts: {path: ...}.")]
     allocation: Allocation = Trust()

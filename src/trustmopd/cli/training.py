@@ -1,6 +1,7 @@
 """The verbs of one recipe: train, calibrate, diagnose."""
 
 import shlex
+import warnings
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,15 +46,17 @@ def train(
                 f"{begun[0]} holds checkpoints of an earlier run. Continue it with --resume, or choose another "
                 "output=FOLDER."
             )
+        from trustmopd.training.environment import check_writable
+        from trustmopd.training.from_recipe import config_of, trainer_of
+        from trustmopd.training.progress import show_progress
+
+        # A slip in the recipe is told before anything is loaded.
+        if "no" in [config_of(loaded, seed).save_strategy for seed in loaded.seeds]:
+            warnings.warn("save_strategy = no: the trained student is not saved anywhere.", stacklevel=1)
         if dry_run:
             _explain(loaded, resume=resume)
             return
-        from trustmopd.training.environment import check_writable
-        from trustmopd.training.from_recipe import config_of, keep_recipe, trainer_of
-        from trustmopd.training.progress import show_progress
-
         for seed in loaded.seeds:
-            config_of(loaded, seed)  # a slip in the recipe is told before anything is loaded
             check_writable(loaded.run_directory(seed))
         calibration: dict[str, str] = {}
         for seed in loaded.seeds:
@@ -62,7 +65,7 @@ def train(
                 say(f"There is no checkpoint in {runs[seed].checkpoints} to resume from: training starts at step 0.")
             trainer = trainer_of(loaded, seed, **calibration)
             show_progress(trainer, "Distilling")
-            keep_recipe(trainer, loaded, runs[seed])
+            trainer.files.recipe = loaded.to_yaml()
             trainer.train(resume_from_checkpoint=bool(checkpoints[seed]))
             if trainer.args.calibrates:  # it does not depend on the seed: measured once, used by all
                 calibration = {"calibration_path": trainer.args.calibration_path or str(runs[seed].calibration)}
@@ -86,9 +89,15 @@ def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun =
         if dry_run:
             _explain(loaded, calibrate=True, leave_out=_OF_TRAINING)
             return
-        from trustmopd.runs import RunDirectory
+        from trustmopd.runs import RunDirectory, whole_checkpoints
         from trustmopd.training.from_recipe import trainer_of
 
+        run = RunDirectory(loaded.run_directory(loaded.seeds[0]))
+        if whole_checkpoints(run.checkpoints):
+            raise ValueError(
+                f"{run.path} holds a run that was trained with its own {run.calibration.name}. Choose another "
+                "output=FOLDER."
+            )
         trainer = trainer_of(loaded, loaded.seeds[0])
         found = trainer.calibrate()
         if found is None:
@@ -115,11 +124,14 @@ def diagnose(
             _explain(loaded, leave_out=_OF_TRAINING)
             return
         from trustmopd.files import write_json
-        from trustmopd.runs import RunDirectory
+        from trustmopd.runs import RunDirectory, whole_checkpoints
         from trustmopd.training.diagnosis import diagnose as judge
         from trustmopd.training.from_recipe import trainer_of
 
-        trainer = trainer_of(loaded, loaded.seeds[0], allocation="trust", calibrated=True)
+        run = RunDirectory(loaded.run_directory(loaded.seeds[0]))
+        trained = run.calibration.is_file() and whole_checkpoints(run.checkpoints)  # with that calibration, which stays
+        given = {"calibration_path": str(run.calibration)} if trained else {}
+        trainer = trainer_of(loaded, loaded.seeds[0], allocation="trust", calibrated=True, **given)
         found = judge(trainer, rollouts)
         if trainer.accelerator.is_main_process:
             # It depends on no seed, and each seed's report shows it.

@@ -140,10 +140,11 @@ def _rows_if_mixed(files: list[Path]) -> list[dict[str, Any]] | None:
     if not files or _READERS.get(kind_of(files[0])) != "json" or _card_beside(files):
         return None
     try:
-        rows = [row for file in files for _, row in read_file(file)]
+        # Read twice, so that a large file of one kind is never in memory as Python objects.
+        mixed = _are_mixed(row.get("prompt") for file in files for _, row in read_file(file))
+        return [row for file in files for _, row in read_file(file)] if mixed else None
     except (OSError, ValueError, EOFError, zlib.error):
         return None  # damaged, or JSON of another shape: datasets says so, or can read it
-    return rows if _are_mixed(row.get("prompt") for row in rows) else None
 
 
 @contextmanager
@@ -178,7 +179,10 @@ def check_prompts(dataset: Dataset) -> None:
             f"the prompt set has no column 'prompt', only {', '.join(dataset.column_names)}. Rename the column that "
             "holds the prompts: text, or a list of {'role', 'content'} messages."
         )
-    _check_rows(dataset["prompt"])
+    try:
+        _check_rows(dataset["prompt"])
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the prompt set is not UTF-8 ({error}). Save its files as UTF-8.") from error
 
 
 def _check_rows(prompts: Iterable[Any]) -> None:

@@ -35,7 +35,10 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
     for seed in recipe.seeds:
         checkpoint = newest_checkpoint(recipe.run_directory(seed))
         if checkpoint is None:
-            notes.append(f"{recipe.name}, seed {seed}: not trained yet. Run `trustmopd train` first to have it.")
+            notes.append(
+                f"{recipe.name}, seed {seed}: not trained yet, or its checkpoints are gone: there is no whole one in "
+                f"{recipe.run_directory(seed)}. Run `trustmopd train` first to have it."
+            )
             continue
         found.append(Method(recipe.name, _student(recipe, checkpoint), f"{recipe.name}/seed-{seed}", seed))
     if not only:

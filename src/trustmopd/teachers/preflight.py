@@ -54,11 +54,7 @@ def facts_of(
     else:
         source = where = str(model)
         check_files(role, source)
-        if (Path(source) / "adapter_config.json").is_file() and not (Path(source) / "config.json").is_file():
-            raise ValueError(
-                f"{role}: {source!r} is a LoRA adapter, not a model. Give it as Teacher(adapter={source!r}), in a "
-                f"recipe as {{adapter: {source}}}."
-            )
+        _check_is_model(role, source)
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
         try:
             config = AutoConfig.from_pretrained(source, **options)
@@ -86,11 +82,13 @@ def facts_of(
 
 
 def _positions(config: Any) -> int | None:
-    """How many tokens a model was made for, stretched ones included: of YaRN and its like, `factor` times as many as
-    the original."""
+    """How many tokens a model was made for, stretched ones included: `factor` times as many as the original. Some with
+    linear stretching state the original as their limit, others the stretched one: the larger reading is taken."""
     limit = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
-    original = rope.get("original_max_position_embeddings") or (limit if rope.get("rope_type") == "dynamic" else None)
+    original = rope.get("original_max_position_embeddings") or (
+        limit if rope.get("rope_type") in ("dynamic", "linear") else None
+    )
     return max(limit, int(original * rope.get("factor", 1))) if limit and original else limit
 
 
@@ -99,6 +97,7 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The student's tokenizer, which renders the prompts for everyone."""
     check_files("the student", source)
+    _check_is_model("the student", source)
     try:
         return AutoTokenizer.from_pretrained(
             source,
@@ -286,6 +285,14 @@ def check_files(role: str, source: str) -> None:
                 f"{role}: {file} ({file.stat().st_size} bytes) is not a whole checkpoint file ({_first_line(error)}): "
                 "it was cut short. Download or save it again."
             ) from error
+
+
+def _check_is_model(role: str, source: str) -> None:
+    if (Path(source) / "adapter_config.json").is_file() and not (Path(source) / "config.json").is_file():
+        remedy = f"Make full weights of it first: trustmopd merge {source} --out FOLDER."
+        if role.startswith("teacher"):
+            remedy = f"Give it as Teacher(adapter={source!r}), in a recipe as {{adapter: {source}}}."
+        raise ValueError(f"{role}: {source!r} is a LoRA adapter, not a model. {remedy}")
 
 
 def _absent(source: str) -> str:

@@ -11,16 +11,17 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from trustmopd.checkpoint_files import same_weights, tensors_of
+from trustmopd.heads import Head
 
 
 def skeleton(model: Any, *, revision: str | None = None, trust_remote_code: bool = False) -> nn.Module | None:
     """Every module of a checkpoint (path, Hub id or loaded model) on the meta device, which holds shapes alone; None
-    for an architecture that cannot be built that way."""
-    if isinstance(model, (str, Path)):
-        config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
-    else:
-        config = (model.get_base_model() if isinstance(model, PeftModel) else model).config
+    for an architecture that cannot be built that way, and for what is no model: preflight says why."""
     try:
+        if isinstance(model, (str, Path)):
+            config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
+        else:
+            config = (model.get_base_model() if isinstance(model, PeftModel) else model).config
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     except Exception:  # code of the model's own may do anything, and what it needs is told when it is loaded
@@ -37,11 +38,29 @@ def check_lora(role: str, config: PeftConfig, model: Any, *, trust_remote_code: 
     config.base_model_name_or_path = None  # compared elsewhere, by content
     try:
         return get_peft_model(bare, config)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # TypeError: a number given as text
         raise ValueError(
             f"{role}: the LoRA settings do not fit the model ({str(error).splitlines()[0]}). Check target_modules, and "
             "that this is the right base."
         ) from error
+
+
+def check_student_lora(config: PeftConfig, model: Any, *, trust_remote_code: bool = False) -> nn.Module | None:
+    """`check_lora`, strict: PEFT passes over targets that no module has as long as another has one, and an adapter on
+    the output head could not be trained here."""
+    targets: Any = getattr(config, "target_modules", None)
+    adapted = check_lora("the student", config, model, trust_remote_code=trust_remote_code)
+    if adapted is None:
+        return None
+    Head.of(adapted)
+    modules = [name.removeprefix("base_model.model.") for name, _ in adapted.named_modules()]
+    for target in () if targets is None or isinstance(targets, str) else sorted(targets):
+        if not any(f".{name}".endswith(f".{target}") for name in modules):
+            raise ValueError(
+                f"the student: peft.target_modules has {target!r}, and no module of {model} is called so. Correct the "
+                "name, or remove it."
+            )
+    return adapted
 
 
 def check_adapter_fits(role: str, adapter: Path, base: Any, *, trust_remote_code: bool = False) -> None:

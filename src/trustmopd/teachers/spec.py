@@ -61,5 +61,14 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
                 f"teacher '{name}' is a {type(teacher.model).__name__}; a path, a Hub id or a loaded transformers "
                 "model is needed."
             )
+        check_dtype(f"dtype of teacher '{name}'", teacher.dtype)
         pool[name] = replace(teacher, name=name)
     return pool
+
+
+def check_dtype(field: str, dtype: str | torch.dtype | None, *, auto: bool = True) -> None:
+    """A dtype that weights can have; `auto` is transformers' word for the one they are stored in."""
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype is None or (auto and dtype == "auto") or (isinstance(found, torch.dtype) and found.is_floating_point):
+        return
+    raise ValueError(f"{field} = {dtype!r} is no dtype of weights. Use 'bfloat16', 'float16' or 'float32'.")

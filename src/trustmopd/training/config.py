@@ -14,10 +14,12 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 import torch
+from transformers import GenerationConfig
 from trl import DistillationConfig
 
 from trustmopd.method.allocation import check_gamma
 from trustmopd.rules import DISPLACEMENT, RULES, SCORES, TRUST
+from trustmopd.teachers.spec import check_dtype
 
 _ANY = float("inf")
 #: Smallest and largest value; None passes where the type allows it.
@@ -37,15 +39,24 @@ _RANGES = {
     "weight_decay": (0, _ANY),
     "max_grad_norm": (0, _ANY),
     "save_total_limit": (1, _ANY),
+    "dataloader_num_workers": (0, _ANY),
 }
 #: Fields that must be above 0, and what to do about it.
 _POSITIVE = {
     "temperature": "Rollouts are sampled, and 0 would be greedy: the paper uses 0.6.",
     "distillation_temperature": "The paper uses 1.",
     "top_p": "1 keeps every token.",
+    "repetition_penalty": "1 is none.",
     "learning_rate": "The paper uses 1e-6.",
     "num_train_epochs": "Set max_steps to go by steps.",
     "save_steps": "To save nothing, set save_strategy = 'no'.",
+}
+
+
+#: What a rollout has a field of its own for: given elsewhere, that field would say what did not happen.
+_OF_ROLLOUTS = {
+    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "cache_implementation")},
+    **dict.fromkeys(("max_new_tokens", "max_length"), "max_completion_length"),
 }
 
 
@@ -122,6 +133,7 @@ class TrustMOPDConfig(DistillationConfig):
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # memory is pinned for an accelerator; torch warns where there is none
         super().__post_init__()
+        self._check_mappings()
 
     @property
     def scored(self) -> bool:
@@ -171,8 +183,8 @@ class TrustMOPDConfig(DistillationConfig):
                 optional = ", or None for no limit" if NoneType in _simple_types()[name] else ""
                 raise ValueError(f"{name} = {value!r} must be {limits}{optional}.")
         for name in _POSITIVE:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} = {getattr(self, name)!r} must be above 0. {_POSITIVE[name]}".rstrip())
+            if not 0 < getattr(self, name) < _ANY:
+                raise ValueError(f"{name} = {getattr(self, name)!r} must be above 0, and finite. {_POSITIVE[name]}")
         if self.max_steps == 0 or self.max_steps < -1:
             raise ValueError(
                 f"max_steps = {self.max_steps} is no number of steps. Give at least 1, or -1 to go by num_train_epochs."
@@ -195,10 +207,7 @@ class TrustMOPDConfig(DistillationConfig):
             )
         if isinstance(self.teacher_dtype, torch.dtype):
             self.teacher_dtype = str(self.teacher_dtype).removeprefix("torch.")
-        if self.teacher_dtype is not None and not isinstance(getattr(torch, self.teacher_dtype, None), torch.dtype):
-            raise ValueError(
-                f"teacher_dtype = {self.teacher_dtype!r} is no torch dtype. Use 'bfloat16', 'float16' or 'float32'."
-            )
+        check_dtype("teacher_dtype", self.teacher_dtype, auto=False)
         if self.allocation == "single" and self.single_teacher is None:
             raise ValueError("allocation = 'single' needs single_teacher, the name of the one teacher to learn from.")
         if self.remove_unused_columns:
@@ -228,6 +237,23 @@ class TrustMOPDConfig(DistillationConfig):
                     f"{name} = {getattr(self, name)!r} would have no effect: teachers are given to "
                     'TrustMOPDTrainer, as teachers={"name": "checkpoint"} or Teacher(...) with revision and dtype.'
                 )
+
+    def _check_mappings(self) -> None:
+        """Only now: transformers turns some JSON texts into mappings."""
+        for name in ("model_init_kwargs", "generation_kwargs", "chat_template_kwargs"):
+            if not isinstance(getattr(self, name), (dict, NoneType)):
+                raise ValueError(f"{name} = {getattr(self, name)!r} should be a mapping, as {{key: value}}, or None.")
+        loading = self.model_init_kwargs or {}
+        for name in {"dtype", "torch_dtype"} & loading.keys():
+            check_dtype(f"model_init_kwargs.{name}", loading[name])
+        for name, value in (self.generation_kwargs or {}).items():
+            given = f"generation_kwargs.{name} = {value!r}"
+            if name in _OF_ROLLOUTS:
+                raise ValueError(f"{given} has a field of its own: set {_OF_ROLLOUTS[name]}.")
+            if name == "do_sample" and not value:
+                raise ValueError(f"{given} would be greedy, but rollouts are sampled. Remove it.")
+            if not self.use_vllm and not hasattr(GenerationConfig(), name):
+                raise ValueError(f"{given}: transformers.GenerationConfig has no such field. Correct its name.")
 
     def _derive_accumulation(self) -> None:
         world_size = int(os.environ.get("WORLD_SIZE", "1"))

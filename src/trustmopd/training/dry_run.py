@@ -1,7 +1,10 @@
 """A run, checked as far as it can be without weights, and what it would do in a person's words."""
 
+import json
+import math
 import shutil
 import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,12 @@ from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.teachers import fingerprint_tokenizer
-from trustmopd.teachers.skeleton import check_lora, skeleton
+from trustmopd.teachers.skeleton import check_student_lora, skeleton
 from trustmopd.training.config import TrustMOPDConfig, rule_name
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
 from trustmopd.training.manifest import SAMPLING
+from trustmopd.training.prompts import fit_prompts
 from trustmopd.training.resuming import changes, check_checkpoint, check_same_settings
 from trustmopd.training.setup import Ingredients, check_ingredients, used_teachers
 
@@ -32,16 +36,17 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
         check_writable(recipe.run_directory(seed))
     prompts = load_prompts(recipe.prompts.path, recipe.prompts.split)
     given = check_ingredients(recipe.student, teachers_of(recipe), recipe.reference, args, prompts)
+    prompts, _ = fit_prompts(prompts, given.prompt_lengths, args)
     lora = lora_of(recipe)
     student = (
-        check_lora("the student", lora, recipe.student, trust_remote_code=args.trust_remote_code)
+        check_student_lora(lora, recipe.student, trust_remote_code=args.trust_remote_code)
         if lora is not None
         else skeleton(recipe.student, trust_remote_code=args.trust_remote_code)
     )
     known = _known_dependencies(args, given, prompts)
     if args.calibrates and args.calibration_path is not None:
         Calibration.load(args.calibration_path).check_known(known)
-    begun = {seed: _resumed(recipe.run_directory(seed), config, known) for seed, config in configs.items() if resume}
+    begun = {seed: _resumed(recipe, seed, config, known) for seed, config in configs.items() if resume}
     for path in (*(b for b in recipe.evaluation.benchmarks if b.endswith(SUFFIXES)), *recipe.evaluation.data.values()):
         if not Path(path).exists():
             warnings.warn(f"evaluation: {path} does not exist here; `trustmopd evaluate` will need it.", stacklevel=2)
@@ -56,7 +61,7 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
         "vocabulary": f"{given.vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
         "allocation": ", ".join(f"{key} {value}" for key, value in recipe.allocation.model_dump().items()),
         "calibration": _calibration(args, known, resumes=resumes, anew=calibrate),
-        "prompts": f"{len(prompts)} from {recipe.prompts.path}, "
+        "prompts": f"{_counted(prompts['prompt'])} from {recipe.prompts.path}, "
         + ("plain text: no chat template is applied" if isinstance(prompts[0]["prompt"], str) else "conversational")
         + f", up to {max(given.prompt_lengths)} tokens",
         "training": _training(args, len(prompts)),
@@ -71,35 +76,62 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
 
 
 def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any) -> dict[str, Any]:
-    """What of a calibration's dependencies needs no weights. Prompts over the limit may be dropped, which changes
-    their hash: it is then known to the run alone."""
-    limit = args.max_prompt_length or max(given.prompt_lengths)
-    whole = args.prompt_truncation != "drop" or max(given.prompt_lengths) <= limit
+    """What of a calibration's dependencies needs no weights."""
     return {
         "score": rule_name(args.score),
         "tokenizer": fingerprint_tokenizer(given.tokenizer),
-        **({"prompts": prompt_hash(prompts)} if whole else {}),
+        "prompts": prompt_hash(prompts),
         **{name: getattr(args, name) for name in SAMPLING},
     }
 
 
-def _resumed(run: Path, args: TrustMOPDConfig, known: dict[str, Any]) -> str | None:
+def _resumed(recipe: Recipe, seed: int, args: TrustMOPDConfig, known: dict[str, Any]) -> str | None:
     """The checkpoint that a seed goes on from; None where it begins."""
+    run = recipe.run_directory(seed)
     if not whole_checkpoints(RunDirectory(run).checkpoints):
         return None
     checkpoint = resumable_checkpoint(True, str(args.output_dir), run)
     check_checkpoint(checkpoint)
     check_same_settings(checkpoint, args.to_dict())
     stored = read_manifest(checkpoint)
-    if "prompts" in known and stored["prompts"]["fingerprint"] != known["prompts"]:
+    if stored["prompts"]["fingerprint"] != known["prompts"]:
         raise ValueError(
             f"the prompt set is not the one that this run began with ({checkpoint}). Restore it, or start a new run in "
             "another output."
         )
     changed = "".join(
-        f", {name} {now} instead of {was}" for name, (was, now) in changes(checkpoint, args.to_dict()).items()
+        f", {name} {now} instead of {was}"
+        for name, (was, now) in {
+            **_other_models(recipe, stored["models"], checkpoint),
+            **changes(checkpoint, args.to_dict()),
+        }.items()
     )
     return f"{checkpoint} (step {step_of(checkpoint)}{changed})"
+
+
+def _other_models(recipe: Recipe, stored: Mapping[str, Any], checkpoint: Path) -> dict[str, tuple[str, str]]:
+    """Models that are named otherwise than when the run began: they may have been moved, which their weights will tell.
+    Refuses what no weights can mend: other teachers' names, a student with an adapter and one without."""
+    adapter = stored["student"].get("adapter", recipe.peft)
+    for what, was, now in (
+        ("teachers", [*stored["teachers"]], [*recipe.teachers]),
+        ("peft", "none" if adapter is None else "one", "none" if recipe.peft is None else "one"),
+    ):
+        if sorted(was) != sorted(now):
+            raise ValueError(
+                f"{what}: {was} when this run began ({checkpoint}), and {now} now. Restore it, or start a new run in "
+                "another output."
+            )
+    sources = {f"teacher '{name}'": (stored["teachers"][name], each) for name, each in teachers_of(recipe).items()}
+    named = {name: (was["source"], now.source) for name, (was, now) in sources.items()}
+    named |= {"student": (stored["student"]["source"], recipe.student)}
+    return {name: (was, now) for name, (was, now) in named.items() if was != now}
+
+
+def _counted(prompts: Iterable[Any]) -> str:
+    texts = [json.dumps(prompt) for prompt in prompts]
+    repeats = len(texts) - len(set(texts))
+    return f"{len(texts)}" + (f" ({repeats} of them are repeats)" if repeats else "")
 
 
 def _calibration(args: TrustMOPDConfig, known: dict[str, Any], *, resumes: bool, anew: bool) -> str:
@@ -121,7 +153,9 @@ def _calibration(args: TrustMOPDConfig, known: dict[str, Any], *, resumes: bool,
 
 
 def _training(args: TrustMOPDConfig, prompts: int) -> str:
-    steps = args.max_steps if args.max_steps > 0 else int(prompts // args.global_batch_size * args.num_train_epochs)
+    steps = (
+        args.max_steps if args.max_steps > 0 else math.ceil(prompts // args.global_batch_size * args.num_train_epochs)
+    )
     responses = steps * args.global_batch_size
     assert args.max_completion_length is not None
     return (

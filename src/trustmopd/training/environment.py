@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from transformers import Trainer
+import torch
+from transformers import Trainer, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
@@ -25,12 +26,27 @@ def check_environment(args: TrustMOPDConfig) -> None:
             "use_liger_kernel = True, but liger-kernel is not installed. Install it, or leave this unset: the fused "
             "heads here do not need it."
         )
+    _check_optimizer(args)
+
+
+def _check_optimizer(args: TrustMOPDConfig) -> None:
+    """Optimiser and schedule can be made: tried on one weight, before the models are loaded."""
     try:
-        Trainer.get_optimizer_cls_and_kwargs(args)
+        kind, options = Trainer.get_optimizer_cls_and_kwargs(args)
     except ImportError as error:
-        raise ValueError(f"optim = {str(args.optim)!r} cannot be used here: {error}") from error
+        raise ValueError(f"optim = {args.optim.value!r} cannot be used here: {error}") from error
     except ValueError:
-        pass  # GaLore and its like want the model: transformers says what is wrong once there is one
+        return  # GaLore and its like want the model
+    if not kind.__module__.startswith("torch.optim"):
+        return  # others may want a GPU, or the model
+    try:
+        optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **options)
+        get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, args.lr_scheduler_kwargs)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"optim and lr_scheduler_type cannot be made as they are set: {error}. Look at adam_beta1, adam_beta2, "
+            f"adam_epsilon, optim_args, and lr_scheduler_kwargs = {args.lr_scheduler_kwargs}."
+        ) from error
 
 
 def _check_trackers(report_to: Sequence[str]) -> None:
@@ -50,8 +66,9 @@ def _check_trackers(report_to: Sequence[str]) -> None:
 def check_writable(folder: str | Path) -> None:
     """A folder that can be made, or written into; nothing is made."""
     folder = Path(folder)
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
-        raise ValueError(f"output {folder}: {there} is a file, not a folder. Choose another output.")
+        found = "a link to nothing" if there.is_symlink() else "a file, not a folder"
+        raise ValueError(f"output {folder}: {there} is {found}. Choose another output.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ValueError(f"output {folder}: {there} cannot be written to. Choose another output, or ask for access.")

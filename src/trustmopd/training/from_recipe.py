@@ -5,14 +5,13 @@ from dataclasses import fields
 from typing import Any
 
 from peft import LoraConfig
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trustmopd.data import load_prompts
-from trustmopd.files import write_text
 from trustmopd.layers import RecipeError
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
+from trustmopd.teachers.skeleton import check_student_lora
 from trustmopd.training.config import TrustMOPDConfig, unknown_field
 from trustmopd.training.trainer import TrustMOPDTrainer
 
@@ -35,32 +34,17 @@ def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
 
 
 def trainer_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDTrainer:
+    args = config_of(recipe, seed, **changes)
+    if (lora := lora_of(recipe)) is not None:  # before the student is loaded
+        check_student_lora(lora, recipe.student, trust_remote_code=args.trust_remote_code)
     return TrustMOPDTrainer(
         model=recipe.student,
         teachers=teachers_of(recipe),
         reference=recipe.reference,
-        args=config_of(recipe, seed, **changes),
+        args=args,
         train_dataset=load_prompts(recipe.prompts.path, recipe.prompts.split),
         peft_config=lora_of(recipe),
     )
-
-
-def keep_recipe(trainer: TrustMOPDTrainer, recipe: Recipe, run: RunDirectory) -> None:
-    """The resolved recipe goes into the run directory when training begins, on a resume too: overrides may have changed
-    it. A resume that is refused, or has nothing to train, leaves the old one."""
-    trainer.add_callback(_KeptRecipe(recipe, run))
-
-
-class _KeptRecipe(TrainerCallback):
-    def __init__(self, recipe: Recipe, run: RunDirectory):
-        self.recipe = recipe
-        self.run = run
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.is_world_process_zero:
-            write_text(self.run.recipe, self.recipe.to_yaml())
 
 
 def teachers_of(recipe: Recipe) -> dict[str, Teacher]:
@@ -68,8 +52,10 @@ def teachers_of(recipe: Recipe) -> dict[str, Teacher]:
 
 
 def lora_of(recipe: Recipe) -> LoraConfig | None:
+    if recipe.peft is None:
+        return None
     try:
-        return None if recipe.peft is None else LoraConfig(**{"task_type": "CAUSAL_LM", **recipe.peft})
+        config = LoraConfig(**{"task_type": "CAUSAL_LM", **recipe.peft})
     except (TypeError, ValueError) as error:
         known = [each.name for each in fields(LoraConfig)]
         stranger = next((name for name in recipe.peft or {} if name not in known), None)
@@ -80,3 +66,9 @@ def lora_of(recipe: Recipe) -> LoraConfig | None:
         close = difflib.get_close_matches(stranger, known, n=1) or [name for name in known if stranger.startswith(name)]
         remedy = f"Did you mean `{close[0]}`?" if close else "Remove it."
         raise RecipeError(f"recipe {recipe.name}: peft.{stranger} is not a field of LoraConfig. {remedy}") from None
+    if config.task_type != "CAUSAL_LM":
+        raise RecipeError(
+            f"recipe {recipe.name}: peft.task_type = {config.task_type!r}: the student is a causal language model. "
+            "Leave it out."
+        )
+    return config

@@ -9,6 +9,8 @@ from datasets import Dataset
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from trustmopd.training.config import TrustMOPDConfig
+
 logger = logging.getLogger(__name__)
 
 #: Column with a prompt's place in the set: TRL shuffles the rollouts, and random weights and records must not notice.
@@ -51,8 +53,9 @@ def _lengths(prompts: list, tokenizer: PreTrainedTokenizerBase, tools: Any, opti
     return [len(ids) for ids in rendered["input_ids"]]
 
 
-def fit_prompts(dataset: Dataset, lengths: list[int], limit: int | None, truncation: str) -> tuple[Dataset, int]:
-    """The prompts to train on and how many were over `limit` tokens; TRL itself would pass them on at any length."""
+def fit_prompts(dataset: Dataset, lengths: list[int], args: TrustMOPDConfig) -> tuple[Dataset, int]:
+    """The prompts to train on and how many were over the limit; TRL itself would pass them on at any length."""
+    limit, truncation = args.max_prompt_length, args.prompt_truncation
     if limit is None:
         return dataset, 0
     over = [row for row, length in enumerate(lengths) if length > limit]
@@ -68,7 +71,13 @@ def fit_prompts(dataset: Dataset, lengths: list[int], limit: int | None, truncat
     if truncation == "drop":
         logger.warning("%s; they are dropped.", found)
         dropped = set(over)
-        return dataset.select([row for row in range(len(dataset)) if row not in dropped]), len(over)
+        kept = dataset.select([row for row in range(len(dataset)) if row not in dropped])
+        if len(kept) < args.global_batch_size:
+            raise ValueError(
+                f"{found}, and only {len(kept)} would be left, fewer than one batch of global_batch_size = "
+                f"{args.global_batch_size}. Raise max_prompt_length, add prompts, or lower global_batch_size."
+            )
+        return kept, len(over)
     logger.warning("%s; they are cut on the %s.", found, truncation)
     return dataset, len(over)
 

@@ -47,6 +47,7 @@ class RunFiles(TrainerCallback):
         self.bill = Bill(run, identity, devices)
         self.run_id = uuid.uuid4().hex
         self.resume: Resume | None = None
+        self.recipe: str | None = None  # as text, where the run comes from one
 
     def resume_from(self, checkpoint: str | bool) -> Resume:
         """Take up the run that wrote a checkpoint (True: the newest whole one), if it is this one."""
@@ -76,6 +77,8 @@ class RunFiles(TrainerCallback):
             return
         set_aside(Path(args.output_dir), self.run_id, state.global_step)
         self.save_beside(self.run)
+        if self.recipe is not None:  # on resuming too: overrides may have changed it
+            write_text(self.run.recipe, self.recipe)
         lines = self.run.metrics.read_text().splitlines() if self.run.metrics.is_file() else []
         kept = [line for line in lines if _step_of(line) <= state.global_step]
         write_text(self.run.metrics, "".join(f"{line}\n" for line in kept))

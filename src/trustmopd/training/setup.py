@@ -1,8 +1,10 @@
 """What a trainer is given, checked before anything is loaded or written."""
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +66,13 @@ def check_ingredients(
             f"the prompt set has {len(prompts)} prompts, fewer than one batch of global_batch_size = "
             f"{args.global_batch_size}. Add prompts, or lower global_batch_size."
         )
-    if eval_prompts is None and args.eval_strategy != "no":
-        raise ValueError(
-            f"eval_strategy = {str(args.eval_strategy)!r}, but there is no eval_dataset, and a recipe has none. Set "
-            "eval_strategy = 'no'; `trustmopd evaluate` scores a finished run."
-        )
+    scores = {"eval_strategy": args.eval_strategy != "no", "save_strategy": args.save_strategy == "best"}
+    for name, wanted in scores.items():
+        if eval_prompts is None and wanted:
+            raise ValueError(
+                f"{name} = {getattr(args, name).value!r}, but there is no eval_dataset, and a recipe has none. Leave "
+                "it unset; `trustmopd evaluate` scores a finished run."
+            )
     if images := {"image", "images"} & {*prompts.column_names}:
         raise ValueError(
             f"the prompt set has a column {images.pop()!r}, but only text is supported. Remove the column."
@@ -132,6 +136,15 @@ def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args:
             "answer. Drop that turn if it is the solution.",
             stacklevel=4,
         )
+    template = tokenizer.chat_template
+    for name in args.chat_template_kwargs or {}:
+        known = isinstance(template, dict) or name in signature(tokenizer.apply_chat_template).parameters
+        if not known and not re.search(rf"\b{re.escape(name)}\b", template or ""):
+            warnings.warn(
+                f"chat_template_kwargs.{name} has no effect: the student's chat template does not have this name. "
+                "Correct it, or remove it.",
+                stacklevel=4,
+            )
     passes = max(args.max_steps, 0) * args.global_batch_size / len(prompts)
     if passes > MANY_PASSES:
         warnings.warn(

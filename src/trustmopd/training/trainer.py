@@ -18,6 +18,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from peft import PeftConfig
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
@@ -96,10 +97,11 @@ class TrustMOPDTrainer(DistillationTrainer):
             model, teachers, reference, args, train_dataset, processing_class, eval_dataset, tools
         )
         assert train_dataset is not None
+        train_dataset, overlong = fit_prompts(with_rows(train_dataset), given.prompt_lengths, args)
         super().__init__(
             model=str(model) if isinstance(model, Path) else model,
             args=args,
-            train_dataset=with_rows(train_dataset),
+            train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=given.tokenizer,
             callbacks=callbacks,
@@ -108,20 +110,12 @@ class TrustMOPDTrainer(DistillationTrainer):
             peft_config=peft_config,
             tools=tools,
         )
-        lengths = given.prompt_lengths
-        self.train_dataset, overlong = fit_prompts(
-            self.train_dataset, lengths, args.max_prompt_length, args.prompt_truncation
-        )
         if args.cache_implementation is not None:
             # A cache of fixed size is there to be compiled, which TRL forbids; sized once, it is compiled once.
             self.generation_config.disable_compile = False
-            longest = min(max(lengths), args.max_prompt_length or max(lengths))
+            longest = max(given.prompt_lengths)
+            longest = min(longest, args.max_prompt_length or longest)
             self.generation_config.max_cache_len = longest + self.max_completion_length
-        if len(self.train_dataset) < args.global_batch_size:
-            raise ValueError(
-                f"the prompt set has {len(self.train_dataset)} prompts to train on, fewer than one batch of "
-                f"global_batch_size = {args.global_batch_size}. Add prompts, or lower global_batch_size."
-            )
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ValueError(
                 "the student has no trainable parameter (requires_grad is False for all): nothing would be learnt. "
@@ -323,7 +317,10 @@ class TrustMOPDTrainer(DistillationTrainer):
             if self.args.calibrates:
                 self.calibration = self._loaded(RunDirectory(resume.checkpoint).calibration)
             if resume.state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many
-                logger.info("%s has all of its %d steps.", resume.checkpoint, self.args.max_steps)
+                logger.warning(
+                    "nothing is left to train: %s is at step %d, and max_steps is %d.",
+                    resume.checkpoint, resume.state.global_step, self.args.max_steps,
+                )  # fmt: skip
                 self.load_student(resume.checkpoint)
                 self.state = resume.state
                 return TrainOutput(resume.state.global_step, float("nan"), {})
@@ -393,6 +390,11 @@ class TrustMOPDTrainer(DistillationTrainer):
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             super()._save_checkpoint(model, trial)
+        except (SafetensorError, RuntimeError, OSError) as error:  # safetensors and torch have errors of their own
+            raise OSError(
+                f"checkpoint {checkpoint.path} cannot be written ({str(error).strip().splitlines()[0]}). Earlier ones "
+                "are whole: make room on the disk, and resume."
+            ) from error
         finally:
             self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()  # every process has written its random state
