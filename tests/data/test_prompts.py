@@ -135,7 +135,7 @@ def test_a_file_of_no_split_beside_files_of_one_is_refused(prompts, tmp_path):
 )
 def test_a_prompt_file_with_nothing_in_it_is_told_as_that(tmp_path, name, content, reason):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=rf"cannot read prompts from '.*{name}': {reason}\. It must be"):
+    with pytest.raises(ValueError, match=rf"cannot read prompts from '.*{name}': {reason}\."):
         load_prompts(tmp_path / name)
 
 

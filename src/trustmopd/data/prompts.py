@@ -96,7 +96,7 @@ def _read(path: str | Path, files: list[Path], split: str) -> Dataset:
         if "corresponds to no data" in reason:
             reason = "it has no rows"
         remedy = (
-            "Fix the file."
+            "Fix the file, or give another."
             if files
             else "It must be a prompt file or folder here, or a Hub dataset id. Sets of recipes/data are built first: "
             "trustmopd data build CONFIG.yaml."
