@@ -413,8 +413,8 @@ def test_a_dry_run_compares_the_models_of_a_resume(refuse, begun, models, tmp_pa
     refuse("teachers", "code", "checkpoint-2", overrides=["teachers.code=null"], options=resumes)
     refuse("peft", "checkpoint-2", overrides=["peft={target_modules: [q_proj]}"], options=resumes)
     moved = shutil.copytree(models / "math", tmp_path / "moved")
-    said = cli("train", begun, f"teachers.math={moved}", *resumes)
-    assert "teacher 'math'" in said and "moved instead of" in said.replace("│", "")
+    said = "".join(cli("train", begun, f"teachers.math={moved}", *resumes).replace("│", "").split())
+    assert "teacher'math'" in said and str(moved) in said
 
 
 @pytest.mark.parametrize(
