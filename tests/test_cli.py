@@ -63,7 +63,7 @@ def run(*arguments: str | Path, code: int = 0) -> str:
 
 def test_help_has_an_example_for_every_verb_and_needs_no_torch() -> None:
     for verb in ("train", "calibrate", "diagnose", "merge"):
-        assert f": trustmopd {verb} " in run(verb, "--help")
+        assert f": trustmopd {verb} " in run(verb, "--help").partition("Example")[2]
     script = "import sys, trustmopd.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 

@@ -256,6 +256,7 @@ def test_repeated_prompts_are_counted_and_another_encoding_is_told(recipe, refus
         ("generation_kwargs", "{max_new_tokens: 3}"),
         ("generation_kwargs", "{do_sample: false}"),
         ("dataloader_num_workers", -1),
+        ("resume_from_checkpoint", "elsewhere"),
         ("adam_beta1", 1.5),
         ("lr_scheduler_type", "cosine_with_min_lr"),  # which wants lr_scheduler_kwargs
     ],
@@ -408,6 +409,16 @@ def test_a_resume_with_other_prompts_is_refused_already_by_a_dry_run(refuse, beg
     refuse("prompt set", "checkpoint-2", options=("--resume", "--dry-run"))
 
 
+@pytest.mark.parametrize(
+    "file",
+    ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "calibration.json"],
+)
+def test_a_checkpoint_that_lacks_a_file_is_not_resumed(refuse, begun, run_dir, file):
+    (run_dir / "checkpoints" / "checkpoint-2" / file).unlink()
+    refuse("checkpoint-2", overrides=[], options=("--resume", "--dry-run"))
+    refuse("checkpoint-2", overrides=[], options=("--resume",))
+
+
 def test_a_dry_run_compares_the_models_of_a_resume(refuse, begun, models, tmp_path):
     resumes = ("--resume", "--dry-run")
     refuse("teachers", "code", "checkpoint-2", overrides=["teachers.code=null"], options=resumes)
@@ -469,6 +480,7 @@ def test_resuming_what_never_began_and_what_has_ended_is_told(recipe, run_dir):
 def test_a_trained_run_keeps_its_calibration(begun, run_dir):
     before = (run_dir / "calibration.json").read_text()
     cli("calibrate", begun, "training.temperature=1.0", code=1)
+    cli("calibrate", begun, "--dry-run", code=1)
     assert "temperature" in cli("diagnose", begun, "training.temperature=1.0", "--rollouts", "8", code=1)
     cli("diagnose", begun, "--rollouts", "8")
     assert (run_dir / "calibration.json").read_text() == before

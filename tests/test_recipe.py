@@ -567,3 +567,7 @@ def test_a_path_may_begin_with_the_home_folder(write, monkeypatch):
     assert recipe.output == Path("/home/ada/runs/x")
     found = (recipe.student, recipe.teachers["math"].model, recipe.prompts.path)
     assert found == ("/home/ada/base", "/home/ada/m", "/home/ada/p")
+
+
+def test_a_variable_in_a_file_is_not_taken_for_a_folder_s_name(write):
+    assert "$SCRATCH" in fails(write(SMALL + "output: $SCRATCH/runs"))

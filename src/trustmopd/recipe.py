@@ -56,7 +56,19 @@ def _from_home(place: Any) -> Any:
 TeacherName = Annotated[str, AfterValidator(_teacher_name)]
 Text = Annotated[str, Field(min_length=1)]
 Place = Annotated[Text, AfterValidator(_from_home)]
-Location = Annotated[Path, Field(strict=False), AfterValidator(_from_home), PlainSerializer(Path.as_posix)]
+
+
+def _no_variable(place: Path) -> Path:
+    if "$" in str(place):
+        raise ValueError(
+            "a variable is not filled in here, and a folder of this very name would be made. Write it out."
+        )
+    return place
+
+
+Location = Annotated[
+    Path, Field(strict=False), AfterValidator(_from_home), AfterValidator(_no_variable), PlainSerializer(Path.as_posix)
+]
 Benchmark = Annotated[str, AfterValidator(_benchmark)]
 Score = Annotated[str, AfterValidator(_score)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]

@@ -85,19 +85,20 @@ def train(
 def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun = False) -> None:
     """Measure mu, each teacher's habit, on rollouts of the initial student. `train` does it by itself when it must."""
     with errors():
-        loaded = load(recipe, overrides)
-        if dry_run:
-            _explain(loaded, calibrate=True, leave_out=_OF_TRAINING)
-            return
         from trustmopd.runs import RunDirectory, whole_checkpoints
-        from trustmopd.training.from_recipe import trainer_of
 
+        loaded = load(recipe, overrides)
         run = RunDirectory(loaded.run_directory(loaded.seeds[0]))
         if whole_checkpoints(run.checkpoints):
             raise ValueError(
                 f"{run.path} holds a run that was trained with its own {run.calibration.name}. Choose another "
                 "output=FOLDER."
             )
+        if dry_run:
+            _explain(loaded, calibrate=True, leave_out=_OF_TRAINING)
+            return
+        from trustmopd.training.from_recipe import trainer_of
+
         trainer = trainer_of(loaded, loaded.seeds[0])
         found = trainer.calibrate()
         if found is None:

@@ -263,7 +263,8 @@ def check_files(role: str, source: str) -> None:
         raise ValueError(f"{role}: {source} does not exist. Check the path; the id of a Hub model is written org/name.")
     if not folder.is_dir():
         return
-    if not any(file.suffix in (".safetensors", ".bin", ".gguf") for file in folder.iterdir()):
+    weights = [file.name for file in folder.iterdir() if file.suffix in (".safetensors", ".bin", ".gguf")]
+    if weights in ([], ["training_args.bin"]):  # which the trainer of transformers leaves beside them
         raise ValueError(f"{role}: {source} holds no weights (*.safetensors). Check the path, or save the model there.")
     for index in folder.glob("*.safetensors.index.json"):
         try:

@@ -229,6 +229,11 @@ class TrustMOPDConfig(DistillationConfig):
             )
         if isinstance(self.fsdp_config, str):
             _check_json("fsdp_config", self.fsdp_config)
+        if self.resume_from_checkpoint is not None:
+            raise ValueError(
+                f"resume_from_checkpoint = {self.resume_from_checkpoint!r} would have no effect here: resume with "
+                "`trustmopd train RECIPE --resume`, or in Python with trainer.train(resume_from_checkpoint=...)."
+            )
         if self.data_seed is not None:
             raise ValueError(f"data_seed = {self.data_seed} would have no effect: the prompts' order follows `seed`.")
         for name in ("teacher_model_name_or_path", "teacher_model_revision", "teacher_model_init_kwargs"):

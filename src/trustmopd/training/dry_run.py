@@ -99,6 +99,8 @@ def _resumed(recipe: Recipe, seed: int, args: TrustMOPDConfig, known: dict[str, 
             f"the prompt set is not the one that this run began with ({checkpoint}). Restore it, or start a new run in "
             "another output."
         )
+    if args.calibrates:
+        Calibration.load(RunDirectory(checkpoint).calibration).check_known(known)
     changed = "".join(
         f", {name} {now} instead of {was}"
         for name, (was, now) in {

@@ -46,6 +46,8 @@ _STORED = (
     "adam_epsilon",
     "optim_args",
 )
+#: How DeepSpeed and FSDP keep weights and optimiser in a checkpoint: in files of their own.
+_SHARDED = ("global_step*", "pytorch_model_fsdp*")
 #: Other settings that are told when they change in mid-run.
 _TOLD = ("max_steps", "num_train_epochs", "max_grad_norm", "bf16", "fp16", "teacher_dtype")
 
@@ -80,16 +82,25 @@ class Resume:
 
 
 def check_checkpoint(checkpoint: Path) -> None:
-    """Every file of a checkpoint is whole, and it has what a run is resumed from."""
-    check_files("checkpoint", str(checkpoint))
-    for file in sorted((*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth"))):
-        if not zipfile.is_zipfile(file):
-            raise ValueError(f"{file} was cut short. Resume from another checkpoint, or start the run again.")
+    """Every file of a checkpoint is whole, and it has what a run is resumed from: without optimiser or random state,
+    transformers would go on with fresh ones and not say so."""
     if read_manifest(checkpoint)["config"].get("save_only_model"):
         raise ValueError(
             f"{checkpoint} was saved with save_only_model = True, without the optimiser's state: the run cannot go on "
             "from it. Start a new run with this checkpoint as the student."
         )
+    sharded = any(any(checkpoint.glob(pattern)) for pattern in _SHARDED)
+    if not sharded:
+        check_files("checkpoint", str(checkpoint))
+    for pattern in (TRAINER_STATE_NAME, *(() if sharded else ("optimizer.*", "scheduler.pt", "rng_state*.pth"))):
+        if not any(checkpoint.glob(pattern)):
+            raise ValueError(
+                f"{checkpoint} has no {pattern}, which a run is resumed from. Resume from another checkpoint, or start "
+                "a new run with this one as the student."
+            )
+    for file in sorted((*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth"))):
+        if not zipfile.is_zipfile(file):
+            raise ValueError(f"{file} was cut short. Resume from another checkpoint, or start the run again.")
 
 
 def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:
