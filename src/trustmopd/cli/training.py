@@ -35,7 +35,7 @@ def train(
 ) -> None:
     """Distil: calibrate if needed, train every seed of the recipe, leave a run directory for each."""
     with errors(again=shlex.join(["trustmopd", "train", str(recipe), *(overrides or []), "--resume"])):
-        from trustmopd.runs import RunDirectory, step_of, whole_checkpoints
+        from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 
         loaded = load(recipe, overrides)
         _check_one_layout(loaded)
@@ -49,6 +49,7 @@ def train(
         from trustmopd.training.environment import check_writable
         from trustmopd.training.from_recipe import config_of, trainer_of
         from trustmopd.training.progress import show_progress
+        from trustmopd.training.resuming import check_same_settings
 
         # A slip in the recipe is told before anything is loaded.
         if "no" in [config_of(loaded, seed).save_strategy for seed in loaded.seeds]:
@@ -58,6 +59,11 @@ def train(
             return
         for seed in loaded.seeds:
             check_writable(loaded.run_directory(seed))
+            if checkpoints[seed]:
+                config = config_of(loaded, seed)
+                check_same_settings(
+                    resumable_checkpoint(True, str(config.output_dir), runs[seed].path), config.to_dict()
+                )
         calibration: dict[str, str] = {}
         for seed in loaded.seeds:
             console.rule(plain(f"{loaded.name}, seed {seed}"))

@@ -181,6 +181,7 @@ class TrustMOPDConfig(DistillationConfig):
             if value is not None and not low <= value <= high:
                 limits = f"at least {low:g}" if high == _ANY else f"from {low:g} to {high:g}"
                 optional = ", or None for no limit" if NoneType in _simple_types()[name] else ""
+                optional = "" if name == "max_completion_length" else optional
                 raise ValueError(f"{name} = {value!r} must be {limits}{optional}.")
         for name in _POSITIVE:
             if not 0 < getattr(self, name) < _ANY:
