@@ -21,6 +21,11 @@ def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
     given = {**recipe.config_fields(), **changes}
     if problem := unknown_field(given):
         raise RecipeError(f"recipe {recipe.name}: training.{problem}")
+    if given.get("resume_from_checkpoint") is not None:
+        raise RecipeError(
+            f"recipe {recipe.name}: training.resume_from_checkpoint would have no effect. Resume with `trustmopd train "
+            "RECIPE --resume`."
+        )
     run = RunDirectory(recipe.run_directory(seed))
     try:
         return TrustMOPDConfig(output_dir=str(run.checkpoints), run_dir=str(run.path), seed=seed, **given)

@@ -1,0 +1,189 @@
+"""What is wrong with a configuration, told by field and value before anything is loaded."""
+
+import json
+from dataclasses import fields
+from functools import cache
+from importlib.util import find_spec
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+import torch
+from transformers import GenerationConfig
+from trl import DistillationConfig
+
+from trustmopd.method.allocation import check_gamma
+from trustmopd.rules import RULES, SCORES
+from trustmopd.teachers.spec import check_dtype
+
+if TYPE_CHECKING:
+    from trustmopd.training.config import TrustMOPDConfig
+
+_ANY = float("inf")
+#: Smallest and largest value; None passes where the type allows it.
+_RANGES = {
+    "num_candidates": (1, _ANY),
+    "calibration_batches": (1, _ANY),
+    "min_relative_mu": (0, 1),
+    "global_batch_size": (1, _ANY),
+    "per_device_train_batch_size": (1, _ANY),
+    "max_prompt_length": (1, _ANY),
+    "max_completion_length": (1, _ANY),
+    "record_allocation_every": (0, _ANY),
+    "top_p": (0, 1),
+    "top_k": (-1, _ANY),
+    "min_p": (0, 1),
+    "warmup_steps": (0, _ANY),
+    "weight_decay": (0, _ANY),
+    "max_grad_norm": (0, _ANY),
+    "save_total_limit": (1, _ANY),
+    "dataloader_num_workers": (0, _ANY),
+}
+#: Fields that must be above 0, and what to do about it.
+_POSITIVE = {
+    "temperature": "Rollouts are sampled, and 0 would be greedy: the paper uses 0.6.",
+    "distillation_temperature": "The paper uses 1.",
+    "top_p": "1 keeps every token.",
+    "repetition_penalty": "1 is none.",
+    "learning_rate": "The paper uses 1e-6.",
+    "num_train_epochs": "Set max_steps to go by steps.",
+    "save_steps": "To save nothing, set save_strategy = 'no'.",
+}
+
+
+#: What a rollout has a field of its own for: given elsewhere, that field would say what did not happen.
+_OF_ROLLOUTS = {
+    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "cache_implementation")},
+    **dict.fromkeys(("max_new_tokens", "max_length"), "max_completion_length"),
+}
+
+
+def check_types(args: "TrustMOPDConfig") -> None:
+    """`bf16=maybe` is a slip, and so are `4.5` steps: said by name, before somebody computes with them."""
+    for name, kinds in _simple_types().items():
+        value = getattr(args, name)
+        if value is None and NoneType in kinds:
+            continue
+        if bool in kinds:
+            fits, wanted = isinstance(value, bool), "true or false"
+        else:
+            number = Integral if float not in kinds else Real
+            fits = isinstance(value, number) and not isinstance(value, bool)
+            wanted = "a whole number" if float not in kinds else "a number"
+        if not fits:
+            optional = ", or None" if NoneType in kinds and bool not in kinds else ""
+            raise ValueError(f"{name} = {value!r} should be {wanted}{optional}.")
+
+
+def check_values(args: "TrustMOPDConfig") -> None:
+    _choice("allocation", args.allocation, tuple(RULES))
+    _choice("score", args.score, tuple(SCORES))
+    _choice("granularity", args.granularity, ("token", "response"))
+    _choice("prompt_truncation", args.prompt_truncation, ("left", "right", "drop", "error"))
+    _choice("teacher_placement", args.teacher_placement, ("resident", "offload"))
+    check_gamma(args.gamma)
+    for name, (low, high) in _RANGES.items():
+        value = getattr(args, name)
+        if value is not None and not low <= value <= high:
+            limits = f"at least {low:g}" if high == _ANY else f"from {low:g} to {high:g}"
+            optional = ", or None for no limit" if NoneType in _simple_types()[name] else ""
+            optional = "" if name == "max_completion_length" else optional
+            raise ValueError(f"{name} = {value!r} must be {limits}{optional}.")
+    for name in _POSITIVE:
+        if not 0 < getattr(args, name) < _ANY:
+            raise ValueError(f"{name} = {getattr(args, name)!r} must be above 0, and finite. {_POSITIVE[name]}")
+    if args.max_steps == 0 or args.max_steps < -1:
+        raise ValueError(
+            f"max_steps = {args.max_steps} is no number of steps. Give at least 1, or -1 to go by num_train_epochs."
+        )
+    if args.max_steps > 0 and args.num_train_epochs != DistillationConfig.num_train_epochs:
+        raise ValueError(
+            f"num_train_epochs = {args.num_train_epochs:g} would have no effect: max_steps = {args.max_steps} "
+            "ends the run. Set max_steps = -1 to go by epochs, or leave num_train_epochs unset."
+        )
+    if args.gradient_accumulation_steps is not None and args.gradient_accumulation_steps < 1:
+        raise ValueError(
+            f"gradient_accumulation_steps = {args.gradient_accumulation_steps} must be at least 1; None derives it."
+        )
+    if args.max_completion_length is None:
+        raise ValueError("max_completion_length = None leaves responses without a limit. Give one, in tokens.")
+    if args.num_candidates == 1 and args.scored and not callable(args.score) and SCORES[args.score].compares:
+        raise ValueError(
+            f"num_candidates = 1 leaves nothing to compare: on one candidate every {args.score} score is 0. Take "
+            "at least 2; the paper uses 128."
+        )
+    if isinstance(args.teacher_dtype, torch.dtype):
+        args.teacher_dtype = str(args.teacher_dtype).removeprefix("torch.")
+    check_dtype("teacher_dtype", args.teacher_dtype, auto=False)
+    if args.allocation == "single" and args.single_teacher is None:
+        raise ValueError("allocation = 'single' needs single_teacher, the name of the one teacher to learn from.")
+    if args.remove_unused_columns:
+        raise ValueError(
+            "remove_unused_columns = True would drop id, domain and row of every prompt before they reach routing, "
+            "random weights and records. Leave it unset."
+        )
+    if args.beta != 1.0:
+        raise ValueError(
+            f"beta = {args.beta} would have no effect: the objective is reverse KL (beta = 1). Leave beta unset, "
+            "or use TRL's DistillationTrainer for another divergence."
+        )
+    if isinstance(args.deepspeed, str):
+        _check_json("deepspeed", args.deepspeed)
+    if args.deepspeed is not None and find_spec("deepspeed") is None:
+        raise ValueError(
+            f"deepspeed = {args.deepspeed!r}, but DeepSpeed is not installed. Install it (pip install deepspeed), "
+            "or leave it unset."
+        )
+    if isinstance(args.fsdp_config, str):
+        _check_json("fsdp_config", args.fsdp_config)
+    if args.data_seed is not None:
+        raise ValueError(f"data_seed = {args.data_seed} would have no effect: the prompts' order follows `seed`.")
+    for name in ("teacher_model_name_or_path", "teacher_model_revision", "teacher_model_init_kwargs"):
+        if getattr(args, name) is not None:
+            raise ValueError(
+                f"{name} = {getattr(args, name)!r} would have no effect: teachers are given to "
+                'TrustMOPDTrainer, as teachers={"name": "checkpoint"} or Teacher(...) with revision and dtype.'
+            )
+
+
+def check_mappings(args: "TrustMOPDConfig") -> None:
+    """Only now: transformers turns some JSON texts into mappings."""
+    for name in ("model_init_kwargs", "generation_kwargs", "chat_template_kwargs"):
+        if not isinstance(getattr(args, name), (dict, NoneType)):
+            raise ValueError(f"{name} = {getattr(args, name)!r} should be a mapping, as {{key: value}}, or None.")
+    loading = args.model_init_kwargs or {}
+    for name in {"dtype", "torch_dtype"} & loading.keys():
+        check_dtype(f"model_init_kwargs.{name}", loading[name])
+    for name, value in (args.generation_kwargs or {}).items():
+        given = f"generation_kwargs.{name} = {value!r}"
+        if name in _OF_ROLLOUTS:
+            raise ValueError(f"{given} has a field of its own: set {_OF_ROLLOUTS[name]}.")
+        if name == "do_sample" and not value:
+            raise ValueError(f"{given} would be greedy, but rollouts are sampled. Remove it.")
+        if not args.use_vllm and not hasattr(GenerationConfig(), name):
+            raise ValueError(f"{given}: transformers.GenerationConfig has no such field. Correct its name.")
+
+
+@cache
+def _simple_types() -> dict[str, set[type]]:
+    """The types of the fields that hold booleans and numbers."""
+    from trustmopd.training.config import TrustMOPDConfig as config  # which imports this module
+
+    hints = get_type_hints(config)
+    kinds = {each.name: set(get_args(hints[each.name]) or [hints[each.name]]) for each in fields(config)}
+    return {name: types for name, types in kinds.items() if types <= {bool, int, float, NoneType}}
+
+
+def _check_json(name: str, path: str) -> None:
+    try:
+        json.loads(path if path.lstrip().startswith("{") else Path(path).read_text(encoding="utf-8"))
+    except OSError:
+        raise ValueError(f"{name} = {path!r}: there is no such file. Check the path.") from None
+    except ValueError as error:
+        raise ValueError(f"{name} = {path!r} is no JSON file ({error}). Correct it.") from None
+
+
+def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices and not (callable(value) and name in ("allocation", "score")):
+        raise ValueError(f"{name} = {value!r} is unknown. Choose from {', '.join(choices)}.")
