@@ -116,6 +116,13 @@ def test_a_rule_that_scores_no_reference_takes_it_as_a_teacher(recipe, models):
     cli("train", recipe, f"teachers.text={models / 'base'}", "allocation.rule=uniform", "--dry-run")
 
 
+def test_the_same_weights_with_other_positions_are_another_policy(recipe, models, tmp_path):
+    stretched = AutoModelForCausalLM.from_pretrained(models / "base")
+    stretched.config.rope_parameters = {**stretched.config.rope_parameters, "rope_theta": 5e5}
+    tiny.save(stretched, tmp_path / "stretched")
+    cli("train", recipe, f"teachers.text={tmp_path / 'stretched'}", "--dry-run")
+
+
 def test_one_checkpoint_under_two_names_is_refused(refuse, models, tmp_path):
     shutil.copytree(models / "math", tmp_path / "again")
     again = [f"teachers.law={tmp_path / 'again'}"]

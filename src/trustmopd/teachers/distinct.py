@@ -4,6 +4,7 @@ A teacher that is the reference has moved nowhere; what rounding leaves of that,
 trust. Told twice: from the files before anything is loaded, and by fingerprint afterwards.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -61,10 +62,17 @@ def _same_model(ours: Teacher, theirs: Teacher) -> bool:
     if not all(isinstance(each.model, (str, Path)) for each in (ours, theirs)):
         return ours.model is theirs.model
     if all(Path(str(each.model)).is_dir() for each in (ours, theirs)):
-        return same_weights(str(ours.model), str(theirs.model))
+        folders = str(ours.model), str(theirs.model)
+        return _rotary(folders[0]) == _rotary(folders[1]) and same_weights(*folders)
     # A revision given beside an adapter may be the adapter's: only two plain models are told apart by it.
     revisions = {each.revision for each in (ours, theirs)} if ours.adapter is theirs.adapter is None else {None}
     return str(ours.model) == str(theirs.model) and len(revisions) == 1
+
+
+def _rotary(folder: str) -> dict[str, Any]:
+    """Settings of positions: with others, the same weights are another policy."""
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    return {name: value for name, value in config.items() if name.startswith("rope_")}
 
 
 def _same_adapter(ours: str | Path | None, theirs: str | Path | None) -> bool:
