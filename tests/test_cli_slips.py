@@ -516,7 +516,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_without_a_traceback(recipe,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("save_steps", "killed_after"), [(3, 7), (4, 8)], ids=["at the end of an epoch", "within one"])
+@pytest.mark.parametrize(("save_steps", "killed_after"), [(3, 7), (4, 9)], ids=["at the end of an epoch", "within one"])
 def test_a_run_killed_in_its_third_epoch_goes_on_with_the_prompts_of_that_epoch(
     recipe, run_dir, tmp_path, save_steps, killed_after
 ):
@@ -535,6 +535,7 @@ def test_a_run_killed_in_its_third_epoch_goes_on_with_the_prompts_of_that_epoch(
     for checkpoint in (run_dir / "checkpoints").glob("checkpoint-*"):
         if int(checkpoint.name.partition("-")[2]) > save_steps * 2:
             shutil.rmtree(checkpoint)
+    assert (run_dir / "checkpoints" / f"checkpoint-{2 * save_steps}" / "manifest.json").is_file()
     end = ["training.max_steps=12", f"training.save_steps={save_steps}"]
     cli("train", recipe, *end, "--resume")
     cli("train", recipe, *end, f"output={tmp_path / 'whole'}")

@@ -59,12 +59,13 @@ def test_two_killed_processes_go_on_with_the_prompts_of_their_epoch(recipe: Path
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(whole)
-    train(killed, "training.max_steps=60", kill_when='"step": 8,')
+    train(killed, "training.max_steps=60", kill_when='"step": 9,')  # checkpoint-8 is whole once step 9 is logged
     for step, run in ((6, tmp_path / "at-the-end"), (8, tmp_path / "within")):
         shutil.copytree(killed, run)
         for checkpoint in (run / "checkpoints").glob("checkpoint-*"):
             if int(checkpoint.name.partition("-")[2]) > step:
                 shutil.rmtree(checkpoint)
+        assert (run / "checkpoints" / f"checkpoint-{step}" / "manifest.json").is_file()
         train(run, "--resume")
         expected, found = steps_of(whole), steps_of(run)
         assert [line["step"] for line in found] == list(range(1, 13))
