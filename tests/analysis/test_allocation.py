@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 import recorded
 
-from trustmopd.analysis.allocation import change_profile
-from trustmopd.analysis.compare import compare
-from trustmopd.analysis.dynamics import drift, drift_warnings
-from trustmopd.analysis.records import read_records
-from trustmopd.analysis.run import open_run
-from trustmopd.analysis.story import story
-from trustmopd.analysis.summary import summarise_run
+from trustmopd.analysis.page.story import story
+from trustmopd.analysis.readers.run import open_run
+from trustmopd.analysis.readers.token_records import read_records
+from trustmopd.analysis.statistics.comparison import compare
+from trustmopd.analysis.statistics.drift import drift, drift_warnings
+from trustmopd.analysis.statistics.summary import summarise_run
+from trustmopd.analysis.statistics.trust import change_profile
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:

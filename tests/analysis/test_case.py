@@ -17,8 +17,8 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from trustmopd.analysis import drawing
-from trustmopd.analysis.cases import draw_case
+from trustmopd.analysis.figures import drawing
+from trustmopd.analysis.page.case_studies import draw_case
 from trustmopd.cli import app
 
 NAMES = ("math", "code", "if")

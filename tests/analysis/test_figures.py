@@ -13,13 +13,12 @@ import pytest
 import recorded
 from matplotlib.colors import to_hex
 
-from trustmopd.analysis import drawing
-from trustmopd.analysis.compare import compare
-from trustmopd.analysis.figures import draw_all
-from trustmopd.analysis.identity import told_apart
-from trustmopd.analysis.palette import DARK, GREY, INK, PAPER, colours
-from trustmopd.analysis.run import find_runs
-from trustmopd.analysis.summary import Summary, summarise_run
+from trustmopd.analysis.figures import draw_all, drawing
+from trustmopd.analysis.figures.palette import DARK, GREY, INK, PAPER, colours
+from trustmopd.analysis.readers.run import find_runs
+from trustmopd.analysis.statistics.comparison import compare
+from trustmopd.analysis.statistics.same_experiment import told_apart
+from trustmopd.analysis.statistics.summary import Summary, summarise_run
 
 ALL = {
     "scores", "allocation", "margins", "displacement", "ablations", "gamma", "transfer", "weights", "training",

@@ -13,7 +13,7 @@ import tiny
 import yaml
 from typer.testing import CliRunner
 
-from trustmopd.analysis.certainty import Certainty, certainty_of, over_seeds
+from trustmopd.analysis.statistics.certainty import Certainty, certainty_of, over_seeds
 from trustmopd.cli import app
 from trustmopd.evaluation import sampling
 from trustmopd.evaluation.sampling import Reply

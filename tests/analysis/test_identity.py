@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trustmopd import TrustMOPDConfig
-from trustmopd.analysis.compare import Comparison, compare
-from trustmopd.analysis.experiment import NO_DIFFERENCE, setup_of
-from trustmopd.analysis.identity import told_apart
-from trustmopd.analysis.records import group_name
-from trustmopd.analysis.run import find_runs
-from trustmopd.analysis.summary import summarise_run
+from trustmopd.analysis.readers.method_name import NO_DIFFERENCE, setup_of
+from trustmopd.analysis.readers.run import find_runs
+from trustmopd.analysis.readers.token_records import group_name
+from trustmopd.analysis.statistics.comparison import Comparison, compare
+from trustmopd.analysis.statistics.same_experiment import told_apart
+from trustmopd.analysis.statistics.summary import summarise_run
 
 FIELDS = {field.name for field in dataclasses.fields(TrustMOPDConfig)}
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from trustmopd.analysis.report import write_report, write_viewer
-from trustmopd.analysis.run import find_runs, open_run
+from trustmopd.analysis.page.report import write_report, write_viewer
+from trustmopd.analysis.readers.run import find_runs, open_run
 
 
 @pytest.fixture(scope="module")

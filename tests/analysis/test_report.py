@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from trustmopd.analysis import figures, tables
-from trustmopd.analysis.compare import compare
-from trustmopd.analysis.identity import told_apart
-from trustmopd.analysis.records import read_records
-from trustmopd.analysis.report import write_report
-from trustmopd.analysis.run import find_runs, open_run
-from trustmopd.analysis.story import next_steps, story
-from trustmopd.analysis.summary import summarise_run
-from trustmopd.analysis.viewer import choose, script_json
+from trustmopd.analysis.page.report import write_report
+from trustmopd.analysis.page.story import next_steps, story
+from trustmopd.analysis.page.viewer import choose, script_json
+from trustmopd.analysis.readers.run import find_runs, open_run
+from trustmopd.analysis.readers.token_records import read_records
+from trustmopd.analysis.statistics.comparison import compare
+from trustmopd.analysis.statistics.same_experiment import told_apart
+from trustmopd.analysis.statistics.summary import summarise_run
 from trustmopd.cli import app
 
 

@@ -10,11 +10,11 @@ import pytest
 import recorded
 from recorded import TEACHERS
 
-from trustmopd.analysis.compare import compare
-from trustmopd.analysis.identity import told_apart
-from trustmopd.analysis.run import Run, find_runs
-from trustmopd.analysis.story import next_steps, story
-from trustmopd.analysis.summary import summarise_run
+from trustmopd.analysis.page.story import next_steps, story
+from trustmopd.analysis.readers.run import Run, find_runs
+from trustmopd.analysis.statistics.comparison import compare
+from trustmopd.analysis.statistics.same_experiment import told_apart
+from trustmopd.analysis.statistics.summary import summarise_run
 from trustmopd.evaluation.scores import write_scores
 
 

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import recorded
 
-from trustmopd.analysis.compare import compare
-from trustmopd.analysis.identity import told_apart
-from trustmopd.analysis.run import find_runs
-from trustmopd.analysis.summary import summarise_run
+from trustmopd.analysis.readers.run import find_runs
+from trustmopd.analysis.statistics.comparison import compare
+from trustmopd.analysis.statistics.same_experiment import told_apart
+from trustmopd.analysis.statistics.summary import summarise_run
 from trustmopd.analysis.tables import all_tables
 
 Table = dict[str, dict[str, str]]  # row → column → cell

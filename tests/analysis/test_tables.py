@@ -13,11 +13,11 @@ import recorded
 from data import pools
 from typer.testing import CliRunner
 
-from trustmopd.analysis.compare import Comparison, compare
-from trustmopd.analysis.experiment import method_name
-from trustmopd.analysis.identity import told_apart
-from trustmopd.analysis.run import find_runs, open_run
-from trustmopd.analysis.summary import Summary, summarise_run
+from trustmopd.analysis.readers.method_name import method_name
+from trustmopd.analysis.readers.run import find_runs, open_run
+from trustmopd.analysis.statistics.comparison import Comparison, compare
+from trustmopd.analysis.statistics.same_experiment import told_apart
+from trustmopd.analysis.statistics.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables
 from trustmopd.cli import app
 from trustmopd.files import write_json

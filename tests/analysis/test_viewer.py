@@ -15,10 +15,10 @@ import tiny
 import torch
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
-from trustmopd.analysis.records import Rollout
-from trustmopd.analysis.report import write_report, write_viewer
-from trustmopd.analysis.run import open_run
-from trustmopd.analysis.summary import summarise_run
+from trustmopd.analysis.page.report import write_report, write_viewer
+from trustmopd.analysis.readers.run import open_run
+from trustmopd.analysis.readers.token_records import Rollout
+from trustmopd.analysis.statistics.summary import summarise_run
 from trustmopd.files import write_json
 from trustmopd.method import mixed_target, trust_weights
 

@@ -19,7 +19,7 @@ from threading import RLock, Thread
 import torch
 from tqdm.auto import tqdm
 
-from trustmopd.analysis.allocation import summarise_records
+from trustmopd.analysis.statistics.trust import summarise_records
 from trustmopd.files import write_json
 from trustmopd.runs import RunDirectory
 from trustmopd.testbed.cells import REFERENCES, Cell, read_references, records

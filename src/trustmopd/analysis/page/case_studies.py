@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from trustmopd.analysis.cells import NONE, Titled
-from trustmopd.analysis.drawing import Picture, figure, grouped_bars, legend, styles
-from trustmopd.analysis.records import Rollout, TokenRecords
-from trustmopd.analysis.run import Missing, Run
+from trustmopd.analysis.figures.drawing import Picture, figure, grouped_bars, legend, styles
+from trustmopd.analysis.readers.run import Missing, Run
+from trustmopd.analysis.readers.token_records import Rollout, TokenRecords
+from trustmopd.analysis.tables.titled import NONE, Titled
 from trustmopd.files import read_json, write_json, write_text
 from trustmopd.runs.layout import CASES
 from trustmopd.tables import text_table

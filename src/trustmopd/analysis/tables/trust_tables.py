@@ -2,10 +2,19 @@
 
 from collections.abc import Sequence
 
-from trustmopd.analysis.cells import NONE, Titled, groups_of, label_in, one_seed, one_seed_note, teacher_in, teachers_of
-from trustmopd.analysis.compare import Comparison
-from trustmopd.analysis.dynamics import BAND, WINDOW
-from trustmopd.analysis.summary import Summary
+from trustmopd.analysis.statistics.comparison import Comparison
+from trustmopd.analysis.statistics.drift import BAND, WINDOW
+from trustmopd.analysis.statistics.summary import Summary
+from trustmopd.analysis.tables.titled import (
+    NONE,
+    Titled,
+    groups_of,
+    label_in,
+    one_seed,
+    one_seed_note,
+    teacher_in,
+    teachers_of,
+)
 from trustmopd.statistics import Spread, spread
 from trustmopd.tables import text_table
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from trustmopd.analysis.cells import NONE, Titled, label_in, percent, seeds_note, signed
-from trustmopd.analysis.compare import ABLATIONS, FULL, UNIFORM, Comparison, Setting
-from trustmopd.analysis.summary import Summary
+from trustmopd.analysis.statistics.comparison import ABLATIONS, FULL, UNIFORM, Comparison, Setting
+from trustmopd.analysis.statistics.summary import Summary
+from trustmopd.analysis.tables.titled import NONE, Titled, label_in, percent, seeds_note, signed
 from trustmopd.statistics import recovery, spread
 from trustmopd.tables import text_table
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from matplotlib.patches import Patch
 
-from trustmopd.analysis.cells import label_in, one_seed, the_trusting
-from trustmopd.analysis.compare import Comparison
-from trustmopd.analysis.drawing import Picture, figure, grouped_bars, legend, styles, whole_numbers, wrapped
-from trustmopd.analysis.dynamics import BAND
-from trustmopd.analysis.palette import GREY, INK, PAPER
-from trustmopd.analysis.summary import Summary
+from trustmopd.analysis.figures.drawing import Picture, figure, grouped_bars, legend, styles, whole_numbers, wrapped
+from trustmopd.analysis.figures.palette import GREY, INK, PAPER
+from trustmopd.analysis.statistics.comparison import Comparison
+from trustmopd.analysis.statistics.drift import BAND
+from trustmopd.analysis.statistics.summary import Summary
+from trustmopd.analysis.tables.titled import label_in, one_seed, the_trusting
 
 
 def _which(runs: Sequence[Summary]) -> str:

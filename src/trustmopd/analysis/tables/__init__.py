@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from trustmopd.analysis.cells import Titled
-from trustmopd.analysis.compare import Comparison
-from trustmopd.analysis.summary import Summary
-from trustmopd.analysis.tables_cost import cost_table, decontamination_table
-from trustmopd.analysis.tables_scores import ablation_table, gamma_table, main_table, transfer_table
-from trustmopd.analysis.tables_trust import (
+from trustmopd.analysis.statistics.comparison import Comparison
+from trustmopd.analysis.statistics.summary import Summary
+from trustmopd.analysis.tables.cost_tables import cost_table, decontamination_table
+from trustmopd.analysis.tables.score_tables import ablation_table, gamma_table, main_table, transfer_table
+from trustmopd.analysis.tables.titled import Titled
+from trustmopd.analysis.tables.trust_tables import (
     allocation_table,
     calibration_table,
     change_table,

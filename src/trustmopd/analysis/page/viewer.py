@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from trustmopd.analysis.allocation import moved_weight
-from trustmopd.analysis.records import Rollout, TokenRecords
-from trustmopd.analysis.run import Run
+from trustmopd.analysis.readers.run import Run
+from trustmopd.analysis.readers.token_records import Rollout, TokenRecords
+from trustmopd.analysis.statistics.trust import moved_weight
 
 #: Responses in one page; more make it large, and nobody reads them all.
 RESPONSES = 64

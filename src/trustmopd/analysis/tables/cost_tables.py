@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from statistics import mean
 
-from trustmopd.analysis.cells import NONE, Titled, clock_note, label_in
-from trustmopd.analysis.compare import FULL, UNIFORM, Comparison
-from trustmopd.analysis.summary import Summary
+from trustmopd.analysis.statistics.comparison import FULL, UNIFORM, Comparison
+from trustmopd.analysis.statistics.summary import Summary
+from trustmopd.analysis.tables.titled import NONE, Titled, clock_note, label_in
 from trustmopd.tables import text_table
 
 _RULES = ("within_exact", "within_ngram", "cross_exact", "cross_ngram")

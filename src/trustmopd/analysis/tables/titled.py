@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trustmopd.analysis.compare import FULL, Comparison, Setting
-from trustmopd.analysis.summary import Summary
+from trustmopd.analysis.statistics.comparison import FULL, Comparison, Setting
+from trustmopd.analysis.statistics.summary import Summary
 from trustmopd.statistics import Spread, spread
 from trustmopd.tables import TextTable
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from trustmopd.analysis.certainty import Certainty, over_seeds
-from trustmopd.analysis.run import Missing, is_reference_row
-from trustmopd.analysis.summary import Summary
+from trustmopd.analysis.readers.run import Missing, is_reference_row
+from trustmopd.analysis.statistics.certainty import Certainty, over_seeds
+from trustmopd.analysis.statistics.summary import Summary
 from trustmopd.rules import DISPLACEMENT, SCORES, TRUST, UNSCORED
 from trustmopd.statistics import Spread, paired_difference, recovery, spread
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from trustmopd.analysis.cells import label_in, the_trusting
-from trustmopd.analysis.compare import FULL, UNIFORM, Comparison, Setting
-from trustmopd.analysis.headline import headlines, nothing_shown, overlap, recovered
-from trustmopd.analysis.run import as_commands
-from trustmopd.analysis.summary import Summary
+from trustmopd.analysis.page.headline import headlines, nothing_shown, overlap, recovered
+from trustmopd.analysis.readers.run import as_commands
+from trustmopd.analysis.statistics.comparison import FULL, UNIFORM, Comparison, Setting
+from trustmopd.analysis.statistics.summary import Summary
+from trustmopd.analysis.tables.titled import label_in, the_trusting
 
 #: A share of the gap below which a student is said to have learnt little, and a mass near what uniform would give.
 LITTLE = 0.25

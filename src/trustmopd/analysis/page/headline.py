@@ -2,10 +2,10 @@
 
 import math
 
-from trustmopd.analysis.cells import label_in
-from trustmopd.analysis.certainty import GAIN, Certainty
-from trustmopd.analysis.compare import FULL, UNIFORM, Comparison, Setting
-from trustmopd.analysis.summary import Summary
+from trustmopd.analysis.statistics.certainty import GAIN, Certainty
+from trustmopd.analysis.statistics.comparison import FULL, UNIFORM, Comparison, Setting
+from trustmopd.analysis.statistics.summary import Summary
+from trustmopd.analysis.tables.titled import label_in
 from trustmopd.statistics import Spread, spread
 
 _TITLES = {FULL: "trust", UNIFORM: "uniform weights"}

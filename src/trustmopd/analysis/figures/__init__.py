@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from trustmopd.analysis.compare import Comparison
-from trustmopd.analysis.drawing import Picture
-from trustmopd.analysis.figures_scores import (
+from trustmopd.analysis.figures.drawing import Picture
+from trustmopd.analysis.figures.score_figures import (
     draw_ablations,
     draw_cost,
     draw_gamma,
@@ -14,14 +13,15 @@ from trustmopd.analysis.figures_scores import (
     draw_training,
     draw_transfer,
 )
-from trustmopd.analysis.figures_trust import (
+from trustmopd.analysis.figures.trust_figures import (
     draw_allocation,
     draw_changes,
     draw_displacement,
     draw_margins,
     draw_weights,
 )
-from trustmopd.analysis.summary import Summary
+from trustmopd.analysis.statistics.comparison import Comparison
+from trustmopd.analysis.statistics.summary import Summary
 
 _FIGURES: dict[str, Callable[[Sequence[Summary], Comparison, Path], Picture | None]] = {
     "scores": draw_scores,

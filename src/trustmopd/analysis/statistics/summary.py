@@ -4,7 +4,12 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trustmopd.analysis.allocation import (
+from trustmopd.analysis.readers.method_name import setup_of
+from trustmopd.analysis.readers.run import Missing, Run
+from trustmopd.analysis.readers.token_records import TokenRecords
+from trustmopd.analysis.statistics.certainty import Certainty
+from trustmopd.analysis.statistics.drift import Drift, drift, drift_warnings, not_numbers, series
+from trustmopd.analysis.statistics.trust import (
     Change,
     change_profile,
     margins,
@@ -13,11 +18,6 @@ from trustmopd.analysis.allocation import (
     sharpest_changes,
     summarise,
 )
-from trustmopd.analysis.certainty import Certainty
-from trustmopd.analysis.dynamics import Drift, drift, drift_warnings, not_numbers, series
-from trustmopd.analysis.experiment import setup_of
-from trustmopd.analysis.records import TokenRecords
-from trustmopd.analysis.run import Missing, Run
 from trustmopd.files import without_nan
 from trustmopd.runs.layout import RECORDS
 from trustmopd.statistics import Spread

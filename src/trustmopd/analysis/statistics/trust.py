@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trustmopd.analysis.records import Rollout, TokenRecords, read_records
+from trustmopd.analysis.readers.token_records import Rollout, TokenRecords, read_records
 from trustmopd.statistics import Spread, spread
 
 

@@ -15,7 +15,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ValueError("figures need matplotlib. Install it with: pip install 'trustmopd[viewer]'") from error
 
-from trustmopd.analysis.palette import DARK, INK, PAPER, colours
+from trustmopd.analysis.figures.palette import DARK, INK, PAPER, colours
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from trustmopd.analysis.certainty import Certainty, certainty_of
-from trustmopd.analysis.experiment import method_name
-from trustmopd.analysis.logged import read_metrics
-from trustmopd.analysis.records import TokenRecords, read_records
+from trustmopd.analysis.readers.method_name import method_name
+from trustmopd.analysis.readers.metrics_log import read_metrics
+from trustmopd.analysis.readers.token_records import TokenRecords, read_records
+from trustmopd.analysis.statistics.certainty import Certainty, certainty_of
 from trustmopd.files import read_json
 from trustmopd.runs import RunDirectory, located, newest_checkpoint
 from trustmopd.runs.layout import (

@@ -7,11 +7,11 @@ from typing import Any
 
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from trustmopd.analysis.cells import clock_note, label_in, one_seed
-from trustmopd.analysis.compare import ABLATIONS, FULL, UNIFORM, Comparison, differences
-from trustmopd.analysis.drawing import DEVIATION, Picture, figure, legend, styles, whole_numbers, wrapped
-from trustmopd.analysis.palette import GREY, INK
-from trustmopd.analysis.summary import Summary
+from trustmopd.analysis.figures.drawing import DEVIATION, Picture, figure, legend, styles, whole_numbers, wrapped
+from trustmopd.analysis.figures.palette import GREY, INK
+from trustmopd.analysis.statistics.comparison import ABLATIONS, FULL, UNIFORM, Comparison, differences
+from trustmopd.analysis.statistics.summary import Summary
+from trustmopd.analysis.tables.titled import clock_note, label_in, one_seed
 from trustmopd.statistics import Spread, spread
 
 _PANELS = 3  # side by side

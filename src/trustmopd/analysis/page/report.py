@@ -9,17 +9,17 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from trustmopd.analysis.cases import Case, read_cases
-from trustmopd.analysis.cells import Titled, label_in, one_seed, the_trusting
-from trustmopd.analysis.compare import Comparison, compare
-from trustmopd.analysis.drawing import Picture
 from trustmopd.analysis.figures import draw_all
-from trustmopd.analysis.identity import told_apart
-from trustmopd.analysis.run import Run, as_commands
-from trustmopd.analysis.story import MORE_SEEDS, next_steps, story
-from trustmopd.analysis.summary import Summary, summarise_run
+from trustmopd.analysis.figures.drawing import Picture
+from trustmopd.analysis.page.case_studies import Case, read_cases
+from trustmopd.analysis.page.story import MORE_SEEDS, next_steps, story
+from trustmopd.analysis.page.viewer import RESPONSES, Viewer, make_viewer
+from trustmopd.analysis.readers.run import Run, as_commands
+from trustmopd.analysis.statistics.comparison import Comparison, compare
+from trustmopd.analysis.statistics.same_experiment import told_apart
+from trustmopd.analysis.statistics.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables, write_tables
-from trustmopd.analysis.viewer import RESPONSES, Viewer, make_viewer
+from trustmopd.analysis.tables.titled import Titled, label_in, one_seed, the_trusting
 from trustmopd.files import write_json, write_text
 from trustmopd.runs.layout import ANALYSIS, FIGURES, MANIFEST, RECIPE, REPORT, TABLES, VIEWER
 

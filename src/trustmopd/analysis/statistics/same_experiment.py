@@ -5,8 +5,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from trustmopd.analysis.compare import FULL
-from trustmopd.analysis.summary import Summary
+from trustmopd.analysis.statistics.comparison import FULL
+from trustmopd.analysis.statistics.summary import Summary
 
 Key = TypeVar("Key", bound=Hashable)
 
