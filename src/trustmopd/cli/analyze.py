@@ -33,7 +33,8 @@ def analyze(
 ) -> None:
     """Whom a run trusted where: tables, figures and the token viewer, from the run's own files."""
     with errors():
-        from trustmopd.analysis.readers.run import as_commands, open_run
+        from trustmopd.analysis.readers.missing import as_commands
+        from trustmopd.analysis.readers.run import open_run
 
         opened = open_run(run)
         if case is not None:

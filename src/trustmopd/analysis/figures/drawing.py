@@ -1,12 +1,12 @@
-"""How figures look. As wide as a column of a paper and a telephone's screen: panels stand below each other. Told apart
-by colour-blind readers, and by hatches, markers and line styles in black and white. On a dark page an SVG is dark."""
+"""How figures look. They are as wide as a column of a paper or a phone's screen, with panels below each other. Colours
+suit colour-blind readers; hatches, markers and line styles work in black and white. On a dark page an SVG is dark."""
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ except ImportError as error:  # pragma: no cover
     raise ValueError("figures need matplotlib. Install it with: pip install 'trustmopd[viewer]'") from error
 
 from trustmopd.analysis.figures.palette import DARK, INK, PAPER, colours
+from trustmopd.statistics import Spread
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -39,7 +40,7 @@ _SETTINGS: dict[Any, Any] = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
     "svg.hashsalt": "trustmopd",  # the same figure gives the same file
 }
-#: For bars: their lines of deviation.
+#: The lines of deviation on bars.
 DEVIATION = {"ecolor": INK, "elinewidth": 1.0}
 
 
@@ -54,10 +55,10 @@ class Picture:
 
 def styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Colour, hatch, line and marker by name, in order; no two names share a colour."""
-    every = zip(colours(len(names)), cycle(HATCHES), cycle(LINES), cycle(MARKERS), strict=False)
-    keys = ("colour", "hatch", "line", "marker")
+    every = zip(names, colours(len(names)), cycle(HATCHES), cycle(LINES), cycle(MARKERS), strict=False)
     return {
-        name: dict(zip(keys, style, strict=True)) for name, style in zip(names, islice(every, len(names)), strict=True)
+        name: {"colour": colour, "hatch": hatch, "line": line, "marker": marker}
+        for name, colour, hatch, line, marker in every
     }
 
 
@@ -84,7 +85,7 @@ def figure(path: Path, height: float, rows: int = 1, columns: int = 1, **options
 
 
 def _themed(svg: str) -> str:
-    """With a style that recolours the drawing where a reader prefers the dark: an image follows the page it is on."""
+    """With a style that recolours the drawing where the reader prefers a dark page."""
     rules = [
         f'[{kind}="{light}"],[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
         for light, dark in DARK.items()
@@ -99,14 +100,37 @@ def wrapped(name: str, width: int = 20) -> str:
     return textwrap.fill(name, width, break_on_hyphens=False)
 
 
+def lines_in(names: Iterable[str]) -> int:
+    """Of the longest label."""
+    return max(wrapped(name).count("\n") + 1 for name in names)
+
+
+def named_rows(axes: Any, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), [wrapped(name) for name in names])
+
+
+def spread_bars(
+    axes: Any, values: Mapping[int, Spread], height: float, colour: Any, *, scale: float = 1, deviations: bool = True
+) -> Any:
+    """A bar for each row that has a value, with its standard deviation."""
+    return axes.barh(
+        list(values),
+        [scale * value.mean for value in values.values()],
+        height,
+        xerr=[scale * value.sd for value in values.values()] if deviations else None,
+        error_kw=DEVIATION,
+        color=colour,
+    )
+
+
 def whole_numbers(axis: Any) -> None:
     """Ticks of steps and counts."""
     axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def legend(axes: Any, handles: Sequence[Any] | None = None) -> None:
-    """Above all panels, in as many columns as its names leave room for; the figure grows by as much. None where nothing
-    has a name."""
+    """Above all panels, in as many columns as its names leave room for; the figure grows by its height. Nothing
+    is drawn where nothing has a name."""
     handles = axes.get_legend_handles_labels()[0] if handles is None else handles
     names = [wrapped(str(handle.get_label()), 24) for handle in handles]
     if not names:
@@ -140,6 +164,6 @@ def grouped_bars(
             edgecolor=PAPER,
         )
         axes.bar_label(bars, fmt=fmt, fontsize=7, padding=2)
-    axes.set_yticks(range(len(groups)), [wrapped(group) for group in groups])
+    named_rows(axes, groups)
     axes.set_ylim(len(groups) - 0.5, -0.5)
     axes.margins(x=0.12)

@@ -7,12 +7,11 @@ from typing import Any
 
 from matplotlib.patches import Patch
 
-from trustmopd.analysis.figures.drawing import Picture, figure, grouped_bars, legend, styles, whole_numbers, wrapped
+from trustmopd.analysis.figures.drawing import Picture, figure, grouped_bars, legend, named_rows, styles, whole_numbers
 from trustmopd.analysis.figures.palette import GREY, INK, PAPER
-from trustmopd.analysis.statistics.comparison import Comparison
-from trustmopd.analysis.statistics.drift import BAND
+from trustmopd.analysis.statistics.comparison import Comparison, united
+from trustmopd.analysis.statistics.over_training import BAND
 from trustmopd.analysis.statistics.summary import Summary
-from trustmopd.analysis.tables.titled import label_in, one_seed, the_trusting
 
 
 def _which(runs: Sequence[Summary]) -> str:
@@ -22,19 +21,19 @@ def _which(runs: Sequence[Summary]) -> str:
 
 def _entitle(panel: Any, comparison: Comparison, run: Summary, title: str = "") -> None:
     """Above a row's first panel, whose it is, where there are several rows; in any panel, its own title."""
-    where = label_in(comparison)(run) if len(comparison.settings) > 1 else ""
+    where = comparison.label(run) if len(comparison.settings) > 1 else ""
     panel.set_title("\n".join(filter(None, (where, title))), fontsize=9)
 
 
-def draw_allocation(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
+def draw_allocation(comparison: Comparison, path: Path) -> Picture | None:
     """Mean weight of each teacher by what the prompts need; relevant teachers are outlined."""
-    runs = the_trusting(comparison)
+    runs = comparison.trusting()
     bars = [(run, group) for run in runs for group in run.allocation]
     if not bars:
         return None
-    teachers = list(dict.fromkeys(teacher for run in runs for teacher in run.teachers))
+    teachers = united(run.teachers for run in runs)
     look = styles(teachers)
-    with figure(folder / "allocation", 0.9 + 0.36 * len(bars)) as ((axes,),):
+    with figure(path, 0.9 + 0.36 * len(bars)) as ((axes,),):
         for row, (run, group) in enumerate(bars):
             left = 0.0
             for teacher in teachers:
@@ -54,23 +53,23 @@ def draw_allocation(summaries: Sequence[Summary], comparison: Comparison, folder
                     box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
                     axes.text(left + weight / 2, row, f"{weight:.2f}", ha="center", va="center", fontsize=8, bbox=box)
                 left += weight
-        names = [f"{label_in(comparison)(run)}: {group}" if len(runs) > 1 else group for run, group in bars]
-        axes.set_yticks(range(len(bars)), [wrapped(name) for name in names])
+        names = [f"{comparison.label(run)}: {group}" if len(runs) > 1 else group for run, group in bars]
+        named_rows(axes, names)
         axes.invert_yaxis()
         axes.set_xlim(0, 1)
         axes.set_xlabel("mean weight of each teacher;\noutlined: the teachers that a prompt needs")
         keys = [Patch(facecolor=look[t]["colour"], hatch=look[t]["hatch"], edgecolor=INK, label=t) for t in teachers]
         legend(axes, keys)
     caption = f"{_which(runs)} Means over recorded rollouts, by what their prompts need. Labels only sort the rows."
-    return Picture(folder / "allocation", "Where the weight went", caption)
+    return Picture(path, "Where the weight went", caption)
 
 
-def draw_margins(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
-    runs = [run for run in the_trusting(comparison) if run.margins]
+def draw_margins(comparison: Comparison, path: Path) -> Picture | None:
+    runs = [run for run in comparison.trusting() if run.margins]
     if not runs:
         return None
     matched = [(run, teacher, values) for run in runs for teacher, values in run.margins.items()]
-    with figure(folder / "margins", 1.35, len(matched)) as rows:
+    with figure(path, 1.35, len(matched)) as rows:
         for (run, teacher, values), panel in zip(matched, rows.flat, strict=True):
             look = styles(run.teachers)[teacher]
             bins = [-1 + step / 10 for step in range(21)]
@@ -84,16 +83,16 @@ def draw_margins(summaries: Sequence[Summary], comparison: Comparison, folder: P
             whole_numbers(panel.yaxis)
         rows[-1, 0].set_xlabel("margin")
     caption = f"{_which(runs)} The matched teacher's mean weight minus the largest other, one value a recorded rollout."
-    return Picture(folder / "margins", "Margin of the matched teacher", caption)
+    return Picture(path, "Margin of the matched teacher", caption)
 
 
-def draw_displacement(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
-    trusting = [run for run in the_trusting(comparison) if run.displacement]
-    runs = trusting or one_seed(comparison, lambda run: run.displacement)[:1]
+def draw_displacement(comparison: Comparison, path: Path) -> Picture | None:
+    trusting = [run for run in comparison.trusting() if run.displacement]
+    runs = trusting or comparison.one_seed(lambda run: run.displacement)[:1]
     if not runs:
         return None
     bars = max(len(run.displacement) * len(run.teachers) for run in runs)
-    with figure(folder / "displacement", 0.7 + 0.14 * bars, len(runs)) as rows:
+    with figure(path, 0.7 + 0.14 * bars, len(runs)) as rows:
         for run, axes in zip(runs, rows.flat, strict=True):
             groups = list(run.displacement)
             series = {t: [run.displacement[group].get(t) for group in groups] for t in run.teachers}
@@ -105,19 +104,19 @@ def draw_displacement(summaries: Sequence[Summary], comparison: Comparison, fold
         f"{_which(runs)} Each teacher's mean over the response tokens of recorded rollouts, before calibration: "
         "teachers differ in scale."
     )
-    return Picture(folder / "displacement", "Raw scores by teacher and prompts", caption)
+    return Picture(path, "Raw scores by teacher and prompts", caption)
 
 
-def draw_weights(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
+def draw_weights(comparison: Comparison, path: Path) -> Picture | None:
     def logged(run: Summary) -> bool:
         return len(run.teachers) > 1 and bool({f"weight_{t}" for t in run.teachers} & set(run.series))
 
-    runs = [run for run in the_trusting(comparison) if logged(run)] or one_seed(comparison, logged)[:1]
+    runs = [run for run in comparison.trusting() if logged(run)] or comparison.one_seed(logged)[:1]
     if not runs:
         return None
     scored = any(f"score_{t}" in run.series for run in runs for t in run.teachers)
     panels = 3 if scored else 2
-    with figure(folder / "weights", 1.6, panels * len(runs)) as rows:
+    with figure(path, 1.6, panels * len(runs)) as rows:
         for place, run in enumerate(runs):
             mine = rows[panels * place : panels * (place + 1), 0]
             _weights_of(run, mine)
@@ -125,7 +124,7 @@ def draw_weights(summaries: Sequence[Summary], comparison: Comparison, folder: P
         legend(rows[0, 0])
     band = " Dotted: the band in which μ still describes a teacher." if any(run.drift for run in runs) else ""
     caption = f"{_which(runs)} Means over all response tokens of each step.{band}"
-    return Picture(folder / "weights", "Weights, concentration and scores over training", caption)
+    return Picture(path, "Weights, concentration and scores over training", caption)
 
 
 def _weights_of(run: Summary, panels: Sequence[Any]) -> None:
@@ -157,11 +156,11 @@ def _weights_of(run: Summary, panels: Sequence[Any]) -> None:
         whole_numbers(panel.xaxis)
 
 
-def draw_changes(summaries: Sequence[Summary], comparison: Comparison, folder: Path) -> Picture | None:
-    runs = [run for run in the_trusting(comparison) if run.change_profile]
+def draw_changes(comparison: Comparison, path: Path) -> Picture | None:
+    runs = [run for run in comparison.trusting() if run.change_profile]
     if not runs:
         return None
-    with figure(folder / "changes", 2.3, len(runs)) as rows:
+    with figure(path, 2.3, len(runs)) as rows:
         for run, axes in zip(runs, rows.flat, strict=True):
             parts = len(run.change_profile)
             axes.bar([part + 0.5 for part in range(parts)], run.change_profile, 0.85, color=GREY)
@@ -173,4 +172,4 @@ def draw_changes(summaries: Sequence[Summary], comparison: Comparison, folder: P
         f"{_which(runs)} Mean over recorded rollouts of the total variation between a token's weights and those of "
         "the one before."
     )
-    return Picture(folder / "changes", "Where in a response allocation changes", caption)
+    return Picture(path, "Where in a response allocation changes", caption)

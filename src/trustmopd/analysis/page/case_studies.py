@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from trustmopd.analysis.figures.drawing import Picture, figure, grouped_bars, legend, styles
-from trustmopd.analysis.readers.run import Missing, Run
+from trustmopd.analysis.readers.missing import Missing
+from trustmopd.analysis.readers.run import Run
 from trustmopd.analysis.readers.token_records import Rollout, TokenRecords
-from trustmopd.analysis.tables.titled import NONE, Titled
+from trustmopd.analysis.tables import write_tables
+from trustmopd.analysis.tables.titled import NONE, Titled, titled
 from trustmopd.files import read_json, write_json, write_text
 from trustmopd.runs.layout import CASES
-from trustmopd.tables import text_table
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ def parse_place(text: str) -> Place:
     found = re.fullmatch(r"(?:(\d+)/)?(\d+):(\d+)", text.strip())
     if found is None:
         raise ValueError(
-            f"--case {text!r} is no position. Write ROLLOUT:POSITION, as 214:37, or STEP/ROLLOUT:POSITION, as"
-            " 1/214:37. The table of sharpest changes has such places."
+            f"--case {text!r} is not a position. Write ROLLOUT:POSITION, as 214:37, or STEP/ROLLOUT:POSITION, as"
+            " 1/214:37. The table of sharpest changes lists positions."
         )
     step, rollout, position = found.groups()
     return Place(int(rollout), int(position), None if step is None else int(step))
@@ -69,8 +70,8 @@ def find_rollout(records: TokenRecords, place: Place) -> tuple[Rollout, int]:
         )
     if len(rollout.positions) <= rollout.positions[-1]:
         raise ValueError(
-            f"rollout {place.rollout} at step {rollout.step} has tokens that tools wrote; they are not scored and "
-            "not recorded: it cannot be asked again. Take another."
+            f"rollout {place.rollout} at step {rollout.step} has tokens that tools wrote. They are neither scored "
+            "nor recorded, so the rollout cannot be asked again. Take another."
         )
     return rollout, int(at[0])
 
@@ -78,14 +79,13 @@ def find_rollout(records: TokenRecords, place: Place) -> tuple[Rollout, int]:
 def case_view(case: Mapping[str, Any]) -> Case:
     """The prefix, what everyone says about the named tokens, and the target under both allocations."""
     sets = list(case["sets"])
+    digits = {"r": 2, "w": 3, "w_response": 3}
     people = [
         [
             name,
             repr(who["top"]),
             *(f"{who['mass'][each]:.3f}" for each in sets),
-            f"{who['r']:.2f}" if "r" in who else NONE,
-            f"{who['w']:.3f}" if "w" in who else NONE,
-            f"{who['w_response']:.3f}" if "w_response" in who else NONE,
+            *(f"{who[key]:.{count}f}" if key in who else NONE for key, count in digits.items()),
         ]
         for name, who in case["policies"].items()
     ]
@@ -100,18 +100,14 @@ def case_view(case: Mapping[str, Any]) -> Case:
         for each in sets
     ]
     difference = f"Recomputed weights differ from the recorded ones by at most {case['difference']:.1g}."
-    place = f"{case['step']}-{case['rollout']}-{case['position']}"
+    name = f"case-{case['step']}-{case['rollout']}-{case['position']}"
+    both = ("", "token-level", "response-level")
     return Case(
         f"Step {case['step']}, rollout {case['rollout']}, position {case['position']}",
         f"{case['prompt']}\n\n…{case['prefix']}▮",
         [
-            Titled(f"case-{place}", "Who prefers what", note, text_table(header, people)),
-            Titled(
-                f"case-{place}-target",
-                "Distilled target at this position",
-                difference,
-                text_table(("", "token-level", "response-level"), target),
-            ),
+            titled(name, "Who prefers what", note, header, people),
+            titled(f"{name}-target", "Distilled target at this position", difference, both, target),
         ],
     )
 
@@ -119,11 +115,10 @@ def case_view(case: Mapping[str, Any]) -> Case:
 def write_case(case: Mapping[str, Any], run: Path) -> tuple[Case, Path]:
     """The record, its tables, text and figure, in the run's folder."""
     view = case_view(case)
-    write_json(run / CASES / f"{view.tables[0].name}.json", dict(case))
-    for each in view.tables:
-        each.table.write(run / CASES / each.name)
-    body = "\n".join(f"## {each.title}\n\n{each.table.to_markdown()}\n{each.note}\n" for each in view.tables)
     place = run / CASES / view.tables[0].name
+    write_json(place.with_name(f"{place.name}.json"), dict(case))
+    write_tables(view.tables, place.parent)
+    body = "\n".join(f"## {each.title}\n\n{each.table.to_markdown()}\n{each.note}\n" for each in view.tables)
     quoted = "\n".join(f"    {line}" for line in view.prefix.splitlines())
     write_text(place.with_name(f"{place.name}-text.md"), f"# {view.title}\n\n{quoted}\n\n{body}")
     draw_case(case, place)
@@ -153,10 +148,9 @@ def read_cases(runs: Sequence[Run]) -> list[Case]:
                 run.missing.append(Missing(f"{path} is damaged and was skipped ({error}).", ""))
                 continue
             title = f"{run.path}: {view.title}" if len(runs) > 1 else view.title
-            picture = None
-            if path.with_suffix(".svg").is_file():
-                picture = Picture(path.with_suffix(""), title, "Probability of each set of tokens.")
-            else:
-                run.missing.append(Missing(f"There is no {path.with_suffix('.svg')}.", "Compute it again with --case."))
+            picture: Picture | None = Picture(path.with_suffix(""), title, "Probability of each set of tokens.")
+            if not (drawn := path.with_suffix(".svg")).is_file():
+                run.missing.append(Missing(f"There is no {drawn}.", "Compute it again with --case."))
+                picture = None
             found.append(replace(view, title=title, picture=picture))
     return found

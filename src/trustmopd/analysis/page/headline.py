@@ -1,20 +1,18 @@
-"""Did it work? The report's first sentence for each setting, with what the scored prompts can and cannot say."""
+"""Did it work? The report's first sentence for each setting, and what the scored prompts can and cannot show."""
 
-import math
-
-from trustmopd.analysis.statistics.certainty import GAIN, Certainty
-from trustmopd.analysis.statistics.comparison import FULL, UNIFORM, Comparison, Setting
+from trustmopd.analysis.readers.certainty import GAIN, Certainty
+from trustmopd.analysis.statistics.comparison import UNIFORM, Comparison, Setting
 from trustmopd.analysis.statistics.summary import Summary
-from trustmopd.analysis.tables.titled import label_in
+from trustmopd.rules import TRUST
 from trustmopd.statistics import Spread, spread
 
-_TITLES = {FULL: "trust", UNIFORM: "uniform weights"}
+_TITLES = {UNIFORM: "uniform weights"}
 
 
 def headlines(comparison: Comparison) -> list[str]:
     said = []
     for setting in comparison.settings:
-        where = f"{label_in(comparison)(setting)}: " if len(comparison.settings) > 1 else ""
+        where = f"{comparison.label(setting)}: " if len(comparison.settings) > 1 else ""
         said.append(where + (_share(setting, comparison) or _scores(setting, comparison) or _change_of_loss(setting)))
     return said
 
@@ -26,8 +24,8 @@ def recovered(setting: Setting, comparison: Comparison) -> dict[str, Spread]:
 
 
 def overlap(setting: Setting, one: str, other: str) -> bool:
-    """Whether the intervals of two methods overlap; False where they are not known. Those that leave the luck of the
-    initial student out come first: they are narrower."""
+    """Whether the intervals of two methods overlap; False where they are not known. Recovery and gain come first: they
+    leave out the chance in the initial student's score, and so are narrower."""
     first, second = (setting.certainty(method).intervals for method in (one, other))
     for column in ("recovery", GAIN, "overall"):
         if (ours := first.get(column)) and (theirs := second.get(column)):
@@ -36,7 +34,7 @@ def overlap(setting: Setting, one: str, other: str) -> bool:
 
 
 def nothing_shown(setting: Setting, method: str, column: str = "recovery") -> bool:
-    """Whether the prompts that were scored leave open that nothing was gained."""
+    """Whether, for all the scored prompts show, nothing may have been gained."""
     known = setting.certainty(method).intervals
     return column in known and ((interval := known[column]) is None or interval[0] <= 0 <= interval[1])
 
@@ -45,12 +43,12 @@ def _share(setting: Setting, comparison: Comparison) -> str | None:
     shares = recovered(setting, comparison)
     if not shares:
         return None
-    method = FULL if FULL in shares else max(shares, key=lambda name: shares[name].mean)
+    method = TRUST if TRUST in shares else max(shares, key=lambda name: shares[name].mean)
     text = (
         f"With {_TITLES.get(method, method)} the student recovered {shares[method].mean:.0%} of the gap between where "
         f"it started and its teachers, each asked in its own domain{_sure(setting, method, shares[method])}"
     )
-    if method == FULL and UNIFORM in shares:
+    if method == TRUST and UNIFORM in shares:
         more = _sure(setting, UNIFORM, shares[UNIFORM], prompts=False)
         text += f"; with {_TITLES[UNIFORM]} {shares[UNIFORM].mean:.0%}{more}"
     return " ".join([f"{text}.", *_doubts(setting, method, "recovery")])
@@ -66,14 +64,14 @@ def _sure(setting: Setting, method: str, share: Spread, *, prompts: bool = True)
 
 
 def _doubts(setting: Setting, method: str, column: str) -> list[str]:
-    """What a reader would take from the figures, and the scored prompts do not show."""
+    """What a reader might conclude from the numbers, though the scored prompts do not show it."""
     said = []
     if nothing_shown(setting, method, column):
         what, why = "that it gained anything", "the interval includes 0"
         if setting.certainty(method).intervals[column] is None:
             what, why = "how large this share is", "in some resamples of them there is no gap to recover"
         said.append(f"These prompts are too few to show {what}: {why}.")
-    if method == FULL and overlap(setting, FULL, UNIFORM):
+    if method == TRUST and overlap(setting, TRUST, UNIFORM):
         said.append("They do not show that trust and uniform weights differ: the two intervals overlap.")
     return said
 
@@ -84,36 +82,36 @@ def _scores(setting: Setting, comparison: Comparison) -> str | None:
     scores = {method: spread(list(found.values())).mean for method, found in overall.items() if found}
     if not scores:
         return None
-    method = FULL if FULL in scores else max(scores, key=scores.__getitem__)
+    method = TRUST if TRUST in scores else max(scores, key=scores.__getitem__)
     certainty = setting.certainty(method)
     text = f"With {method} the student scores {100 * scores[method]:.1f} ({_prompts(certainty)})"
     if gains := comparison.gains(setting, method):
         text += f", {100 * spread(list(gains.values())).mean:+.1f} on where it started"
         if interval := certainty.intervals.get(GAIN):
             text += f" (95% interval {100 * interval[0]:+.1f} to {100 * interval[1]:+.1f})"
-    if method == FULL and UNIFORM in scores:
+    if method == TRUST and UNIFORM in scores:
         text += f"; with uniform weights {100 * scores[UNIFORM]:.1f}"
-    why = f"What share of the gap to its teachers that is, is not known: {comparison.no_recovery(setting, method)}."
+    why = f"Its share of the gap to its teachers is not known: {comparison.no_recovery(setting, method)}."
     return " ".join([f"{text}.", *_doubts(setting, method, GAIN), why])
 
 
 def _prompts(certainty: Certainty) -> str:
-    return f"{certainty.prompts:,} prompts" if certainty.prompts else "on how many prompts is not recorded"
+    return f"{certainty.prompts:,} prompts" if certainty.prompts else "the number of prompts is not recorded"
 
 
 def _change_of_loss(setting: Setting) -> str:
-    by_trust_first = sorted(setting.methods.items(), key=lambda item: item[0] != FULL)
+    by_trust_first = sorted(setting.methods.items(), key=lambda item: item[0] != TRUST)
     for method, run in ((method, run) for method, seeds in by_trust_first for run in seeds.values()):
         if ends := _ends_of_loss(run):
             return (
-                f"No scores yet, so whether it worked is not known: under {method} the loss went from {ends[0]:.3g} to "
-                f"{ends[1]:.3g}."
+                "There are no scores yet, so whether it worked is not known. "
+                f"Under {method} the loss went from {ends[0]:.3g} to {ends[1]:.3g}."
             )
     return "There are neither scores nor metrics, so whether it worked is not known."
 
 
 def _ends_of_loss(run: Summary) -> tuple[float, float] | None:
     """Its means over the first and the last tenth of the steps."""
-    loss = [value for value in run.series.get("loss", []) if math.isfinite(value)]
+    loss = run.finite("loss")
     window = max(1, len(loss) // 10)
     return (sum(loss[:window]) / window, sum(loss[-window:]) / window) if loss else None

@@ -6,34 +6,36 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tqdm.auto import tqdm
 
 from trustmopd.analysis.figures import draw_all
 from trustmopd.analysis.figures.drawing import Picture
-from trustmopd.analysis.page.case_studies import Case, read_cases
-from trustmopd.analysis.page.story import MORE_SEEDS, next_steps, story
-from trustmopd.analysis.page.viewer import RESPONSES, Viewer, make_viewer
-from trustmopd.analysis.readers.run import Run, as_commands
+from trustmopd.analysis.page.advice import MORE_SEEDS, next_steps
+from trustmopd.analysis.page.case_studies import read_cases
+from trustmopd.analysis.page.story import story
+from trustmopd.analysis.page.viewer import RESPONSES, make_viewer
+from trustmopd.analysis.readers.missing import as_commands
+from trustmopd.analysis.readers.run import Run
 from trustmopd.analysis.statistics.comparison import Comparison, compare
-from trustmopd.analysis.statistics.same_experiment import told_apart
 from trustmopd.analysis.statistics.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables, write_tables
-from trustmopd.analysis.tables.titled import Titled, label_in, one_seed, the_trusting
+from trustmopd.analysis.tables.titled import Titled
 from trustmopd.files import write_json, write_text
 from trustmopd.runs.layout import ANALYSIS, FIGURES, MANIFEST, RECIPE, REPORT, TABLES, VIEWER
 
 _ASSETS = Path(__file__).parent / "assets"
+_OWN = {"css": "style.css", "theme_js": "theme.js", "viewer_js": "viewer.js"}
 
 
-def analyse(run: Run, out: Path | None = None) -> tuple[Summary, list[Titled], list[Picture]]:
+def analyse(run: Run) -> tuple[Summary, list[Titled], list[Picture]]:
     """One run's statistics, tables and figures, in its own folder."""
-    out = out or run.path
-    (found,) = told_apart([summarise_run(run)])
-    comparison = compare([found])
-    tables, pictures = _tables_and_figures([found], comparison, out)
+    comparison = compare([summarise_run(run)])
+    (found,) = comparison.runs
+    tables, pictures = _tables_and_figures(comparison, run.path)
     found.missing.extend(comparison.missing)
-    write_json(out / ANALYSIS, found.to_dict())
+    write_json(run.path / ANALYSIS, found.to_dict())
     return found, tables, pictures
 
 
@@ -49,55 +51,40 @@ def write_report(
     """Everything of one run, or a comparison of several, into `out`. `notes` follow its first sentences; `more_seeds`
     says how to train them."""
     bar = tqdm(runs, desc="Reading runs", unit="run", disable=len(runs) < 3)
-    summaries = told_apart([summarise_run(run) for run in bar])
-    comparison = compare(summaries)
-    tables, pictures = _tables_and_figures(summaries, comparison, out)
+    comparison = compare(summarise_run(run) for run in bar)
+    tables, pictures = _tables_and_figures(comparison, out)
     if len(runs) == 1:
-        write_json(out / ANALYSIS, summaries[0].to_dict())
+        write_json(out / ANALYSIS, comparison.runs[0].to_dict())
     by_path = {str(run.path): run for run in runs}
-    shown = next(iter((*the_trusting(comparison), *(run for run in summaries if run.rollouts))), None)
-    chosen = by_path[shown.path] if shown else None
+    recorded = [*comparison.trusting(), *(run for run in comparison.runs if run.rollouts)]
+    chosen = by_path[recorded[0].path] if recorded else None
     named = len(runs) > 1
-    where = ", ".join(map(label_in(comparison), comparison.settings))
+    where = ", ".join(map(comparison.label, comparison.settings))
     page = render(
-        title=title or (f"{len(runs)} runs on {where}" if named else runs[0].title),
-        summary=[*story(summaries, comparison), *notes],
-        next_steps=next_steps(summaries, comparison, more_seeds),
+        title or (f"{len(runs)} runs on {where}" if named else runs[0].title),
+        summary=[*story(comparison), *notes],
+        next_steps=next_steps(comparison, more_seeds),
         warnings=[
             *comparison.warnings,
-            *(f"{run.path}: {each}" if named else each for run in summaries for each in run.warnings),
+            *(f"{run.path}: {each}" if named else each for run in comparison.runs for each in run.warnings),
         ],
         tables=tables,
         pictures=pictures,
         viewer=make_viewer(chosen, chosen.records(candidates=True), responses) if chosen else None,
         cases=read_cases(runs),
-        missing=[*_missing(summaries), *map(str, comparison.missing)],
-        documents=[document for run in one_seed(comparison) for document in _documents(by_path[run.path], named)],
+        missing=[*_missing(comparison.runs), *map(str, comparison.missing)],
+        documents=[each for run in comparison.one_seed() for each in _documents(by_path[run.path], named)],
     )
     return write_text(out / REPORT, page)
 
 
 def write_viewer(run: Run, responses: int = RESPONSES) -> Path | None:
-    """The token viewer on a page of its own, `viewer.html` in the run's folder."""
+    """The token viewer on a page of its own, in the run's folder."""
     viewer = make_viewer(run, run.records(candidates=True), responses)
-    if viewer is None:
-        return None
-    return write_text(run.path / VIEWER, render(run.title, viewer=viewer))
+    return write_text(run.path / VIEWER, render(run.title, viewer=viewer)) if viewer else None
 
 
-def render(
-    title: str,
-    *,
-    summary: Sequence[str] = (),
-    next_steps: Sequence[str] = (),
-    warnings: Sequence[str] = (),
-    tables: Sequence[Titled] = (),
-    pictures: Sequence[Picture] = (),
-    viewer: Viewer | None = None,
-    cases: Sequence[Case] = (),
-    missing: Sequence[str] = (),
-    documents: Sequence[tuple[str, str]] = (),
-) -> str:
+def render(title: str, **content: Any) -> str:
     """The page. Everything that comes from data is escaped by the template; our own scripts and styles, and the
     viewer's JSON (`script_json`) and base64, are not. Commands in backticks are set as code."""
     try:
@@ -107,21 +94,10 @@ def render(
         raise ValueError("the report needs Jinja2. Install it with: pip install 'trustmopd[viewer]'") from error
     environment = Environment(loader=FileSystemLoader(_ASSETS), autoescape=True)
     environment.filters["commands"] = lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
-    safe = {name: Markup((_ASSETS / file).read_text(encoding="utf-8")) for name, file in _OWN.items()}
-    return environment.get_template("report.html").render(
-        title=title,
-        contents=_contents(next_steps, viewer, pictures, cases, tables, missing, documents),
-        summary=summary,
-        next_steps=next_steps,
-        warnings=warnings,
-        tables=tables,
-        pictures=[(picture, _data_uri(picture)) for picture in pictures],
-        viewer=viewer and {"about": viewer.about, "data": Markup(viewer.data), "responses": viewer.responses},
-        cases=[(case, case.picture and _data_uri(case.picture)) for case in cases],
-        missing=missing,
-        documents=documents,
-        **safe,
-    )
+    environment.filters["as_image"] = _data_uri
+    environment.filters["unescaped"] = Markup
+    own = {name: Markup((_ASSETS / file).read_text(encoding="utf-8")) for name, file in _OWN.items()}
+    return environment.get_template("report.html").render(title=title, contents=_contents(content), **content, **own)
 
 
 @dataclass(frozen=True)
@@ -133,39 +109,28 @@ class Section:
     parts: Sequence[tuple[str, str]] = ()
 
 
-def _contents(
-    next_steps: Sequence[str],
-    viewer: Viewer | None,
-    pictures: Sequence[Picture],
-    cases: Sequence[Case],
-    tables: Sequence[Titled],
-    missing: Sequence[str],
-    documents: Sequence[tuple[str, str]],
-) -> list[Section]:
+def _contents(page: dict[str, Any]) -> list[Section]:
     """The page's sections, in its order. The first table stands at its top."""
-    first = [Section(f"table-{each.name}", each.title) for each in tables[:1]]
-    below = [(f"table-{each.name}", each.title) for each in tables[1:]]
+    tables = [(f"table-{each.name}", each.title) for each in page.get("tables", ())]
+    pictures = [(f"figure-{each.path.name}", each.title) for each in page.get("pictures", ())]
+    cases = [(f"case-{number}", each.title) for number, each in enumerate(page.get("cases", ()), start=1)]
     sections = {
-        Section("next", "What to try next"): next_steps,
-        Section("tokens", "Token by token"): viewer,
-        Section("figures", "Figures", tuple((f"figure-{p.path.name}", p.title) for p in pictures)): pictures,
-        Section("cases", "Case studies", tuple((f"case-{n}", c.title) for n, c in enumerate(cases, start=1))): cases,
-        Section("tables", "Tables", tuple(below)): below,
-        Section("missing", "What is not here"): missing,
-        Section("documents", "Recipe and manifest"): documents,
+        Section("next", "What to try next"): page.get("next_steps"),
+        Section("tokens", "Token by token"): page.get("viewer"),
+        Section("figures", "Figures", tuple(pictures)): pictures,
+        Section("cases", "Case studies", tuple(cases)): cases,
+        Section("tables", "Tables", tuple(tables[1:])): tables[1:],
+        Section("missing", "What is not here"): page.get("missing"),
+        Section("documents", "Recipe and manifest"): page.get("documents"),
     }
+    first = [Section(*each) for each in tables[:1]]
     return [*first, *(section for section, content in sections.items() if content)]
 
 
-_OWN = {"css": "style.css", "theme_js": "theme.js", "viewer_js": "viewer.js"}
-
-
-def _tables_and_figures(
-    summaries: Sequence[Summary], comparison: Comparison, out: Path
-) -> tuple[list[Titled], list[Picture]]:
-    tables = all_tables(summaries, comparison)
+def _tables_and_figures(comparison: Comparison, out: Path) -> tuple[list[Titled], list[Picture]]:
+    tables = all_tables(comparison)
     write_tables(tables, out / TABLES)
-    return tables, draw_all(summaries, comparison, out / FIGURES)
+    return tables, draw_all(comparison, out / FIGURES)
 
 
 def _data_uri(picture: Picture) -> str:
@@ -174,26 +139,24 @@ def _data_uri(picture: Picture) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
 
 
-def _missing(summaries: Sequence[Summary]) -> list[str]:
+def _missing(runs: Sequence[Summary]) -> list[str]:
     """Each thing once, with the runs that lack it where there are several."""
     lacking: dict[str, list[str]] = {}
-    for run in summaries:
+    for run in runs:
         for each in run.missing:
             lacking.setdefault(str(each), []).append(run.path)
-    whose = (f"{'All runs' if len(paths) == len(summaries) else _shortened(paths)}: " for paths in lacking.values())
+
+    def whose(paths: list[str]) -> str:
+        shown = len(paths) if len(paths) < 5 else 3
+        more = f" and {len(paths) - shown} more" if len(paths) > shown else ""
+        return "All runs" if len(paths) == len(runs) else ", ".join(paths[:shown]) + more
+
     return [
-        (who if len(summaries) > 1 else "") + as_commands(said, paths[0])
-        for who, (said, paths) in zip(whose, lacking.items(), strict=True)
+        (f"{whose(paths)}: " if len(runs) > 1 else "") + as_commands(said, paths[0]) for said, paths in lacking.items()
     ]
 
 
-def _shortened(paths: Sequence[str], shown: int = 3) -> str:
-    more = len(paths) - shown
-    return ", ".join(paths) if more <= 1 else f"{', '.join(paths[:shown])} and {more} more"
-
-
 def _documents(run: Run, named: bool) -> list[tuple[str, str]]:
-    found = [(RECIPE, run.recipe_text)] if run.recipe_text else []
-    if run.manifest:
-        found.append((MANIFEST, json.dumps(run.manifest, indent=2, ensure_ascii=False)))
-    return [(str(run.path / name) if named else name, text) for name, text in found]
+    manifest = json.dumps(run.manifest, indent=2, ensure_ascii=False) if run.manifest else ""
+    found = {RECIPE: run.recipe_text, MANIFEST: manifest}
+    return [(str(run.path / name) if named else name, text) for name, text in found.items() if text]

@@ -121,7 +121,7 @@ def _pack(
     arrays.append(np.array([texts.place(text) for text in rollout.texts], "<u4"))
     if (found := rollout.candidates) is not None:
         ids, inverse = np.unique(found.ids, return_inverse=True)
-        places = np.array([texts.place(records.texts.get(int(token), f"#{token}")) for token in ids], "<u4")
+        places = np.array([texts.place(records.texts[int(token)]) for token in ids], "<u4")
         arrays.append(places[inverse.reshape(found.ids.shape)])
         # A router asks one teacher a response; what is stored of the others is no opinion.
         silent = {t for t, w in zip(records.teachers, rollout.weights, strict=True) if routed and not w.any()}

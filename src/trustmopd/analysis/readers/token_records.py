@@ -28,6 +28,10 @@ class Candidates:
     logp: dict[str, np.ndarray]
     rest: dict[str, np.ndarray]
 
+    def __getitem__(self, span: slice) -> "Candidates":
+        logp, rest = ({who: values[span] for who, values in each.items()} for each in (self.logp, self.rest))
+        return Candidates(self.ids[span], logp, rest)
+
 
 @dataclass(frozen=True)
 class Rollout:
@@ -41,7 +45,6 @@ class Rollout:
     token_ids: np.ndarray
     texts: list[str]
     entropy: np.ndarray
-    mass: np.ndarray
     weights: np.ndarray
     scores: np.ndarray | None
     candidates: Candidates | None = None
@@ -65,52 +68,36 @@ def group_name(needs: Sequence[str]) -> str:
 
 @dataclass
 class TokenRecords:
-    """All recorded responses of a run. `texts` gives candidates' texts, `prompts` the prompts; runs recorded before
-    these were kept have none."""
+    """All recorded responses of a run. `texts` has the candidates' texts by token id, `prompts` the prompts by id."""
 
     teachers: list[str]
     rollouts: list[Rollout] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
     prompts: dict[str, str] = field(default_factory=dict)
-    files: int = 0
     damaged: list[str] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(rollout.texts) for rollout in self.rollouts)
-
-    @property
-    def labelled(self) -> bool:
-        return any(rollout.needs for rollout in self.rollouts)
-
-    @property
-    def scored(self) -> bool:
-        return any(rollout.scores is not None for rollout in self.rollouts)
 
     def by_group(self) -> dict[str, list[Rollout]]:
         """Rollouts by what their prompts need: single domains in the order of the teachers, then mixtures."""
         groups: dict[str, list[Rollout]] = {}
         for rollout in self.rollouts:
             groups.setdefault(rollout.group, []).append(rollout)
-        order = {name: place for place, name in enumerate(self.teachers)}
 
         def key(group: str) -> tuple[Any, ...]:
             needs = groups[group][0].needs
-            return (not needs, len(needs), [order.get(name, len(order)) for name in needs], group)
+            return (not needs, len(needs), [_place(name, self.teachers) for name in needs], group)
 
         return {group: groups[group] for group in sorted(groups, key=key)}
 
 
 def read_records(run: Path, teachers: Sequence[str] = (), *, candidates: bool = False) -> TokenRecords:
-    """Every readable file; a damaged one is named in `damaged` and skipped. Candidates are most of the bytes, and
-    only the token viewer shows them."""
-    files = list(RunDirectory(run).recorded().values())
-    found = TokenRecords(list(teachers), files=len(files))
-    for file in files:
+    """Every readable file; a damaged one is named in `damaged` and skipped. Without `teachers`, those of the files.
+    Candidates are most of the bytes, and only the token viewer shows them."""
+    found = TokenRecords(list(teachers))
+    for file in RunDirectory(run).recorded().values():
         try:
             table = pq.read_table(file, page_checksum_verification=True)
-            spoken = _metadata(table)
-            asked = _teachers(table, teachers)
+            spoken = json.loads(zlib.decompress((table.schema.metadata or {})[METADATA]))
+            asked = list(teachers) or _teachers(table)
             rollouts = list(_rollouts(table, asked, candidates))
         except (OSError, pa.ArrowException, KeyError, ValueError, zlib.error) as error:
             said = str(error).strip().splitlines() or [type(error).__name__]
@@ -119,80 +106,65 @@ def read_records(run: Path, teachers: Sequence[str] = (), *, candidates: bool = 
                 f"{file} is damaged and was skipped ({shorten(reason, 120)}). Restore it from a copy, or delete it."
             )
             continue
-        found.teachers = found.teachers if teachers else asked
+        found.teachers = asked
         numbers = [rollout for rollout in rollouts if rollout.finite]
         if len(numbers) < len(rollouts):
             found.damaged.append(
                 f"{file}: weights or scores of {len(rollouts) - len(numbers)} of {len(rollouts)} responses are not "
-                "numbers, and these were skipped. Its training is not to be trusted from that step on."
+                "numbers, and these were skipped. Do not trust the training from that step on."
             )
         found.rollouts += numbers
-        found.texts |= {int(token): text for token, text in spoken.get("texts", {}).items()}
-        found.prompts |= {name: _spoken(prompt) for name, prompt in spoken.get("prompts", {}).items()}
+        found.texts |= {int(token): text for token, text in spoken["texts"].items()}
+        found.prompts |= {name: _as_text(prompt) for name, prompt in spoken["prompts"].items()}
     return found
 
 
-def _metadata(table: pa.Table) -> dict[str, Any]:
-    """Texts and prompts, once the columns are what was written. Files of earlier releases have none of it."""
-    metadata = table.schema.metadata or {}
-    if metadata and METADATA not in metadata:
-        raise ValueError("its metadata are not what training writes")
-    spoken = json.loads(zlib.decompress(metadata[METADATA])) if metadata else {}
-    found = {column.name: str(column.type) for column in table.schema}
-    if changed := set(found.items()) ^ set(spoken.get("columns", found).items()):
-        raise ValueError(f"its column {min(changed)[0]!r} is not as it was written")
-    return spoken
-
-
-def _teachers(table: pa.Table, expected: Sequence[str]) -> list[str]:
-    present = [n.removeprefix(columns.weight("")) for n in table.column_names if n.startswith(columns.weight(""))]
-    if not present:
-        raise ValueError("it has no weight_<teacher> column")
-    return list(expected) or present
+def _teachers(table: pa.Table) -> list[str]:
+    prefix = columns.weight("")
+    return [name.removeprefix(prefix) for name in table.column_names if name.startswith(prefix)]
 
 
 def _rollouts(table: pa.Table, teachers: list[str], candidates: bool) -> Iterator[Rollout]:
-    # A rule may leave teachers out; their weight is 0, and they were not asked.
     count = table.num_rows
-    zeros = np.zeros(count, np.float32)
-    weights = np.stack([_column(table, columns.weight(t), zeros) for t in teachers])
-    scored = [t for t in teachers if columns.score(t) in table.column_names]
-    scores = np.stack([_column(table, columns.score(t), zeros) for t in teachers]) if scored else None
-    plain = {name: _column(table, name) for name in ("position", "token_id", "student_entropy", "student_mass")}
-    rows, steps = _column(table, "rollout"), _column(table, "step")
-    texts, prompt_ids = table["token_text"].to_pylist(), table["prompt_id"].to_pylist()
-    domains, needs = table["domain"].to_pylist(), table["capabilities"].to_pylist()
+
+    def by_teacher(name_of: Any) -> np.ndarray:
+        """K × tokens. A rule may leave teachers out: they were not asked, and their weight is 0."""
+        names = map(name_of, teachers)
+        zeros = np.zeros(count, np.float32)
+        return np.stack([table[name].to_numpy() if name in table.column_names else zeros for name in names])
+
+    weights = by_teacher(columns.weight)
+    if not any(columns.weight(name) in table.column_names for name in teachers):
+        raise ValueError("it has no weights of the run's teachers")
+    scored = any(columns.score(name) in table.column_names for name in teachers)
+    scores = by_teacher(columns.score) if scored else None
+    numbers = ("rollout", "step", "position", "token_id", "student_entropy")
+    rows, steps, positions, token_ids, entropy = (table[name].to_numpy() for name in numbers)
+    words = ("token_text", "prompt_id", "domain", "capabilities")
+    texts, prompt_ids, domains, needs = (table[name].to_pylist() for name in words)
     opinions = _opinions(table, teachers) if candidates else None
     starts = np.flatnonzero(np.r_[True, (rows[1:] != rows[:-1]) | (steps[1:] != steps[:-1])])[:count].tolist()
     for first, end in zip(starts, [*starts[1:], count], strict=False):
         span = slice(first, end)
+        needed = {name for name in needs[first] or [domains[first]] if name is not None}
         yield Rollout(
             step=int(steps[first]),
             row=int(rows[first]),
             prompt_id=prompt_ids[first],
-            needs=_ordered(needs[first] or [domains[first]], teachers),
-            positions=plain["position"][span],
-            token_ids=plain["token_id"][span],
+            # A set, however its list was written: teachers first, in their order.
+            needs=tuple(sorted(needed, key=lambda name: (_place(name, teachers), name))),
+            positions=positions[span],
+            token_ids=token_ids[span],
             texts=texts[span],
-            entropy=plain["student_entropy"][span],
-            mass=plain["student_mass"][span],
+            entropy=entropy[span],
             weights=weights[:, span],
             scores=None if scores is None else scores[:, span],
-            candidates=None if opinions is None else _cut(opinions, span),
+            candidates=None if opinions is None else opinions[span],
         )
 
 
-def _ordered(needs: Sequence[str | None], teachers: list[str]) -> tuple[str, ...]:
-    """Each once, teachers first and in their order: what a prompt needs is a set, however its list was written."""
-    order = {name: place for place, name in enumerate(teachers)}
-    known = {name for name in needs if name is not None}
-    return tuple(sorted(known, key=lambda name: (order.get(name, len(order)), name)))
-
-
-def _column(table: pa.Table, name: str, default: np.ndarray | None = None) -> np.ndarray:
-    if default is not None and name not in table.column_names:
-        return default
-    return table[name].to_numpy()
+def _place(name: str, teachers: Sequence[str]) -> int:
+    return teachers.index(name) if name in teachers else len(teachers)
 
 
 def _opinions(table: pa.Table, teachers: list[str]) -> Candidates:
@@ -206,23 +178,14 @@ def _opinions(table: pa.Table, teachers: list[str]) -> Candidates:
     return Candidates(
         matrix("top_ids"),
         {who: matrix(logp) for who, (logp, _) in present.items()},
-        {who: _column(table, rest) for who, (_, rest) in present.items()},
+        {who: table[rest].to_numpy() for who, (_, rest) in present.items()},
     )
 
 
-def _cut(opinions: Candidates, span: slice) -> Candidates:
-    return Candidates(
-        opinions.ids[span],
-        {who: values[span] for who, values in opinions.logp.items()},
-        {who: values[span] for who, values in opinions.rest.items()},
-    )
-
-
-def _spoken(prompt: Any) -> str:
-    """A prompt as a person reads it: its text, or its messages' texts with their roles."""
+def _as_text(prompt: str | list[dict[str, Any]]) -> str:
+    """A prompt as a person reads it: its text, or the texts of its messages, with their roles if there are several."""
     if isinstance(prompt, str):
         return prompt
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], dict):
+    if len(prompt) == 1:
         return str(prompt[0].get("content"))
-    messages = [message for message in prompt if isinstance(message, dict)] if isinstance(prompt, list) else []
-    return "\n\n".join(f"{message.get('role')}: {message.get('content')}" for message in messages) or str(prompt)
+    return "\n\n".join(f"{message.get('role')}: {message.get('content')}" for message in prompt)

@@ -5,18 +5,17 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from trustmopd.analysis.statistics.comparison import FULL
 from trustmopd.analysis.statistics.summary import Summary
+from trustmopd.rules import TRUST
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 def told_apart(summaries: Sequence[Summary]) -> list[Summary]:
-    """Runs share their student's name, their prompts' or their method's only where they share the thing. Students or
-    prompt sets of one name that are not the same get a piece of their fingerprint: two files called train.jsonl must
-    not become one setting. Within a setting, what a run has other than most, teachers or anything in its `setup`, is
-    added to the name of its method, and so is the step at which an unfinished one stopped: it is no further seed of
-    theirs."""
+    """Runs with names that mean one thing each. Students or prompt sets of one name that are not the same get a piece
+    of their fingerprint: two files called train.jsonl must not become one setting. Within a setting, what a run has
+    other than most (teachers, or anything in its `setup`) is added to the name of its method. So is the step at which
+    an unfinished run stopped: it is not another seed of the finished ones."""
     named = list(summaries)
     for what in ("student", "prompts"):
         meant = [(getattr(run, what), run.fingerprints[what]) for run in named]
@@ -88,10 +87,10 @@ def _distinct(texts: Mapping[Key, str]) -> dict[Key, str]:
 
 
 def _by_setting(summaries: Sequence[Summary], of: Callable[[list[Summary]], Any]) -> dict[tuple[str, str], Any]:
-    """What `of` says of each setting's runs, trust first: where nothing is commonest, trust is the one that keeps its
-    plain name, in whatever order the runs were given."""
+    """What `of` gives for each setting's runs, trust first: where nothing is commonest, trust keeps its plain name, in
+    whatever order the runs were given."""
     runs: dict[tuple[str, str], list[Summary]] = {}
-    for run in sorted(summaries, key=lambda run: (run.method != FULL, run.seed, run.path)):
+    for run in sorted(summaries, key=lambda run: (run.method != TRUST, run.seed, run.path)):
         runs.setdefault((run.student, run.prompts), []).append(run)
     return {key: of(each) for key, each in runs.items()}
 

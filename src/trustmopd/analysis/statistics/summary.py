@@ -1,14 +1,14 @@
-"""Everything that is computed of one run, in one record: what tables, figures and the report are made from."""
+"""All that is computed of one run, in one record: tables, figures and the report are made from it."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from trustmopd.analysis.readers.method_name import setup_of
-from trustmopd.analysis.readers.run import Missing, Run
+from trustmopd.analysis.readers.certainty import Certainty
+from trustmopd.analysis.readers.missing import Missing
+from trustmopd.analysis.readers.run import Run
 from trustmopd.analysis.readers.token_records import TokenRecords
-from trustmopd.analysis.statistics.certainty import Certainty
-from trustmopd.analysis.statistics.drift import Drift, drift, drift_warnings, not_numbers, series
+from trustmopd.analysis.statistics.over_training import Drift, drift, drift_warnings, not_numbers, series
 from trustmopd.analysis.statistics.trust import (
     Change,
     change_profile,
@@ -16,7 +16,7 @@ from trustmopd.analysis.statistics.trust import (
     mean_displacement,
     score_matrix,
     sharpest_changes,
-    summarise,
+    weights_by_group,
 )
 from trustmopd.files import without_nan
 from trustmopd.runs.layout import RECORDS
@@ -62,7 +62,7 @@ class Summary:
     decontamination: dict[str, dict[str, int]]
     warnings: list[str]
     missing: list[Missing]
-    #: Names the teachers; set where runs are compared (`identity.py`).
+    #: Names the teachers; set where runs are compared (`same_experiment.py`).
     team: str = ""
 
     @property
@@ -70,113 +70,74 @@ class Summary:
         """How far a run came that did not finish; nothing for one that did, or that logged no step."""
         return f"step {self.steps} of {self.max_steps}" if self.steps and not self.finished else ""
 
+    def finite(self, name: str) -> list[float]:
+        """The values of a series that are numbers; none where it was not logged."""
+        return [value for value in self.series.get(name, []) if math.isfinite(value)]
+
     def mean_of(self, name: str) -> float | None:
-        """Mean over the steps of a series, of numbers; None where it was not logged."""
-        values = [value for value in self.series.get(name, []) if math.isfinite(value)]
+        """Mean of a series over the steps; None where it was not logged."""
+        values = self.finite(name)
         return sum(values) / len(values) if values else None
 
     def to_dict(self) -> dict[str, Any]:
         return without_nan(asdict(self))
 
 
-def summarise_run(run: Run, records: TokenRecords | None = None) -> Summary:
-    """`records` where they were read already."""
-    records = run.records() if records is None else records
+def summarise_run(run: Run) -> Summary:
+    records = run.records()
     teachers = run.teachers or records.teachers
     several = len(teachers) > 1
-    drifts = drift(run.steps, teachers) if run.mu else {}
-    found = Summary(
-        path=str(run.path),
-        method=run.method,
-        seed=run.seed,
-        student=run.student,
-        prompts=run.prompts,
-        fingerprints=run.fingerprints,
-        setup={**setup_of(run.config), **run.ingredients},
-        teachers=teachers,
-        teacher_marks=run.teacher_marks,
-        gamma=run.gamma,
-        calibrated=bool(run.mu),
-        mu=run.mu,
-        steps=run.last_step,
-        max_steps=run.max_steps,
-        finished=run.finished,
-        rollouts=len(records.rollouts),
-        tokens=records.tokens,
-        displacement=mean_displacement(records),
-        scores=score_matrix(records, run.mu),
-        allocation=summarise(records),
-        margins=margins(records),
-        change_profile=change_profile(records) if several else [],
-        sharpest_changes=sharpest_changes(records) if several else [],
-        series=series(run.steps, teachers),
-        drift=drifts,
-        evaluation=run.evaluation,
-        own_scores=run.own_scores,
-        certainty=run.certainty,
-        cost=run.cost,
-        calibration=run.calibration,
-        diagnosis=run.diagnosis,
-        decontamination=run.decontamination,
-        warnings=[
-            *not_numbers(run.steps, teachers),
-            *drift_warnings(drifts),
-            *_shortened(records.damaged),
-        ],
-        missing=run.missing,
-    )
-    run.missing.extend(_what_is_missing(run, records, found))
+    drifts = drift(run.logged_steps, teachers) if run.mu else {}
+    damaged = records.damaged
+    if len(damaged) > 6:
+        damaged = [*damaged[:5], f"{len(damaged) - 5} more files of token records are damaged."]
+    read = {field.name: getattr(run, field.name) for field in fields(Summary) if hasattr(Run, field.name)}
+    computed = {
+        "path": str(run.path),
+        "teachers": teachers,
+        "calibrated": bool(run.mu),
+        "steps": run.last_step,
+        "rollouts": len(records.rollouts),
+        "tokens": sum(len(rollout.texts) for rollout in records.rollouts),
+        "displacement": mean_displacement(records),
+        "scores": score_matrix(records, run.mu),
+        "allocation": weights_by_group(records),
+        "margins": margins(records),
+        "change_profile": change_profile(records) if several else [],
+        "sharpest_changes": sharpest_changes(records) if several else [],
+        "series": series(run.logged_steps, teachers),
+        "drift": drifts,
+        "warnings": [*not_numbers(run.logged_steps, teachers), *drift_warnings(drifts), *damaged],
+        "missing": run.missing,
+    }
+    found = Summary(**{**read, **computed})
+    run.missing.extend(_gaps(found, records))
     return found
 
 
-def _shortened(damaged: list[str], shown: int = 5) -> list[str]:
-    more = len(damaged) - shown
-    return damaged if more <= 1 else [*damaged[:shown], f"{more} more files of token records are damaged."]
-
-
-def _what_is_missing(run: Run, records: TokenRecords, found: Summary) -> list[Missing]:
-    said = []
-    if found.stopped:
-        said.append(
-            Missing(
-                f"The run stopped at {found.stopped}.",
-                "Continue it with `trustmopd train RECIPE --resume`.",
-            )
-        )
-    if not records.rollouts:
-        said.append(
-            Missing(
-                f"There are no readable token records ({RECORDS}/): no statistics by prompt, no viewer.",
-                "Set training.record_allocation_every, 10 by default, to a number above 0 and train again.",
-            )
-        )
-    elif not records.labelled:
-        said.append(
-            Missing(
-                "The prompts have no labels, so nothing says which teacher should lead where.",
-                "Add a `domain` or `capabilities` column with teachers' names to the prompt set; trust ignores it.",
-            )
-        )
-    if records.rollouts and not records.scored:
-        said.append(
-            Missing(
-                "The allocation rule scores no teacher, so there are no displacements and the viewer cannot recompute "
-                "weights.",
-                "`trustmopd diagnose RECIPE` measures scores before any training.",
-            )
-        )
-    if len(found.teachers) == 1:
-        said.append(
-            Missing(
-                "There is one teacher, which has all the weight: allocation statistics say nothing.",
-                "Give the recipe several teachers.",
-            )
-        )
-    if records.rollouts and not records.texts:
-        said.append(
-            Missing(
-                "The token records are of an earlier release and hold no texts of candidates and prompts.",
-                "The viewer shows token ids in their place; runs recorded now have them.",
-            )
-        )
-    return said
+def _gaps(found: Summary, records: TokenRecords) -> list[Missing]:
+    recorded = bool(records.rollouts)
+    gaps = {
+        Missing(
+            f"The run stopped at {found.stopped}.",
+            "Continue it with `trustmopd train RECIPE --resume`.",
+        ): found.stopped,
+        Missing(
+            f"There are no readable token records ({RECORDS}/): no statistics by prompt, no viewer.",
+            "Set training.record_allocation_every, 10 by default, to a number above 0 and train again.",
+        ): not recorded,
+        Missing(
+            "The prompts have no labels, so nothing says which teacher should lead where.",
+            "Add a `domain` or `capabilities` column with teachers' names to the prompt set; trust ignores it.",
+        ): recorded and not any(rollout.needs for rollout in records.rollouts),
+        Missing(
+            "The allocation rule scores no teacher, so there are no displacements and the viewer cannot recompute "
+            "weights.",
+            "`trustmopd diagnose RECIPE` measures scores before any training.",
+        ): recorded and not found.scores,
+        Missing(
+            "There is only one teacher. It has all the weight, so allocation statistics say nothing.",
+            "Give the recipe several teachers.",
+        ): len(found.teachers) == 1,
+    }
+    return [gap for gap, applies in gaps.items() if applies]

@@ -3,21 +3,19 @@ else uses them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trustmopd.analysis.readers.token_records import Rollout, TokenRecords, read_records
+from trustmopd.analysis.readers.token_records import Rollout, TokenRecords
 from trustmopd.statistics import Spread, spread
 
 
 def mean_displacement(records: TokenRecords) -> dict[str, dict[str, float]]:
     """Mean raw score over response tokens, by group and teacher."""
     return {
-        group: dict(zip(records.teachers, _tokens(rollouts).mean(axis=1).tolist(), strict=True))
-        for group, rollouts in records.by_group().items()
-        if _scored(rollouts)
+        group: dict(zip(records.teachers, np.concatenate(scores, axis=1).mean(axis=1).tolist(), strict=True))
+        for group, scores in _scores_by_group(records).items()
     }
 
 
@@ -26,14 +24,13 @@ def score_matrix(records: TokenRecords, mu: Mapping[str, float]) -> dict[str, di
     responses of each one's mean. Without mu the scores stay raw."""
     divisor = np.array([mu.get(teacher, 1.0) for teacher in records.teachers])[:, None]
     matrix = {}
-    for group, every in records.by_group().items():
-        if not (rollouts := _scored(every)):
-            continue
-        mean = (_tokens(rollouts) / divisor).mean(axis=1)
-        per_response = [(rollout.scores / divisor).mean(axis=1) for rollout in rollouts if rollout.scores is not None]
-        spreads = [spread([float(each[k]) for each in per_response]) for k in range(len(records.teachers))]
+    for group, raw in _scores_by_group(records).items():
+        scores = [each / divisor for each in raw]
+        means = np.concatenate(scores, axis=1).mean(axis=1).tolist()
+        responses = np.array([each.mean(axis=1) for each in scores]).T.tolist()
         matrix[group] = {
-            teacher: Spread(float(mean[k]), spreads[k].sd, spreads[k].n) for k, teacher in enumerate(records.teachers)
+            teacher: Spread(mean, spread(of_responses).sd, len(scores))
+            for teacher, mean, of_responses in zip(records.teachers, means, responses, strict=True)
         }
     return matrix
 
@@ -55,26 +52,23 @@ def margins(records: TokenRecords) -> dict[str, list[float]]:
     return found
 
 
-def summarise(records: TokenRecords) -> dict[str, dict[str, Any]]:
+def weights_by_group(records: TokenRecords) -> dict[str, dict[str, Any]]:
     """By composition of the prompts: rollout-mean weights, the mass on the teachers that the prompts need and, where
     that is one, its margin over the next and how often that is positive. `needs` are the teachers among what the
     prompts need; a capability that is no teacher has no weight."""
     by_teacher = margins(records)
-    summary: dict[str, dict[str, Any]] = {}
+    summary = {}
     for group, rollouts in records.by_group().items():
         mean = np.mean([rollout_means(rollout) for rollout in rollouts], axis=0).tolist()
         weights = dict(zip(records.teachers, mean, strict=True))
         needs = [name for name in rollouts[0].needs if name in weights]
-        summary[group] = {"rollouts": len(rollouts), "weights": weights, "needs": needs}
+        entry: dict[str, Any] = {"rollouts": len(rollouts), "weights": weights, "needs": needs}
         if needs:
-            summary[group]["relevant_mass"] = sum(weights[name] for name in needs)
+            entry["relevant_mass"] = sum(weights[name] for name in needs)
         if len(rollouts[0].needs) == 1 and (m := by_teacher.get(rollouts[0].needs[0])):
-            summary[group] |= {"margin": float(np.mean(m)), "positive_margin": float(np.mean(np.array(m) > 0))}
+            entry |= {"margin": float(np.mean(m)), "positive_margin": float(np.mean(np.array(m) > 0))}
+        summary[group] = entry
     return summary
-
-
-def summarise_records(run: Path, teachers: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    return summarise(read_records(run, teachers))
 
 
 @dataclass(frozen=True)
@@ -105,23 +99,22 @@ def sharpest_changes(records: TokenRecords, count: int = 20) -> list[Change]:
         if len(moved):
             best.append((float(moved.max()), int(moved.argmax()) + 1, rollout))
     best.sort(key=lambda found: -found[0])
-    changes = []
-    for moved_most, at, rollout in best[:count]:
-        shift = rollout.weights[:, at] - rollout.weights[:, at - 1]
-        changes.append(
-            Change(
-                rollout.step,
-                rollout.row,
-                rollout.prompt_id,
-                int(rollout.positions[at]),
-                "".join(rollout.texts[max(0, at - 8) : at]),
-                rollout.texts[at],
-                moved_most,
-                records.teachers[int(shift.argmin())],
-                records.teachers[int(shift.argmax())],
-            )
-        )
-    return changes
+    return [_change(rollout, at, moved, records.teachers) for moved, at, rollout in best[:count]]
+
+
+def _change(rollout: Rollout, at: int, moved: float, teachers: Sequence[str]) -> Change:
+    shift = rollout.weights[:, at] - rollout.weights[:, at - 1]
+    return Change(
+        step=rollout.step,
+        rollout=rollout.row,
+        prompt_id=rollout.prompt_id,
+        position=int(rollout.positions[at]),
+        before="".join(rollout.texts[max(0, at - 8) : at]),
+        token=rollout.texts[at],
+        moved=moved,
+        giver=teachers[int(shift.argmin())],
+        taker=teachers[int(shift.argmax())],
+    )
 
 
 def change_profile(records: TokenRecords, parts: int = 10) -> list[float]:
@@ -135,11 +128,10 @@ def change_profile(records: TokenRecords, parts: int = 10) -> list[float]:
     return [float(value) for value in total / np.maximum(count, 1)] if count.any() else []
 
 
-def _scored(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    return [rollout for rollout in rollouts if rollout.scores is not None]
-
-
-def _tokens(rollouts: Sequence[Rollout]) -> np.ndarray:
-    """The scores of all tokens, K × tokens."""
-    scores = [rollout.scores for rollout in _scored(rollouts) if rollout.scores is not None]
-    return np.concatenate(scores, axis=1).astype(np.float64)
+def _scores_by_group(records: TokenRecords) -> dict[str, list[np.ndarray]]:
+    """The raw scores of each response, K × T, by what the prompts need; groups without scores are left out."""
+    found = {
+        group: [rollout.scores.astype(np.float64) for rollout in rollouts if rollout.scores is not None]
+        for group, rollouts in records.by_group().items()
+    }
+    return {group: scores for group, scores in found.items() if scores}

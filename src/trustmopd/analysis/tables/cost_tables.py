@@ -1,70 +1,64 @@
-"""Tables of what data and compute went in: decontamination, cost."""
+"""Tables of the data and the compute that went in: decontamination, cost."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import mean
 
-from trustmopd.analysis.statistics.comparison import FULL, UNIFORM, Comparison
+from trustmopd.analysis.statistics.comparison import UNIFORM, Comparison
 from trustmopd.analysis.statistics.summary import Summary
-from trustmopd.analysis.tables.titled import NONE, Titled, clock_note, label_in
-from trustmopd.tables import text_table
+from trustmopd.analysis.tables.titled import NONE, Titled, titled
+from trustmopd.rules import TRUST
 
-_RULES = ("within_exact", "within_ngram", "cross_exact", "cross_ngram")
+_COUNTS = {
+    "candidates": "candidates",
+    "within_exact": "within: exact",
+    "within_ngram": "within: n-gram",
+    "cross_exact": "cross: exact",
+    "cross_ngram": "cross: n-gram",
+    "kept": "kept",
+}
 
 
-def decontamination_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
-    rows: dict[str, list[str]] = {}
-    for run in summaries:
+def decontamination_table(comparison: Comparison) -> Titled:
+    rows: dict[str, list[object]] = {}
+    for run in comparison.runs:
         for pool, counts in run.decontamination.items():
-            name = f"{run.prompts}, {pool}"
-            rows.setdefault(name, [name, *(str(counts.get(key, NONE)) for key in ("candidates", *_RULES, "kept"))])
-    header = ("pool", "candidates", "within: exact", "within: n-gram", "cross: exact", "cross: n-gram", "kept")
+            rows.setdefault(f"{run.prompts}, {pool}", [counts.get(key, NONE) for key in _COUNTS])
     note = "Prompts removed by each rule: within the pool, and against evaluation and other comparison texts."
-    table = text_table(header, rows.values())
-    return Titled("decontamination", "Decontamination", note, table) if rows else None
+    header = ("pool", *_COUNTS.values())
+    return titled("decontamination", "Decontamination", note, header, ([name, *row] for name, row in rows.items()))
 
 
-def cost_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:
-    rows: list[list[str]] = []
-    # With evaluation only where every run has it: hours that hold different things are not to be compared.
-    measured = [run for run in summaries if run.cost.get("training")]
-    evaluated = all(run.cost.get("evaluation") for run in measured)
+def cost_table(comparison: Comparison) -> Titled:
+    # With evaluation only where every run has it: hours must hold the same things to be compared.
+    evaluated = all(run.cost.get("evaluation") for run in _measured(comparison.runs))
+    rows = []
     for setting in comparison.settings:
-        priced = {
-            method: [run for run in seeds.values() if run.cost.get("training")]
-            for method, seeds in setting.methods.items()
-        }
+        priced = {method: _measured(seeds.values()) for method, seeds in setting.methods.items()}
         hours = {method: _hours(runs, evaluated) for method, runs in priced.items() if runs}
-        uniform = hours.get(UNIFORM)
         for method, each in hours.items():
             runs = priced[method]
             whole = not any(run.stopped for run in runs)  # some of the steps cost less than all of them
-            relative = f"{100 * (each / uniform - 1):+.1f}%" if uniform and whole else NONE
+            relative = f"{100 * (each / hours[UNIFORM] - 1):+.1f}%" if hours.get(UNIFORM) and whole else NONE
             peak = max(run.cost["training"]["peak_memory_gib"] for run in runs)
-            rows.append(
-                [
-                    label_in(comparison)(setting, method),
-                    *_scored(runs[0]),
-                    str(len(runs)),
-                    f"{each * len(runs):.3g}",
-                    relative,
-                    f"{peak:.2f}",
-                ]
-            )
-        paid = [run for seeds in setting.methods.values() for run in seeds.values() if run.cost.get("calibration")]
+            cells = (len(runs), f"{each * len(runs):.3g}", relative, f"{peak:.2f}")
+            rows.append([comparison.label(setting, method), *_scored(runs[0]), *cells])
+        paid = [run for run in setting.runs if run.cost.get("calibration")]
         if paid:
-            run = min(paid, key=lambda run: (run.method != FULL, bool(run.stopped)))
+            run = min(paid, key=lambda run: (run.method != TRUST, bool(run.stopped)))
             once, full = run.cost["calibration"]["device_hours"], hours.get(run.method)
             share = f"{100 * once / (full * len(priced[run.method])):.1f}% of {run.method}" if full else NONE
-            cells = [*_scored(run), "once", f"{once:.3g}", share, NONE]
-            rows.append([label_in(comparison)(setting, "calibration"), *cells])
-    device = next((run.cost["device"] for run in summaries if run.cost.get("device")), "")
+            rows.append([comparison.label(setting, "calibration"), *_scored(run), "once", f"{once:.3g}", share, NONE])
     note = (
-        f"{device}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} evaluation; "
-        "the share against uniform is per seed. Peak memory is of one device (of the process, on a CPU). "
-        f"{clock_note(comparison)}"
+        f"{comparison.device}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} "
+        "evaluation; the share against uniform is per seed. Peak memory is of one device (of the process, on a CPU). "
+        f"{comparison.clock_note}"
     )
     header = ("", "teachers scored", "reference scored", "seeds", "device-hours", "against uniform", "peak GiB")
-    return Titled("cost", "Computational cost", note, text_table(header, rows)) if rows else None
+    return titled("cost", "Computational cost", note, header, rows)
+
+
+def _measured(runs: Iterable[Summary]) -> list[Summary]:
+    return [run for run in runs if run.cost.get("training")]
 
 
 def _scored(run: Summary) -> list[str]:

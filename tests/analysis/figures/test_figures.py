@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import recorded
 from matplotlib.colors import to_hex
+from PIL import Image
 
 from trustmopd.analysis.figures import draw_all, drawing
 from trustmopd.analysis.figures.palette import DARK, GREY, INK, PAPER, colours
 from trustmopd.analysis.readers.run import find_runs
 from trustmopd.analysis.statistics.comparison import compare
-from trustmopd.analysis.statistics.same_experiment import told_apart
 from trustmopd.analysis.statistics.summary import Summary, summarise_run
 
 ALL = {
@@ -33,10 +34,13 @@ def drawn(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     summaries = [summarise_run(run) for run in find_runs([study])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drawing.plt, "close", kept.append)
-        pictures = draw_all(summaries, compare(summaries), folder)
+        pictures = draw_all(compare(summaries), folder)
     for picture in pictures:
-        for suffix in (".png", ".svg"):
-            assert picture.path.with_name(picture.path.name + suffix).stat().st_size > 2000
+        with Image.open(picture.path.with_name(f"{picture.path.name}.png")) as image:
+            width, height = image.size
+            assert width == round(200 * drawing.WIDTH) and len(image.convert("RGB").getcolors(width * height)) > 10
+        shown = picture.path.with_name(f"{picture.path.name}.svg").read_text()
+        assert ElementTree.fromstring(shown).get("width") and shown.count("<path") > 10
     yield {picture.path.name: figure.axes for picture, figure in zip(pictures, kept, strict=True)}, summaries
     for figure in kept:
         drawing.plt.close(figure)
@@ -46,7 +50,7 @@ def drawn(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
 def captions(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Of a study whose alphabetically first method is not trust."""
     summaries = [summarise_run(run) for run in find_runs([study / "multicap"])]
-    pictures = draw_all(summaries, compare(summaries), tmp_path_factory.mktemp("captions"))
+    pictures = draw_all(compare(summaries), tmp_path_factory.mktemp("captions"))
     return {picture.path.name: picture.caption for picture in pictures}
 
 
@@ -255,8 +259,8 @@ def test_no_figure_is_wider_than_a_telephone_however_much_it_shows(tmp_path: Pat
             scores = recorded.scores_of("student", 0.3 + 0.01 * place)
             recorded.make_run(run, steps=1, rollouts=2, scores=scores, gamma=3.0 + place, learning_rate=place)
             (run / "recipe.yaml").write_text(f"name: student\nprompts: {{path: data/{prompts}}}\n")
-    summaries = told_apart([summarise_run(run) for run in find_runs([tmp_path / "runs"])])
-    pictures = draw_all(summaries, compare(summaries), tmp_path / "figures")
+    summaries = [summarise_run(run) for run in find_runs([tmp_path / "runs"])]
+    pictures = draw_all(compare(summaries), tmp_path / "figures")
     assert {picture.path.name for picture in pictures} >= {"scores", "allocation", "weights", "training", "cost"}
     assert max(map(width_of, pictures)) < 1.1 * 390
 
@@ -318,7 +322,7 @@ def test_names_with_dollars_and_markup_are_drawn_as_they_are(tmp_path: Path) -> 
     groups = [["$x_{$"], ["<b>&"], None]
     run = recorded.make_run(tmp_path / "run", teachers=["$x_{$", "<b>&"], groups=groups, steps=1)
     summaries = [summarise_run(found) for found in find_runs([run])]
-    assert {picture.path.name for picture in draw_all(summaries, compare(summaries), tmp_path / "figures")} == {
+    assert {picture.path.name for picture in draw_all(compare(summaries), tmp_path / "figures")} == {
         "allocation", "margins", "displacement", "weights", "training", "changes", "cost",
     }  # fmt: skip
 
@@ -326,6 +330,6 @@ def test_names_with_dollars_and_markup_are_drawn_as_they_are(tmp_path: Path) -> 
 def test_the_same_numbers_give_the_same_file(trusting: Path, tmp_path: Path) -> None:
     summaries = [summarise_run(run) for run in find_runs([trusting])]
     for folder in ("one", "two"):
-        draw_all(summaries, compare(summaries), tmp_path / folder)
+        draw_all(compare(summaries), tmp_path / folder)
     for file in (tmp_path / "one").iterdir():
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()

@@ -13,7 +13,7 @@ import tiny
 import yaml
 from typer.testing import CliRunner
 
-from trustmopd.analysis.statistics.certainty import Certainty, certainty_of, over_seeds
+from trustmopd.analysis.readers.certainty import Certainty, certainty_of, over_seeds
 from trustmopd.cli import app
 from trustmopd.evaluation import sampling
 from trustmopd.evaluation.sampling import Reply
@@ -124,7 +124,7 @@ def test_scores_of_an_earlier_release_do_not_say_on_how_many_prompts(report: Cal
         numbers = ("math", "overall", "recovery")
         write_json(file, {name: {key: row[key] for key in numbers} for name, row in rows.items()})
     said, _ = page_of(tmp_path)
-    assert "recovered 50% of the gap" in said and "on how many prompts is not recorded" in said
+    assert "recovered 50% of the gap" in said and "number of prompts" in said
 
 
 def test_the_interval_of_a_mean_over_seeds_is_within_the_mean_of_theirs() -> None:

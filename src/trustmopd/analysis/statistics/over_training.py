@@ -1,13 +1,15 @@
-"""How a run went over its steps, from metrics.jsonl: series to draw, and the drift of scores from their calibration."""
+"""A run over its steps, from metrics.jsonl: series to draw, and the drift of scores from their calibration."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-#: A teacher's mean calibrated score is 1 on the calibration rollouts. Outside this band its habit is no longer what mu
-#: says: by gamma = 7, a factor of 1.5 against the other teachers multiplies its share of the weight by 17.
+from trustmopd.analysis.readers.missing import first_few
+
+#: A teacher's mean calibrated score is 1 on the calibration rollouts. Outside this band mu no longer describes it: with
+#: gamma = 7, a factor of 1.5 against the other teachers multiplies its share of the weight by 17.
 BAND = (1 / 1.5, 1.5)
-#: Scores are averaged over so many logged steps before they are held against the band: single batches are noisy.
+#: Scores are averaged over so many logged steps before they are compared with the band: single batches are noisy.
 WINDOW = 10
 SERIES = {
     "loss": "loss",
@@ -34,11 +36,7 @@ def series(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dic
     """Metric → its value at each logged step, for those that every line has; `step` and `seconds` always."""
     if not steps:
         return {}
-    wanted = {
-        **SERIES,
-        **{f"weight_{t}": f"weight/{t}" for t in teachers},
-        **{f"score_{t}": f"score/{t}" for t in teachers},
-    }
+    wanted = SERIES | {f"{kind}_{t}": f"{kind}/{t}" for kind in ("weight", "score") for t in teachers}
     found = {name: [line[key] for line in steps] for name, key in wanted.items() if all(key in line for line in steps)}
     phases = [sum(value for key, value in line.items() if key.startswith("seconds/")) for line in steps]
     return {"step": [line["step"] for line in steps], **found, "seconds": phases}
@@ -64,11 +62,10 @@ def not_numbers(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -
     for what, key in {"loss": "loss", **{f"score of '{teacher}'": f"score/{teacher}" for teacher in teachers}}.items():
         bad = [f"{line['step']:g}" for line in steps if key in line and not math.isfinite(line[key])]
         if bad:
-            more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-            which = f"steps {', '.join(bad[:5])}{more}" if len(bad) > 1 else f"step {bad[0]}"
+            which = f"{'steps' if len(bad) > 1 else 'step'} {first_few(bad)}"
             said.append(
                 f"The {what} of {which} is not a number, and is left out of means and figures. A student that "
-                "was trained on it is of no use: train again, with a lower learning rate."
+                "was trained on it is of no use: train again with a lower learning rate."
             )
     return said
 
@@ -77,7 +74,7 @@ def drift_warnings(drifts: Mapping[str, Drift]) -> list[str]:
     return [
         f"Teacher '{teacher}': its mean calibrated score reached {found.farthest:.2f}, outside {BAND[0]:.2f} to "
         f"{BAND[1]:.2f} (means over {WINDOW} steps; 1 is its calibration). Its weights are no longer relative to its "
-        "habit. Look at its weight over training; a calibration on the trained student would say what changed."
+        "habit. Look at its weight over training; a calibration on the trained student would show what changed."
         for teacher, found in drifts.items()
         if found.outside
     ]

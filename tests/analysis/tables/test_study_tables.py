@@ -14,7 +14,6 @@ import recorded
 
 from trustmopd.analysis.readers.run import find_runs
 from trustmopd.analysis.statistics.comparison import compare
-from trustmopd.analysis.statistics.same_experiment import told_apart
 from trustmopd.analysis.statistics.summary import summarise_run
 from trustmopd.analysis.tables import all_tables
 
@@ -24,9 +23,9 @@ FOLDER = {"without μ": "without-mu", "γ = 3": "gamma-3", "γ = 7": "trust"}
 
 
 def tables_of(*paths: Path) -> dict[str, Table]:
-    summaries = told_apart([summarise_run(run) for run in find_runs(paths)])
+    summaries = [summarise_run(run) for run in find_runs(paths)]
     made = {}
-    for each in all_tables(summaries, compare(summaries)):
+    for each in all_tables(compare(summaries)):
         rows = list(csv.DictReader(io.StringIO(each.table.to_csv())))
         made[each.name] = {next(iter(row.values())): row for row in rows}
         assert len(made[each.name]) == len(rows), "two rows share a name"

@@ -1,6 +1,7 @@
 """Runs are averaged only where they are seeds of one experiment, and told apart by whatever makes them two."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trustmopd import TrustMOPDConfig
-from trustmopd.analysis.readers.method_name import NO_DIFFERENCE, setup_of
 from trustmopd.analysis.readers.run import find_runs
 from trustmopd.analysis.readers.token_records import group_name
 from trustmopd.analysis.statistics.comparison import Comparison, compare
 from trustmopd.analysis.statistics.same_experiment import told_apart
 from trustmopd.analysis.statistics.summary import summarise_run
-
-FIELDS = {field.name for field in dataclasses.fields(TrustMOPDConfig)}
+from trustmopd.training import lessons
 
 
 def compared(folder: Path) -> Comparison:
-    return compare(told_apart([summarise_run(run) for run in find_runs([folder])]))
+    return compare(summarise_run(run) for run in find_runs([folder]))
 
 
 def methods(folder: Path) -> list[list[str]]:
@@ -33,22 +32,49 @@ def two_runs(folder: Path, one: dict[str, Any], other: dict[str, Any], **both: A
         recorded.make_run(folder / str(place), steps=1, rollouts=1, seed=place, **{**both, **config})
 
 
-def test_every_field_that_is_set_aside_is_a_field() -> None:
-    assert NO_DIFFERENCE <= FIELDS, "a field is gone from TrustMOPDConfig: take it out of NO_DIFFERENCE"
+def test_every_field_that_is_classified_is_a_field() -> None:
+    known = {field.name for field in dataclasses.fields(TrustMOPDConfig)}
+    assert {*lessons.LESSONS, *lessons.STORED, *lessons.TOLD} <= known
+    assert {*lessons._OF_TRANSFORMERS, *lessons._HOUSEKEEPING} <= known
 
 
-@pytest.mark.parametrize("rule", ["trust", "uniform", "mine.rule"])
-@pytest.mark.parametrize("name", ["added_later", "vllm_added", "torch_added", "log_added", "added_path", "save_added"])
-def test_a_field_that_a_later_release_adds_counts(rule: str, name: str) -> None:
-    assert setup_of({"allocation": rule, name: 1}) == {name: 1}
+def test_a_field_that_trl_or_this_package_adds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclasses.dataclass
+    class Later(TrustMOPDConfig):
+        vllm_added: int = 0
+
+    monkeypatch.setattr(lessons, "TrustMOPDConfig", Later)
+    assert "vllm_added" in lessons.experiment_fields()
 
 
-@pytest.mark.parametrize("name", sorted(FIELDS - NO_DIFFERENCE))
-def test_two_values_of_any_field_that_counts_are_two_experiments(name: str) -> None:
-    base = {"allocation": "mine.rule", "calibrated": True}  # a rule of one's own may use any of them
-    if name != "domain_column":
-        assert setup_of({**base, name: "one"}) != setup_of({**base, name: "two"})
-    assert setup_of({"allocation": "routed", "domain_column": "a"}) != setup_of({"allocation": "routed"})
+@pytest.mark.parametrize("name", ["vllm_structured_outputs_regex", "dataloader_drop_last", "learning_rate", "top_k"])
+def test_two_values_of_a_field_that_decides_the_lessons_are_two_experiments(tmp_path: Path, name: str) -> None:
+    two_runs(tmp_path, {name: 1}, {name: 2})
+    assert methods(tmp_path) == [["trust", f"trust, {name} 2"]]
+
+
+def test_housekeeping_makes_no_other_experiment(tmp_path: Path) -> None:
+    fields = ("save_steps", "logging_steps", "per_device_train_batch_size", "teacher_placement", "vllm_server_port")
+    two_runs(tmp_path, dict.fromkeys(fields, 1), dict.fromkeys(fields, 2))
+    assert methods(tmp_path) == [["trust"]]
+
+
+def test_a_manifest_that_does_not_list_what_counts_is_noted(tmp_path: Path) -> None:
+    two_runs(tmp_path, {"learning_rate": 1e-5}, {"learning_rate": 1e-6})
+    for file in tmp_path.glob("*/manifest.json"):
+        manifest = json.loads(file.read_text())
+        del manifest["experiment"]
+        file.write_text(json.dumps(manifest))
+    found = compared(tmp_path)
+    assert [list(setting.methods) for setting in found.settings] == [["trust"]]
+    assert all(any("manifest.json" in each.what for each in run.missing) for run in found.runs)
+
+
+def test_routed_runs_by_different_columns_are_two_experiments(tmp_path: Path) -> None:
+    two_runs(tmp_path / "routed", {"domain_column": "a"}, {"domain_column": "b"}, rule="routed")
+    two_runs(tmp_path / "trust", {"domain_column": "a"}, {"domain_column": "b"})
+    assert methods(tmp_path / "routed") == [["routed", "routed, domain_column b"]]
+    assert methods(tmp_path / "trust") == [["trust"]]
 
 
 def test_what_a_rule_does_not_use_makes_no_difference(tmp_path: Path) -> None:
@@ -87,9 +113,16 @@ def test_another_reference_and_another_part_of_the_student_are_other_experiments
     recorded.change(tmp_path / "5", "models.reference", None)  # of a rule that asks none: any
     assert methods(tmp_path) == [["trust", "trust, reference bbbb2222", "trust, trainable_parameters 64"]]
     assert len(compared(tmp_path).settings[0].methods["trust"]) == 4
-    (tmp_path / "4" / "recipe.yaml").write_text("name: x\npeft: {r: 8}\n")
-    (tmp_path / "0" / "recipe.yaml").write_text("name: x\npeft: {r: 16}\n")
-    assert len(methods(tmp_path)[0]) == 3  # the adapters' settings say it too
+
+
+def test_two_adapters_of_one_size_are_two_experiments(tmp_path: Path) -> None:
+    two_runs(tmp_path, {}, {})
+    for place, alpha in enumerate((16, 32)):
+        file = tmp_path / str(place) / "manifest.json"
+        manifest = json.loads(file.read_text())
+        manifest["models"]["student"]["adapter"] = {"lora_alpha": alpha}
+        file.write_text(json.dumps(manifest))
+    assert methods(tmp_path) == [["trust", "trust, adapter {'lora_alpha': 32}"]]
 
 
 def test_an_unfinished_run_is_no_further_seed(tmp_path: Path) -> None:

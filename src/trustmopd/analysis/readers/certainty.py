@@ -1,7 +1,8 @@
-"""How sure a score is: how many prompts it is from, and between which values it lies if others had been drawn."""
+"""How sure a score is: how many prompts it is from, and its 95% interval over resampled prompts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
@@ -29,15 +30,15 @@ class _Row(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Certainty:
-    """`prompts` is 0 where nothing says how many. `intervals` are of 95%, over resampled prompts, by column; None where
-    some of the draws have no value: of a recovery, where they leave no gap."""
+    """`prompts` is 0 where their number is not recorded. An interval is None where some resamples have no value: a
+    recovery has none where they leave no gap."""
 
     prompts: int = 0
     intervals: dict[str, Interval | None] = field(default_factory=dict)
 
 
 def certainty_of(row: Mapping[str, Any]) -> Certainty:
-    """Of a row of scores.json; what it does not have, or has in another shape, is not known."""
+    """Of a row of scores.json; nothing is known where it has another shape."""
     try:
         known: Any = TypeAdapter(_Row).validate_python(row)
     except ValidationError:
@@ -49,15 +50,14 @@ def certainty_of(row: Mapping[str, Any]) -> Certainty:
 
 
 def over_seeds(every: Sequence[Certainty]) -> Certainty:
-    """Of a mean over seeds that were scored on the same prompts. The mean of their intervals stands for its own, which
-    is no wider."""
+    """Of a mean over seeds that were scored on the same prompts: the mean of their intervals, which is no narrower than
+    the interval of the mean."""
     if not every:
         return Certainty()
-    shared = [column for column in every[0].intervals if all(column in each.intervals for each in every)]
     intervals: dict[str, Interval | None] = {}
-    for column in shared:
-        ends = [interval for each in every if (interval := each.intervals[column]) is not None]
-        lows, highs = [low for low, _ in ends], [high for _, high in ends]
-        whole = len(ends) == len(every)
-        intervals[column] = (sum(lows) / len(lows), sum(highs) / len(highs)) if whole else None
+    for column in every[0].intervals:
+        if all(column in each.intervals for each in every):
+            ends = [end for each in every if (end := each.intervals[column]) is not None]
+            whole = len(ends) == len(every)
+            intervals[column] = (fmean(low for low, _ in ends), fmean(high for _, high in ends)) if whole else None
     return Certainty(min(each.prompts for each in every), intervals)

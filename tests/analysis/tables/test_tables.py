@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from trustmopd.analysis.readers.method_name import method_name
 from trustmopd.analysis.readers.run import find_runs, open_run
 from trustmopd.analysis.statistics.comparison import Comparison, compare
-from trustmopd.analysis.statistics.same_experiment import told_apart
 from trustmopd.analysis.statistics.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables
 from trustmopd.cli import app
@@ -26,8 +25,8 @@ TITLE = {"without-mu": "without μ", "gamma-3": "γ = 3"}
 
 
 def tables_of(*paths: Path) -> dict[str, list[dict[str, str]]]:
-    summaries = told_apart([summarise_run(run) for run in find_runs(paths)])
-    tables = all_tables(summaries, compare(summaries))
+    summaries = [summarise_run(run) for run in find_runs(paths)]
+    tables = all_tables(compare(summaries))
     return {each.name: list(csv.DictReader(io.StringIO(each.table.to_csv()))) for each in tables}
 
 
@@ -54,8 +53,8 @@ def test_the_main_comparison_says_on_how_many_prompts_where_all_runs_agree(study
     other = recorded.rows_of({**recorded.REFERENCES, "other": {"math": 0.3, "code": 0.3, "if": 0.3}}, prompts=5)
     recorded.make_run(tmp_path / "other", steps=1, rule="random", scores=other)
     for paths, said in (([study], True), ([study, tmp_path], False)):
-        summaries = told_apart([summarise_run(run) for run in find_runs(paths)])
-        (main,) = [each for each in all_tables(summaries, compare(summaries)) if each.name == "main"]
+        summaries = [summarise_run(run) for run in find_runs(paths)]
+        (main,) = [each for each in all_tables(compare(summaries)) if each.name == "main"]
         assert ("on 6 prompts" in main.note) == said  # two of each domain
 
 
@@ -128,7 +127,7 @@ def test_evaluation_counts_for_all_or_for_none(tmp_path: Path) -> None:
         recorded.make_run(tmp_path / rule, rule=rule)
     recorded.evaluate(tmp_path / "trust", device_hours=0.2)
     summaries = [summarise_run(run) for run in find_runs([tmp_path])]
-    (found,) = [each for each in all_tables(summaries, compare(summaries)) if each.name == "cost"]
+    (found,) = [each for each in all_tables(compare(summaries)) if each.name == "cost"]
     assert "without evaluation" in found.note
     assert row(tables_of(tmp_path)["cost"], "trust")["against uniform"] == "+0.0%"
 
@@ -191,10 +190,10 @@ def test_a_calibration_whose_cost_is_not_found_is_said(tmp_path: Path) -> None:
     run = calibrated_elsewhere(tmp_path / "study", **paths)
     (tmp_path / "study" / "calibration" / "cost.json").write_text("{")
     said = " ".join(map(str, summarise_run(open_run(run)).missing))
-    assert f"What calibrating cost is not known. {tmp_path / 'study' / 'calibration'}: " in said
+    assert str(tmp_path / "study" / "calibration" / "cost.json") in said
     (tmp_path / "study" / "calibration" / "cost.json").unlink()
     found = summarise_run(open_run(run))
-    assert "What calibrating cost is not known. It is not in study/calibration." in " ".join(map(str, found.missing))
+    assert any("study/calibration" in each.what for each in found.missing)
     assert not [each for each in tables_of(run)["cost"] if each[""] == "calibration"]
 
 
@@ -293,8 +292,8 @@ def test_scores_before_training_come_from_the_diagnosis(tmp_path: Path) -> None:
 def test_the_same_run_twice_is_warned_of_and_counts_once(study: Path) -> None:
     first = summarise_run(find_runs([study / "multicap" / "trust" / "seed-0"])[0])
     found: Comparison = compare([first, first])
-    assert len(found.warnings) == 1 and "has the method, prompts and seed of" in found.warnings[0]
-    assert found.seeds == 1
+    assert len(found.warnings) == 1 and first.path in found.warnings[0]
+    assert found.seeds == 1 and len(found.settings[0].runs) == 1
 
 
 def test_two_prompt_sets_of_one_name_are_two_settings(tmp_path: Path) -> None:
@@ -302,7 +301,7 @@ def test_two_prompt_sets_of_one_name_are_two_settings(tmp_path: Path) -> None:
         run = recorded.make_run(tmp_path / folder, steps=1, rollouts=1, scores=recorded.scores_of("trust", 0.4))
         (run / "recipe.yaml").write_text(f"name: trust\nprompts: {{path: {folder}/train.jsonl}}\n")
         recorded.change(run, "prompts.fingerprint", fingerprint)
-    summaries = told_apart([summarise_run(run) for run in find_runs([tmp_path])])
+    summaries = [summarise_run(run) for run in find_runs([tmp_path])]
     found = compare(summaries)
     assert [setting.prompts for setting in found.settings] == ["train aaaa", "train bbbb"] and not found.warnings
 
@@ -364,9 +363,10 @@ def test_runs_that_differ_in_more_than_their_seed_are_not_averaged_and_none_is_d
         own = scored(0.2, 0.6, 0.3 + 0.1 * place)
         where = {"output_dir": f"runs/{place}", "save_steps": place, "max_grad_norm": 1.0}
         recorded.make_run(tmp_path / str(place), steps=1, seed=place % 2, scores=own, learning_rate=rate, **where)
-    summaries = told_apart([summarise_run(run) for run in find_runs([tmp_path])])
-    assert [run.method for run in summaries] == ["trust", "trust", "trust, learning_rate 1e-05"]
-    assert not compare(summaries).warnings
+    summaries = [summarise_run(run) for run in find_runs([tmp_path])]
+    found = compare(summaries)
+    assert [run.method for run in found.runs] == ["trust", "trust", "trust, learning_rate 1e-05"]
+    assert not found.warnings
     main = tables_of(tmp_path)["main"]
     assert row(main, "trust")["overall"] == percent([0.3, 0.4])
     assert row(main, "trust, learning_rate 1e-05")["overall"] == "50.0"
@@ -375,9 +375,9 @@ def test_runs_that_differ_in_more_than_their_seed_are_not_averaged_and_none_is_d
 def test_reference_rows_that_disagree_are_told_and_each_run_uses_its_own(tmp_path: Path) -> None:
     recorded.make_run(tmp_path / "a", steps=1, seed=0, scores=scored(0.2, 0.6, 0.4))
     recorded.make_run(tmp_path / "b", steps=1, seed=1, scores=scored(0.3, 0.6, 0.6))
-    summaries = told_apart([summarise_run(run) for run in find_runs([tmp_path])])
+    summaries = [summarise_run(run) for run in find_runs([tmp_path])]
     (said,) = compare(summaries).warnings
-    assert str(tmp_path / "a") in said and str(tmp_path / "b") in said and "'initial' different scores" in said
+    assert str(tmp_path / "a") in said and str(tmp_path / "b") in said and "'initial'" in said
     assert row(tables_of(tmp_path)["main"], "trust")["recovered"] == percent([0.5, 1.0])
 
 
