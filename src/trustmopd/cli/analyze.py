@@ -81,9 +81,9 @@ def report(
 
 
 def _case(run: "Run", place: str, tokens: list[str]) -> None:
-    from trustmopd.analysis.page.case_studies import find_rollout, parse_place, write_case
+    from trustmopd.analysis.page.case_studies import find_rollout, parse_position, write_case
 
-    where = parse_place(place)
+    where = parse_position(place)
     rollout, at = find_rollout(run.records(), where)
     from transformers.utils import logging
 

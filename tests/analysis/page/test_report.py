@@ -323,7 +323,7 @@ def damaged(folder: Path, name: str, path: str, value: object) -> None:
     (folder / name).write_text(json.dumps(payload))
 
 
-@pytest.mark.parametrize("value", [None, "x", [], {}, -1, ...])
+@pytest.mark.parametrize("value", [None, "x", -1, ...])
 @pytest.mark.parametrize(
     ("name", "path"),
     [

@@ -27,7 +27,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """Where to look: STEP/ROLLOUT:POSITION, or the first step that recorded the rollout."""
 
     rollout: int
@@ -35,7 +35,7 @@ class Place:
     step: int | None = None
 
 
-def parse_place(text: str) -> Place:
+def parse_position(text: str) -> Position:
     found = re.fullmatch(r"(?:(\d+)/)?(\d+):(\d+)", text.strip())
     if found is None:
         raise ValueError(
@@ -43,10 +43,10 @@ def parse_place(text: str) -> Place:
             " 1/214:37. The table of sharpest changes lists positions."
         )
     step, rollout, position = found.groups()
-    return Place(int(rollout), int(position), None if step is None else int(step))
+    return Position(int(rollout), int(position), None if step is None else int(step))
 
 
-def find_rollout(records: TokenRecords, place: Place) -> tuple[Rollout, int]:
+def find_rollout(records: TokenRecords, place: Position) -> tuple[Rollout, int]:
     """The recorded response, and where in it the position is."""
     if not records.rollouts:
         raise ValueError(

@@ -11,12 +11,12 @@ from typing import Any
 import yaml
 
 from trustmopd.analysis.readers.certainty import Certainty, certainty_of
-from trustmopd.analysis.readers.method_name import method_name
+from trustmopd.analysis.readers.method_name import method_name, settings_that_count
 from trustmopd.analysis.readers.metrics_log import read_metrics
 from trustmopd.analysis.readers.missing import Missing
 from trustmopd.analysis.readers.token_records import TokenRecords, read_records
 from trustmopd.files import read_json
-from trustmopd.rules import RULES, TRUST, UNSCORED
+from trustmopd.rules import TRUST
 from trustmopd.runs import RunDirectory, located, newest_checkpoint
 from trustmopd.runs.layout import (
     CALIBRATION,
@@ -36,8 +36,6 @@ REFERENCE_ROWS = {
     "parameter-average": "parameter average",
 }
 TEACHER_ROW = "teacher-"
-#: Settings of trust that its method's name says.
-_IN_THE_NAME = {"allocation", "single_teacher", "score", "gamma", "granularity", "calibrated"}
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,9 @@ class Run:
 
     path: Path
     missing: list[Missing] = field(default_factory=list)
+
+    def _note(self, what: str, how: str = "") -> None:
+        self.missing.append(Missing(what, how))
 
     def _json(self, file: Path, what: str, how: str | None = None) -> dict[str, Any]:
         """The file's fields; none where it is absent or damaged, which is noted (absence only if `how` is given)."""
@@ -58,9 +59,9 @@ class Run:
             return payload
         except FileNotFoundError:
             if how:
-                self.missing.append(Missing(f"There is no {file.relative_to(self.path)} ({what}).", how))
+                self._note(f"There is no {file.relative_to(self.path)} ({what}).", how)
         except (ValueError, OSError) as error:
-            self.missing.append(Missing(str(error), ""))
+            self._note(str(error))
         return {}
 
     @property
@@ -99,7 +100,7 @@ class Run:
         if not paid:
             said = [f"{payer.path}: {each.what}" for each in payer.missing] or [f"It is not in {payer.path}."]
             how = "Keep the folder in which `trustmopd calibrate`, or the seed that calibrated, wrote it."
-            self.missing.append(Missing(f"What calibrating cost is not known. {' '.join(said)}", how))
+            self._note(f"What calibrating cost is not known. {' '.join(said)}", how)
         return {**cost, "calibration": paid}
 
     @cached_property
@@ -122,12 +123,12 @@ class Run:
             finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
             for key in numbers.keys() - finite.keys():
                 said = f"{self._files.scores.name}: the score '{key}' of '{name}' is not a number ({row[key]})."
-                self.missing.append(Missing(said, "It is left out; evaluate again with `trustmopd evaluate RECIPE`."))
+                self._note(said, "It is left out; evaluate again with `trustmopd evaluate RECIPE`.")
             if "overall" in finite:
                 found[name] = finite
             if (scored := row.get("checkpoint")) and newest is not None and newest.name != scored:
                 how = "Evaluate again with `trustmopd evaluate RECIPE`; it says which folder to remove."
-                self.missing.append(Missing(f"The scores are of {scored}, but the run now has {newest.name}.", how))
+                self._note(f"The scores are of {scored}, but the run now has {newest.name}.", how)
         return found
 
     @cached_property
@@ -138,7 +139,7 @@ class Run:
         known = rows if len(rows) == 1 else [name for name in names if name in rows]
         if rows and not known:
             said = f"{self._files.scores.name} has {len(rows)} rows and none is named after this run."
-            self.missing.append(Missing(said, ""))
+            self._note(said)
         return known[0] if known else ""
 
     @property
@@ -163,7 +164,7 @@ class Run:
             loaded = yaml.safe_load(self.recipe_text)
         except yaml.YAMLError as error:
             said = f"{self._files.recipe.name} cannot be read ({str(error).splitlines()[0]})."
-            self.missing.append(Missing(said, ""))
+            self._note(said)
             loaded = None
         return loaded if isinstance(loaded, dict) else {}
 
@@ -210,7 +211,7 @@ class Run:
             return mu
         said = f"{CALIBRATION} has mu of {', '.join(mu)}, but the run's teachers are {', '.join(self.teachers)}"
         how = "Restore the file that the run was trained with."
-        self.missing.append(Missing(f"{said}: scores are shown raw.", how))
+        self._note(f"{said}: scores are shown raw.", how)
         return {}
 
     @property
@@ -255,21 +256,12 @@ class Run:
 
     @cached_property
     def setup(self) -> dict[str, Any]:
-        """By what two runs of one method are two experiments: the settings that training lists in the manifest, less
-        those that the rule does not use or its name says; the reference, where one was asked; and what of the student
-        was trained (all of it, or an adapter)."""
+        """By what two runs of one method are two experiments: settings; the reference, where one was asked; and what of
+        the student was trained (all of it, or an adapter)."""
         if self.manifest and "experiment" not in self.manifest:
-            how = "Train them with this release to have other settings told apart."
-            said = (
-                f"{MANIFEST} does not list the settings that make an experiment: runs are told apart by method alone."
-            )
-            self.missing.append(Missing(said, how))
-        rule = self.config.get("allocation")
-        aside = set() if rule == "routed" else {"domain_column"}
-        aside |= _IN_THE_NAME if rule in RULES else {"allocation"}  # a rule of the user's own is no more than a name
-        if rule in UNSCORED or not self.config.get("calibrated", True):
-            aside.add("calibration_batches")
-        names = [name for name in self.manifest.get("experiment", ()) if name in self.config and name not in aside]
+            said = f"{MANIFEST} does not list what makes an experiment, so runs are told apart by method alone."
+            self._note(said, "Runs that are trained now list it.")
+        settings = settings_that_count(self.config, self.manifest.get("experiment", ()))
         student, reference = self._models.get("student", {}), self._models.get("reference") or {}
         ingredients = {
             "reference": str(reference["fingerprint"])[:8] if reference.get("fingerprint") else None,
@@ -277,7 +269,7 @@ class Run:
             "adapter": student.get("adapter"),
         }
         known = {name: value for name, value in ingredients.items() if value is not None}
-        return {name: self.config[name] for name in names} | known
+        return settings | known
 
     @property
     def finished(self) -> bool:

@@ -38,8 +38,9 @@ def main_table(comparison: Comparison) -> Titled:
 def ablation_table(comparison: Comparison) -> Titled:
     note = "Δ trust: overall minus that of full trust, paired by seed."
     settings = [each for each in comparison.settings if TRUST in each.methods and {*ABLATIONS} & each.methods.keys()]
-    methods = (UNIFORM, TRUST, *ABLATIONS)
-    return _against("ablations", "Component ablations", note, comparison, settings, methods, TRUST)
+    rows = _rows_against(TRUST, (UNIFORM, TRUST, *ABLATIONS), settings, comparison)
+    header = ("", *comparison.columns, "overall", "Δ trust")
+    return titled("ablations", "Component ablations", f"{note} {comparison.seeds_note}", header, rows)
 
 
 def gamma_table(comparison: Comparison) -> Titled:
@@ -65,21 +66,17 @@ def transfer_table(comparison: Comparison) -> Titled:
     note = "A setting is a student and a prompt set. Δ uniform: overall minus uniform's, paired by seed."
     settings = [each for each in comparison.settings if {TRUST, UNIFORM} <= each.methods.keys()]
     settings = settings if len(comparison.settings) > 1 else []
+    rows = _rows_against(UNIFORM, (UNIFORM, TRUST), settings, comparison)
+    header = ("", *comparison.columns, "overall", "Δ uniform")
     title = "Trust against uniform in every setting"
-    return _against("transfer", title, note, comparison, settings, (UNIFORM, TRUST), UNIFORM)
+    return titled("transfer", title, f"{note} {comparison.seeds_note}", header, rows)
 
 
-def _against(
-    name: str,
-    title: str,
-    note: str,
-    comparison: Comparison,
-    settings: Sequence[Setting],
-    methods: Sequence[str],
-    other: str,
-) -> Titled:
+def _rows_against(
+    other: str, methods: Sequence[str], settings: Sequence[Setting], comparison: Comparison
+) -> list[list[str]]:
     """Methods with their difference from one of them."""
-    rows = [
+    return [
         [
             comparison.label(setting, method),
             *score_cells(comparison, setting, method),
@@ -88,8 +85,6 @@ def _against(
         for setting in settings
         for method in filter(setting.overall, methods)
     ]
-    header = ("", *comparison.columns, "overall", f"Δ {other}")
-    return titled(name, title, f"{note} {comparison.seeds_note}", header, rows)
 
 
 def _reference_rows(comparison: Comparison, student: str, team: str) -> list[list[str]]:
