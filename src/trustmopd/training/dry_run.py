@@ -13,6 +13,7 @@ import torch
 from trustmopd.data import load_prompts, prompt_hash
 from trustmopd.evaluation.rows import SUFFIXES
 from trustmopd.method import Calibration
+from trustmopd.planning.here import memory_here
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
@@ -66,6 +67,7 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
         + f", up to {max(given.prompt_lengths)} tokens",
         "training": _training(args, len(prompts)),
         "machine": _machine(args),
+        "memory": memory_here(recipe, args, longest_prompt=max(given.prompt_lengths)),
         "seeds": ", ".join(str(seed) for seed in recipe.seeds),
         "output": ", ".join(str(recipe.run_directory(seed)) for seed in recipe.seeds),
     }
