@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from bench_step import NAMES, PROMPT, RULES, SHAPES
 
+from trustmopd.planning.shapes import Shape
+
 RESULTS = Path(__file__).parent / "results"
 RATES = Path(__file__).parent.parent / "src" / "trustmopd" / "planning" / "rates.json"
 MACHINE = "NVIDIA H200"
@@ -24,11 +26,13 @@ MACHINE = "NVIDIA H200"
 ENGINES = {"default": "default", "static-compiled": "static", "vllm": "vllm"}
 
 
-def parameters(shape: str) -> int:
-    """Of a Llama with tied embeddings."""
-    hidden, layers, heads, kv_heads, intermediate, vocab = SHAPES[shape]
-    layer = 2 * hidden**2 + 2 * hidden * (hidden // heads * kv_heads) + 3 * hidden * intermediate + 2 * hidden
-    return layers * layer + vocab * hidden + hidden
+def shape_of_llama(name: str) -> Shape:
+    """With tied embeddings, as the benchmarks make them."""
+    hidden, layers, heads, kv_heads, intermediate, vocab = SHAPES[name]
+    kv_width = hidden // heads * kv_heads
+    layer = 2 * hidden**2 + 2 * hidden * kv_width + 3 * hidden * intermediate + 2 * hidden
+    parameters = layers * layer + vocab * hidden + hidden
+    return Shape(parameters, vocab * hidden, 0, layers, hidden, intermediate, 2 * kv_width, vocab)
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -44,7 +48,7 @@ def of_a_step() -> dict[str, Any]:
     for row in rows("step.csv"):
         if row["allocation"] not in RULES or row["allocation"] == "single":
             continue
-        count = parameters(row["shape"])
+        count = shape_of_llama(row["shape"]).parameters
         work = count * int(row["responses"]) * (PROMPT + int(row["tokens"]))
         taken = {phase: float(row[f"{phase}_seconds"]) for phase in ("student", "teachers", "reference", "backward")}
         kind = "adapters" if row["placement"] == "adapters" else "full"
@@ -65,11 +69,12 @@ def of_sampling() -> dict[str, dict[str, float]]:
     points: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     for row in rows("rollouts.csv"):
         if row["engine"] in ENGINES and row["decoded_per_second"]:
-            hidden, layers, heads, kv_heads, *_ = SHAPES[row["shape"]]
+            shape = shape_of_llama(row["shape"])
             grows = row["engine"] != "static-compiled"
             length = int(row["prompt"]) + int(row["tokens"]) / 2 if grows else int(row["room"])
-            cache = int(row["batch"]) * length * 2 * kv_heads * (hidden // heads) * layers * 2
-            points[ENGINES[row["engine"]]].append((layers, cache, int(row["batch"]) / float(row["decoded_per_second"])))
+            cache = int(row["batch"]) * length * shape.key_value * shape.layers * 2
+            seconds = int(row["batch"]) / float(row["decoded_per_second"])
+            points[ENGINES[row["engine"]]].append((shape.layers, cache, seconds))
     fitted = {}
     for engine, seen in points.items():
         layers, cache, seconds = np.array(seen).T

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 import yaml
-from planned import measured_shape, measured_steps, work
+from planned import measured_steps, work
 from planned import rates as benchmark
 from typer.testing import CliRunner, Result
 
@@ -156,14 +156,14 @@ def test_rates_are_those_of_the_results() -> None:
 
 def test_seconds_of_the_measured_shape_are_the_measured_ones() -> None:
     for row in measured_steps():
-        given = work(measured_shape(row["shape"]), reference=row["allocation"] == "trust", lora=10**7)
+        given = work(row["shape"], trust=row["allocation"] == "trust")
         setup = Setup(row["placement"], "DDP", "bfloat16")
         without = seconds_per_step(given, setup) - sampling_seconds(given, setup)
         assert without == pytest.approx(float(row["step_seconds"]), rel=0.05), row["placement"]
 
 
 def test_bytes_between_gpus() -> None:
-    given = work(measured_shape("smollm3-3b"))
+    given = work("smollm3-3b")
     size = given.student.parameters
     assert learning_bytes(given, Setup("resident", "DDP", "float32")) == 0
     assert learning_bytes(given, Setup("resident", "DDP", "float32", gpus=2)) == pytest.approx(size * 4)

@@ -31,6 +31,7 @@ def plan(
         loaded = load(recipe, overrides)
         from trustmopd.planning import plan as rows_of
         from trustmopd.planning import to_json, workload_of
+        from trustmopd.planning.seconds import rate_of_sampling
         from trustmopd.planning.workload import ADAPTERS, PLACEMENTS
         from trustmopd.training.from_recipe import config_of
 
@@ -44,6 +45,8 @@ def plan(
             typer.echo(json.dumps(to_json(rows), indent=1, ensure_ascii=False))
         else:
             _show(rows, f"{loaded.name}: {_machine(gpus, memory, nodes)}")
+            if work.uses_vllm and rate_of_sampling(work) != "vllm":
+                say("vLLM's rate was not measured: seconds count the slower sampling of transformers.")
             _recommend(rows, [str(recipe), *(overrides or [])])
     if not any(row.fits for row in rows):
         raise typer.Exit(1)

@@ -125,7 +125,7 @@ def vllm(work: Workload, setup: Setup) -> float:
         return 0.0
     sequence = (work.prompt + work.response) * work.student.key_value * work.student.layers * 2
     share = work.vllm_share * setup.memory * GIB if setup.memory < float("inf") else 0.0
-    return max(share, work.student.parameters * 2 + sequence)
+    return max(share, (work.student.parameters * 2 + sequence) / work.vllm_split)
 
 
 def _sampling(work: Workload, setup: Setup, responses: int) -> tuple[float, float]:

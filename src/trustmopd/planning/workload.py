@@ -63,6 +63,7 @@ class Workload:
     vllm_share: float = 0.0
     vllm_sleeps: bool = False
     uses_vllm: bool = False
+    vllm_split: int = 1
     steps: int | None = None
     calibration_batches: int = 0
 
@@ -139,6 +140,7 @@ def workload_of(
         vllm_share=args.vllm_gpu_memory_utilization if colocated else 0.0,
         vllm_sleeps=bool(args.vllm_enable_sleep_mode),
         uses_vllm=bool(args.use_vllm),
+        vllm_split=args.vllm_tensor_parallel_size,
         steps=steps or (args.max_steps if args.max_steps > 0 else None),
         calibration_batches=args.calibration_batches if args.calibrates and args.calibration_path is None else 0,
     )
