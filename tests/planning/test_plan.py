@@ -1,6 +1,8 @@
 """`trustmopd plan` as a person and as a script use it."""
 
 import json
+import re
+import shlex
 from itertools import product
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from trustmopd.recipe import load_recipe
 from trustmopd.testbed.checkpoints import SHIPPED
 from trustmopd.training.from_recipe import config_of
 
+ROOT = Path(__file__).parents[2]
 PARTS = ["weights", "gradients", "optimizer", "activations", "answers", "rollout_engine", "total"]
 FIELDS = ["placement", "engine", "student_dtype", "fits", "gib", "seconds_per_step", "gpu_hours", "set"]
 
@@ -174,3 +177,32 @@ def test_bytes_between_gpus() -> None:
     frozen = 4 * (size - given.student.head) * 2
     assert learning_bytes(given, sharded) - learning_bytes(given, fsdp2) == pytest.approx(passes * frozen / 2)
     assert rollout_bytes(given, fsdp2) == pytest.approx(1024 * size * 2 / 2), "the student, anew for every token"
+
+
+PAGE = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
+SECTIONS = re.findall(r"```bash\n(trustmopd plan recipes/planning/.*?)```\n\n(\|.*?)\n\n", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize(("command", "table"), SECTIONS)
+def test_the_page_of_arithmetic_says_what_its_commands_print(
+    command: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "250")
+    words = shlex.split(command.replace("\\\n", " "))[1:]
+    printed = [cells(line, "│") for line in CliRunner().invoke(app, words).stdout.splitlines() if line.startswith("│")]
+    found = {tuple(row[:3]): [row[3].rstrip("*"), row[10], row[11], row[13]] for row in printed}
+    header, _, *rows = (cells(line, "|") for line in table.splitlines())
+    for row in rows:
+        fits, total, seconds, sent = found[tuple(row[:3])]
+        told = dict(zip(header, row, strict=True))
+        assert (told["fits"], told["total GiB"], told["GB sent"]) == (fits, total, sent), row
+        assert told.get("s/step", seconds) == seconds, row
+
+
+def test_the_page_has_the_three_plans() -> None:
+    assert len(SECTIONS) == 3
+
+
+def cells(line: str, border: str) -> list[str]:
+    return [cell.strip() for cell in line.strip(border).split(border)]
