@@ -19,7 +19,7 @@ from trustmopd.planning.seconds import learning_bytes, rates, rollout_bytes, sam
 from trustmopd.planning.workload import DTYPES, ENGINES, PLACEMENTS
 from trustmopd.recipe import load_recipe
 from trustmopd.testbed.checkpoints import SHIPPED
-from trustmopd.training.from_recipe import config_of
+from trustmopd.training.from_recipe import config_of, lora_of
 
 ROOT = Path(__file__).parents[2]
 PARTS = ["weights", "gradients", "optimizer", "activations", "answers", "rollout_engine", "total"]
@@ -123,7 +123,7 @@ def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
     training = {"max_prompt_length": 64, "max_completion_length": 128}
     path.write_text(yaml.safe_dump({**fields, "training": training, "peft": {"r": 4, "target_modules": ["q_proj"]}}))
     loaded = load_recipe(path)
-    work = workload_of(loaded, config_of(loaded, 0))
+    work = workload_of(loaded, config_of(loaded, 0), lora_of(loaded))
     assert (work.teachers, work.adapter_teachers, work.policies) == ((), 2, 3)
     assert work.lora == 2 * 4 * (32 + 32), "two layers, rank 4, 32 × 32"
     assert work.hosts(Setup("resident", "DDP", "float32")) == ()
@@ -146,6 +146,8 @@ def test_one_teacher_of_many_and_no_reference(recipe: Path) -> None:
         (["--gpus", "7"], "global_batch_size = 64"),
         (["student=no-such/model"], "config.json"),
         (["teachers.code=no-such/model"], "teacher 'code'"),
+        (["peft={rank: 4}"], "peft.rank"),
+        (["training.max_stepz=4"], "max_steps"),
     ],
 )
 def test_slips_are_told_with_the_value_and_what_to_do(recipe: Path, words: list[str], named: str) -> None:

@@ -33,12 +33,12 @@ def plan(
         from trustmopd.planning import to_json, workload_of
         from trustmopd.planning.seconds import rate_of_sampling
         from trustmopd.planning.workload import ADAPTERS, PLACEMENTS
-        from trustmopd.training.from_recipe import config_of
+        from trustmopd.training.from_recipe import config_of, lora_of
 
         # Of the machine that is planned for, not of this one.
         args = config_of(loaded, loaded.seeds[0], bf16=None, fp16=False)
         half = loaded.training.get("bf16") is not False or bool(loaded.training.get("fp16"))
-        work = workload_of(loaded, args, half=half)
+        work = workload_of(loaded, args, lora_of(loaded), half=half)
         offered = [name for name in PLACEMENTS if name == ADAPTERS or _is_offered(loaded, name)]
         rows = rows_of(loaded, work, gpus=gpus, memory=memory, nodes=nodes, offered=offered)
         if as_json:

@@ -6,6 +6,7 @@ from typing import Any
 
 import psutil
 import torch
+from peft import LoraConfig
 
 from trustmopd.planning.memory import GIB, peak
 from trustmopd.planning.plan import fits
@@ -13,18 +14,18 @@ from trustmopd.planning.workload import DDP, FSDP2, ZERO3, Setup, student_dtype_
 from trustmopd.recipe import Recipe
 
 
-def memory_here(recipe: Recipe, args: Any, *, longest_prompt: int) -> str:
+def memory_here(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prompt: int) -> str:
     """Whether it fits, and GiB by part at the peak of a step; or why that is not known."""
     try:
-        return _line(recipe, args, longest_prompt)
+        return _line(recipe, args, lora, longest_prompt)
     except ValueError as error:  # a model that the run itself may well load
         return f"not known: {error}"
 
 
-def _line(recipe: Recipe, args: Any, longest_prompt: int) -> str:
+def _line(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prompt: int) -> str:
     on_gpu = torch.cuda.is_available() and not args.use_cpu
     prompt = min(longest_prompt, args.max_prompt_length or longest_prompt)
-    work = workload_of(recipe, args, half=bool(args.bf16 or args.fp16), prompt=prompt)
+    work = workload_of(recipe, args, lora, half=bool(args.bf16 or args.fp16), prompt=prompt)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     on_node = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
     # Processes without GPUs share the memory of their machine.

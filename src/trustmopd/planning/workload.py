@@ -103,10 +103,10 @@ class Workload:
 
 
 def workload_of(
-    recipe: Recipe, args: Any, *, half: bool = True, prompt: int | None = None, steps: int | None = None
+    recipe: Recipe, args: Any, lora: LoraConfig | None = None, *, half: bool = True, prompt: int | None = None
 ) -> Workload:
-    """Of a recipe and its TrustMOPDConfig. `half`: the machine computes in 16 bits. `prompt` and `steps` are what is
-    known of the prompt set."""
+    """Of a recipe, its TrustMOPDConfig, and the adapter of its student if it has one. `half`: the machine computes in
+    16 bits. `prompt` is the longest there is, where the prompt set is known."""
     trusted = {"trust_remote_code": bool(args.trust_remote_code)}
     student = shape_of("the student", recipe.student, (args.model_init_kwargs or {}).get("revision"), **trusted)
     single = getattr(recipe.allocation, "teacher", None)
@@ -117,7 +117,6 @@ def workload_of(
     reference = None
     if args.needs_reference or len(full) < len(used):
         reference = shape_of("the reference", str(recipe.reference), **trusted) if own_reference else student
-    lora = LoraConfig(**{"task_type": "CAUSAL_LM", **(LORA if recipe.peft is None else recipe.peft)})
     colocated = args.use_vllm and args.vllm_mode == "colocate"
     return Workload(
         student=student,
@@ -126,8 +125,8 @@ def workload_of(
         reference=reference,
         reference_is_student=not own_reference,
         scores_reference=args.needs_reference,
-        is_lora=recipe.peft is not None,
-        lora=lora_parameters(lora, recipe.student, **trusted),
+        is_lora=lora is not None,
+        lora=lora_parameters(lora or LoraConfig(**LORA, task_type="CAUSAL_LM"), recipe.student, **trusted),
         prompt=prompt or args.max_prompt_length or LONGEST_PROMPT,
         response=args.max_completion_length,
         batch=args.global_batch_size,
@@ -141,7 +140,7 @@ def workload_of(
         vllm_sleeps=bool(args.vllm_enable_sleep_mode),
         uses_vllm=bool(args.use_vllm),
         vllm_split=args.vllm_tensor_parallel_size,
-        steps=steps or (args.max_steps if args.max_steps > 0 else None),
+        steps=args.max_steps if args.max_steps > 0 else None,
         calibration_batches=args.calibration_batches if args.calibrates and args.calibration_path is None else 0,
     )
 

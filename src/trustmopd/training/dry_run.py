@@ -67,14 +67,13 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
         + f", up to {max(given.prompt_lengths)} tokens",
         "training": _training(args, len(prompts)),
         "machine": _machine(args),
-        "memory": memory_here(recipe, args, longest_prompt=max(given.prompt_lengths)),
         "seeds": ", ".join(str(seed) for seed in recipe.seeds),
         "output": ", ".join(str(recipe.run_directory(seed)) for seed in recipe.seeds),
     }
     if begun:
         each = (found or f"seed {seed} begins: it has no checkpoint" for seed, found in begun.items())
         said["resumes from"] = ", ".join(each)
-    return said
+    return said | {"memory": memory_here(recipe, args, lora_of(recipe), max(given.prompt_lengths))}
 
 
 def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any) -> dict[str, Any]:
