@@ -187,7 +187,7 @@ def test_cases_of_several_runs_say_whose_they_are_and_show_their_figures(
     run("report", runs[0])
     alone = (runs[0] / "report.html").read_text()
     assert f">{title}</h3>" in alone and drawn not in alone
-    assert gone.name in alone and "Compute it again with --case." in alone
+    assert gone.name in alone and "--case" in alone
 
 
 def test_a_regular_expression_names_candidates_and_the_report_shows_the_case(
@@ -198,7 +198,7 @@ def test_a_regular_expression_names_candidates_and_the_report_shows_the_case(
     assert all(any(letter.islower() for letter in text) for text in stored["sets"]["letters"])
     run("report", trained.run)
     page = (trained.run / "report.html").read_text()
-    assert "Case studies" in page and f"Step 1, rollout {stored['rollout']}, position 0" in page
+    assert 'id="case-1"' in page and f"Step 1, rollout {stored['rollout']}, position 0" in page
 
 
 @pytest.mark.parametrize(("missing", "askable"), [([], [1, 3]), ([3], [1]), ([1, 3], [])])
@@ -219,22 +219,21 @@ def test_the_steps_that_are_advised_have_rollouts_and_a_student(
 def test_what_cannot_be_asked_again_is_said(trained: SimpleNamespace) -> None:
     one = recorded(trained, 1)[0]["rollout"]
     unknown = run("analyze", trained.run, "--case", f"1/{one}:0", "--tokens", "a=nothing like it", code=1)
-    assert "none of the 20 candidates here is in the set 'a'" in unknown and "spaces count" in unknown
+    assert "20 candidates" in unknown and "'a'" in unknown
     broken = run("analyze", trained.run, "--case", f"1/{one}:0", "--tokens", "a=/(/", code=1)
-    assert "is no regular expression" in broken
+    assert "regular expression" in broken
     recipe = trained.run / "recipe.yaml"
     prompts = trained.run.parent / "prompts.jsonl"
     prompts.rename(prompts.with_suffix(".away"))
     try:
         lost = run("analyze", trained.run, "--case", f"1/{one}:0", "--tokens", "a=b", code=1)
-        assert f"{recipe}: prompts: prompts.jsonl does not exist." in lost
-        assert f"beside the run, in {prompts.parent}, where it was trained, and here, in {Path.cwd()}." in lost
+        assert all(str(each) in lost for each in (recipe, "prompts.jsonl", prompts.parent, Path.cwd()))
     finally:
         prompts.with_suffix(".away").rename(prompts)
     text = recipe.read_text()
     changed = yaml.safe_load(text) | {"allocation": {"rule": "uniform"}}
     recipe.write_text(yaml.safe_dump(changed))
     try:
-        assert "scores no teacher" in run("analyze", trained.run, "--case", f"1/{one}:0", "--tokens", "a=b", code=1)
+        assert "uniform" in run("analyze", trained.run, "--case", f"1/{one}:0", "--tokens", "a=b", code=1)
     finally:
         recipe.write_text(text)

@@ -13,7 +13,7 @@ import tiny
 import yaml
 from typer.testing import CliRunner
 
-from trustmopd.analysis.readers.certainty import Certainty, certainty_of, over_seeds
+from trustmopd.analysis.readers.score_rows import Certainty, certainty_of, over_seeds
 from trustmopd.cli import app
 from trustmopd.evaluation import sampling
 from trustmopd.evaluation.sampling import Reply
@@ -86,34 +86,34 @@ def page_of(folder: Path) -> tuple[str, str]:
     return re.search("<p>(.*?)</p>", page)[1], re.search(r'<h2 id="next">.*?</ul>', page, re.S)[0]
 
 
-DIFFER = "do not show that trust and uniform weights differ"
+DIFFER = "trust and uniform weights differ"
 
 
 def test_one_of_twenty_against_two_of_twenty_is_no_recovery(report: Callable, tmp_path: Path) -> None:
     said, advice, rows = report(tmp_path, student=1, math=3, trust=2, uniform=1)
-    assert rows["trust"]["recovery"] == pytest.approx(0.5) and "recovered 50% of the gap" in said
+    assert rows["trust"]["recovery"] == pytest.approx(0.5) and " 50% " in said
     assert "20 prompts" in said and DIFFER in said
     assert rows["trust"]["interval"]["recovery"] is None  # drawn again, some sets have no prompt that the teacher adds
-    assert "These prompts are too few" in said and "no gap" in said
-    assert "more than 20 prompts" in advice and "evaluation.samples" in advice
-    assert "train longer" not in advice and "did not beat" not in advice
+    assert "too few" in said and "no gap" in said
+    assert "20 prompts" in advice and "evaluation.samples" in advice
+    assert "learning rate" not in advice and "diagnose" not in advice
 
 
 def test_a_gain_that_resampled_prompts_may_take_away_is_none(report: Callable, tmp_path: Path) -> None:
     said, advice, rows = report(tmp_path, student=8, math=18, trust=9, uniform=12)
     low, high = rows["trust"]["interval"]["recovery"]
     assert low == 0 < high and f"95% interval {low:.0%} to {high:.0%}; 20 prompts" in said
-    assert "too few to show that it gained anything" in said and DIFFER in said
-    assert "more than 20 prompts" in advice and "did not beat" not in advice
+    assert "too few" in said and DIFFER in said
+    assert "20 prompts" in advice and "diagnose" not in advice
 
 
 def test_what_many_prompts_show_is_said_with_its_interval_and_without_a_doubt(report: Callable, tmp_path: Path) -> None:
     said, advice, rows = report(tmp_path, prompts=300, student=30, math=270, trust=250, uniform=100)
     low, high = rows["trust"]["interval"]["recovery"]
     assert 0.8 < low < rows["trust"]["recovery"] < high < 1
-    assert f"recovered {rows['trust']['recovery']:.0%} of the gap" in said
-    assert f"(95% interval {low:.0%} to {high:.0%}; 300 prompts); with uniform weights 29% (95% interval " in said
-    assert "too few" not in said and DIFFER not in said and "more prompts" not in advice
+    assert f"{rows['trust']['recovery']:.0%}" in said and " 29% " in said
+    assert f"{low:.0%} to {high:.0%}; 300 prompts" in said
+    assert "too few" not in said and DIFFER not in said and "300 prompts" not in advice
 
 
 def test_scores_of_an_earlier_release_do_not_say_on_how_many_prompts(report: Callable, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_scores_of_an_earlier_release_do_not_say_on_how_many_prompts(report: Cal
         numbers = ("math", "overall", "recovery")
         write_json(file, {name: {key: row[key] for key in numbers} for name, row in rows.items()})
     said, _ = page_of(tmp_path)
-    assert "recovered 50% of the gap" in said and "number of prompts" in said
+    assert " 50% " in said and "number of prompts" in said
 
 
 def test_the_interval_of_a_mean_over_seeds_is_within_the_mean_of_theirs() -> None:

@@ -18,7 +18,7 @@ from trustmopd.analysis.figures.drawing import (
     wrapped,
 )
 from trustmopd.analysis.figures.palette import GREY, INK
-from trustmopd.analysis.readers.run import REFERENCE_ROWS
+from trustmopd.analysis.readers.score_rows import REFERENCE_ROWS
 from trustmopd.analysis.statistics.comparison import ABLATIONS, UNIFORM, Comparison, differences
 from trustmopd.analysis.statistics.summary import Summary
 from trustmopd.rules import TRUST

@@ -1,6 +1,6 @@
 """Did it work? The report's first sentence for each setting, and what the scored prompts can and cannot show."""
 
-from trustmopd.analysis.readers.certainty import GAIN, Certainty
+from trustmopd.analysis.readers.score_rows import GAIN, Certainty
 from trustmopd.analysis.statistics.comparison import UNIFORM, Comparison, Setting
 from trustmopd.analysis.statistics.summary import Summary
 from trustmopd.rules import TRUST

@@ -1,6 +1,5 @@
 """A run directory as analysis sees it: what is there is read; what is missing or damaged is noted, with the remedy."""
 
-import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from trustmopd.analysis.readers.certainty import Certainty, certainty_of
 from trustmopd.analysis.readers.method_name import method_name, settings_that_count
 from trustmopd.analysis.readers.metrics_log import read_metrics
 from trustmopd.analysis.readers.missing import Missing
+from trustmopd.analysis.readers.score_rows import Certainty, certainty_of, is_reference_row, numbers_of
 from trustmopd.analysis.readers.token_records import TokenRecords, read_records
 from trustmopd.files import read_json
 from trustmopd.rules import TRUST
@@ -28,14 +27,6 @@ from trustmopd.runs.layout import (
     RECORDS,
 )
 from trustmopd.runs.schemas import in_shape
-
-#: Rows of scores that no distillation made, with their titles; and those of single teachers.
-REFERENCE_ROWS = {
-    "initial": "initial student",
-    "routed-teachers": "routed teachers",
-    "parameter-average": "parameter average",
-}
-TEACHER_ROW = "teacher-"
 
 
 @dataclass(frozen=True)
@@ -116,19 +107,9 @@ class Run:
     @cached_property
     def evaluation(self) -> dict[str, dict[str, float]]:
         """The rows of scores: method → domain scores, overall, recovery. Only numbers are kept."""
-        found = {}
         newest = newest_checkpoint(self.path)
-        for name, row in self._rows.items():
-            numbers = {key: value for key, value in row.items() if type(value) in (int, float)}
-            finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
-            for key in numbers.keys() - finite.keys():
-                said = f"{self._files.scores.name}: the score '{key}' of '{name}' is not a number ({row[key]})."
-                self._note(said, "It is left out; evaluate again with `trustmopd evaluate RECIPE`.")
-            if "overall" in finite:
-                found[name] = finite
-            if (scored := row.get("checkpoint")) and newest is not None and newest.name != scored:
-                how = "Evaluate again with `trustmopd evaluate RECIPE`; it says which folder to remove."
-                self._note(f"The scores are of {scored}, but the run now has {newest.name}.", how)
+        found, said = numbers_of(self._rows, newest.name if newest else None)
+        self.missing.extend(said)
         return found
 
     @cached_property
@@ -138,8 +119,7 @@ class Run:
         names = (self.recipe.get("name"), self.path.name, self.config.get("allocation"), "student")
         known = rows if len(rows) == 1 else [name for name in names if name in rows]
         if rows and not known:
-            said = f"{self._files.scores.name} has {len(rows)} rows and none is named after this run."
-            self._note(said)
+            self._note(f"{self._files.scores.name} has {len(rows)} rows and none is named after this run.")
         return known[0] if known else ""
 
     @property
@@ -163,8 +143,7 @@ class Run:
         try:
             loaded = yaml.safe_load(self.recipe_text)
         except yaml.YAMLError as error:
-            said = f"{self._files.recipe.name} cannot be read ({str(error).splitlines()[0]})."
-            self._note(said)
+            self._note(f"{self._files.recipe.name} cannot be read ({str(error).splitlines()[0]}).")
             loaded = None
         return loaded if isinstance(loaded, dict) else {}
 
@@ -282,10 +261,6 @@ class Run:
 
     def records(self, *, candidates: bool = False) -> TokenRecords:
         return read_records(self.path, self.teachers, candidates=candidates)
-
-
-def is_reference_row(name: str) -> bool:
-    return name in REFERENCE_ROWS or name.startswith(TEACHER_ROW)
 
 
 def open_run(path: str | Path) -> Run:

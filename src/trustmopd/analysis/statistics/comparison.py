@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from trustmopd.analysis.readers.certainty import Certainty, over_seeds
 from trustmopd.analysis.readers.missing import Missing
-from trustmopd.analysis.readers.run import is_reference_row
+from trustmopd.analysis.readers.score_rows import Certainty, is_reference_row, over_seeds
 from trustmopd.analysis.statistics.same_experiment import told_apart
 from trustmopd.analysis.statistics.summary import Summary
 from trustmopd.rules import DISPLACEMENT, RULES, SCORES, TRUST, UNSCORED

@@ -4,9 +4,9 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from trustmopd.analysis.readers.certainty import Certainty
 from trustmopd.analysis.readers.missing import Missing
 from trustmopd.analysis.readers.run import Run
+from trustmopd.analysis.readers.score_rows import Certainty
 from trustmopd.analysis.readers.token_records import TokenRecords
 from trustmopd.analysis.statistics.over_training import Drift, drift, drift_warnings, not_numbers, series
 from trustmopd.analysis.statistics.trust import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trustmopd.analysis.readers.run import REFERENCE_ROWS, TEACHER_ROW
+from trustmopd.analysis.readers.score_rows import REFERENCE_ROWS, TEACHER_ROW
 from trustmopd.analysis.statistics.comparison import ABLATIONS, UNIFORM, Comparison, Setting
 from trustmopd.analysis.tables.titled import NONE, Titled, percent, score_cells, signed, text, titled
 from trustmopd.rules import TRUST

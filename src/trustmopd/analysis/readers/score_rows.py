@@ -1,5 +1,6 @@
-"""How sure a score is: how many prompts it is from, and its 95% interval over resampled prompts."""
+"""Rows of scores.json: their numbers, which of them no distillation made, and how sure they are."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -8,9 +9,40 @@ from typing import Any
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
+from trustmopd.analysis.readers.missing import Missing
+from trustmopd.runs.layout import SCORES
+
 Interval = tuple[float, float]
+#: Rows that no distillation made, with their titles; and those of single teachers.
+REFERENCE_ROWS = {
+    "initial": "initial student",
+    "routed-teachers": "routed teachers",
+    "parameter-average": "parameter average",
+}
+TEACHER_ROW = "teacher-"
 #: The gain over the initial student, beside the columns of a row.
 GAIN = "gain"
+
+
+def is_reference_row(name: str) -> bool:
+    return name in REFERENCE_ROWS or name.startswith(TEACHER_ROW)
+
+
+def numbers_of(
+    rows: Mapping[str, Mapping[str, Any]], newest: str | None
+) -> tuple[dict[str, dict[str, float]], list[Missing]]:
+    """Row → domain scores, overall, recovery, where they are numbers. `newest` is the run's newest checkpoint."""
+    found, said = {}, []
+    for name, row in rows.items():
+        numbers = {key: value for key, value in row.items() if type(value) in (int, float)}
+        found[name] = {key: value for key, value in numbers.items() if math.isfinite(value)}
+        for key in numbers.keys() - found[name].keys():
+            how = "It is left out; evaluate again with `trustmopd evaluate RECIPE`."
+            said.append(Missing(f"{SCORES}: the score '{key}' of '{name}' is not a number ({row[key]}).", how))
+        if (scored := row.get("checkpoint")) and newest not in (None, scored):
+            how = "Evaluate again with `trustmopd evaluate RECIPE`; it says which folder to remove."
+            said.append(Missing(f"The scores are of {scored}, but the run now has {newest}.", how))
+    return {name: row for name, row in found.items() if "overall" in row}, said
 
 
 class _Asked(TypedDict):
