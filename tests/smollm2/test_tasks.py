@@ -151,7 +151,7 @@ def test_svamp_is_split_and_solved(data):
 
 def test_renumbered_problems_keep_the_text_and_have_the_answer_of_their_equation(data):
     rows = word_problems.svamp_rows(False, data["svamp"])
-    tasks = renumbered.renumbered(rows, 1000, random.Random(0))
+    tasks = renumbered.renumbered(rows, 1000, random.Random(0), {row["prompt"] for row in rows})
     assert len({task.prompt for task in tasks}) == len(tasks) == 1000
     assert all(passes(task, task.solution) for task in tasks)
     texts = {re.sub(r"\d+", "#", row["prompt"]) for row in rows}

@@ -17,10 +17,10 @@ Data = Mapping[str, str]
 def demonstrations(settings: Base, data: Data, seed: int) -> list[Task]:
     """Tasks whose solutions the base is trained on, each solution a right one, in random order."""
     rng = random.Random(f"demonstrations/{seed}")
-    rows = _svamp_halves(settings, data, seed)[0]
+    rows, _, known = _svamp_halves(settings, data, seed)
     chosen = [
         *word_problems.svamp(rows),
-        *renumbered.renumbered(rows, settings.renumbered, rng),
+        *renumbered.renumbered(rows, settings.renumbered, rng, known),
         *renumbered.sums(settings.sums, rng),
         *_some(word_problems.gsm8k(data.get("gsm8k"), settings.gsm8k_steps), settings.gsm8k, seed),
         *stories.tasks(settings.stories, rng),
@@ -40,10 +40,10 @@ def training_tasks(domain: str, settings: Base, data: Data, seed: int) -> list[T
     elif domain == "if":
         tasks = constraints.tasks(False, POOL, rng)
     else:
-        rows = _svamp_halves(settings, data, seed)[1]
+        _, rows, known = _svamp_halves(settings, data, seed)
         shown = {task.id for task in demonstrations(settings, data, seed)}
         gsm8k = [task for task in word_problems.gsm8k(data.get("gsm8k"), 2) if task.id not in shown]
-        tasks = [*word_problems.svamp(rows), *renumbered.renumbered(rows, POOL // 2, rng), *gsm8k[: POOL // 10]]
+        tasks = [*word_problems.svamp(rows), *renumbered.renumbered(rows, POOL // 2, rng, known), *gsm8k[: POOL // 10]]
         tasks += stories.tasks(POOL - len(tasks), rng)
     rng.shuffle(tasks)
     return tasks
@@ -59,11 +59,13 @@ def evaluation_tasks(domain: str, count: int, data: Data) -> list[Task]:
     return word_problems.svamp(word_problems.svamp_rows(True, data.get("svamp")))[:count]
 
 
-def _svamp_halves(settings: Base, data: Data, seed: int) -> tuple[list[Row], list[Row]]:
-    """SVAMP's train problems: those that supervised training shows, with other numbers too, and those that RL asks."""
+def _svamp_halves(settings: Base, data: Data, seed: int) -> tuple[list[Row], list[Row], set[str]]:
+    """SVAMP's train problems: those that supervised training shows, with other numbers too, and those that RL asks;
+    and the prompts of all its problems, of which no other numbers may make another."""
     rows = word_problems.svamp_rows(False, data.get("svamp"))
+    known = {str(row["prompt"]) for row in [*rows, *word_problems.svamp_rows(True, data.get("svamp"))]}
     random.Random(seed).shuffle(rows)
-    return rows[: settings.svamp], rows[settings.svamp :]
+    return rows[: settings.svamp], rows[settings.svamp :], known
 
 
 def _some(tasks: list[Task], count: int, seed: int) -> list[Task]:

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from trustmopd.evaluation.mathematics import INSTRUCTION
 from trustmopd.evaluation.rows import Row
@@ -13,9 +13,9 @@ _TRIES = 100
 _LARGEST = 9999
 
 
-def renumbered(rows: Sequence[Row], count: int, rng: random.Random) -> list[Task]:
+def renumbered(rows: Sequence[Row], count: int, rng: random.Random, known: Collection[str] = ()) -> list[Task]:
     """So many problems, drawn from `rows` in turn; fewer where the rows allow no more. The text stays, its numbers are
-    drawn anew, of about the same size, and the answer is that of the same equation."""
+    drawn anew, of about the same size, and the answer is that of the same equation. No prompt of `known` is made."""
     suited = [row for row in rows if _numbers(row) is not None]
     made: dict[str, Task] = {}
     for number in range(10 * count if suited else 0):
@@ -24,7 +24,7 @@ def renumbered(rows: Sequence[Row], count: int, rng: random.Random) -> list[Task
         if number % len(suited) == 0:
             rng.shuffle(suited)
         task = _renumber(suited[number % len(suited)], rng)
-        if task is not None:
+        if task is not None and task.prompt not in known:
             made.setdefault(task.prompt, task)
     return list(made.values())
 
