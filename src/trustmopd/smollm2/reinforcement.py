@@ -15,7 +15,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from trustmopd.smollm2.lora import ADAPTER, lora_config, save_adapter
 from trustmopd.smollm2.settings import Settings, Specialist
-from trustmopd.smollm2.tasks import Task, verdicts
+from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
 
 _PRINT_EVERY = 10
 #: What is kept of each step: its name in the record, in TRL's log, and decimals.
@@ -47,7 +47,7 @@ def train_specialist(
     before = {name: [] if checkpoint else list((earlier or {}).get(name, ())) for name in _MEASURED}
     done = len(before["rewards"])
     watch = _Watch(domain, how, deadline, before["rewards"])
-    asked = [task for task in tasks if _tokens(tokenizer, task) <= settings.max_prompt_tokens]
+    asked = [task for task in tasks if len(prompt_tokens(tokenizer, task)) <= settings.max_prompt_tokens]
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16 if on_gpu else torch.float32),
         reward_funcs=_rewards(asked),
@@ -115,10 +115,6 @@ def reached(rewards: Sequence[float], how: Specialist) -> bool:
         return False
     gained = sum(rewards[-how.window :]) - sum(rewards[: how.window])
     return gained / how.window >= how.target_gain
-
-
-def _tokens(tokenizer: Any, task: Task) -> int:
-    return len(tokenizer.apply_chat_template(task.messages, add_generation_prompt=True, return_dict=True)["input_ids"])
 
 
 def _rewards(tasks: Sequence[Task]) -> Any:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from trustmopd.smollm2.lora import ADAPTER, lora_config
 from trustmopd.smollm2.settings import Settings
-from trustmopd.smollm2.tasks import Task, verdicts
+from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
 
 
 class Sampler:
@@ -30,7 +30,7 @@ class Sampler:
         wrapped = get_peft_model(model, lora_config(settings.lora), autocast_adapter_dtype=False)
         self.model = wrapped.to(self.device).eval()
         self._blank = {name: torch.zeros_like(each) for name, each in self._adapter().items()}
-        self.width = max(settings.max_prompt_tokens, *(len(self._prompt(task)) for task in tasks))
+        self.width = max(settings.max_prompt_tokens, *(len(prompt_tokens(self.tokenizer, task)) for task in tasks))
         compiled = {"cache_implementation": "static", "max_cache_len": self.width + settings.max_new_tokens}
         self.config = GenerationConfig(
             max_new_tokens=settings.max_new_tokens,
@@ -56,7 +56,7 @@ class Sampler:
             batch = list(tasks[start : start + size])
             full = (batch * size)[:size]  # a batch of another size would be compiled anew
             inputs = self.tokenizer.pad(
-                {"input_ids": [self._prompt(task) for task in full]},
+                {"input_ids": [prompt_tokens(self.tokenizer, task) for task in full]},
                 padding="max_length",
                 max_length=self.width,
                 return_tensors="pt",
@@ -65,10 +65,6 @@ class Sampler:
                 output = self.model.generate(**inputs, generation_config=self.config)[:, self.width :]
             responses += self.tokenizer.batch_decode(output[: len(batch)], skip_special_tokens=True)
         return responses
-
-    def _prompt(self, task: Task) -> list[int]:
-        text = self.tokenizer.apply_chat_template(task.messages, tokenize=False, add_generation_prompt=True)
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def _adapter(self) -> Mapping[str, Any]:
         return get_peft_model_state_dict(self.model)

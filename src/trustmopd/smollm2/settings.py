@@ -42,7 +42,7 @@ class Specialist:
     beta: float = 0.03
     prompts_per_step: int = 32
     generations: int = 8
-    micro_batches: int = 1
+    micro_batches: int = 2  # of 31,000 tokens, 25 GB
     save_every: int = 10
 
 
@@ -59,7 +59,7 @@ class Scoring:
 @dataclass(frozen=True)
 class Settings:
     seed: int = 0
-    max_prompt_tokens: int = 144  # longer prompts are not trained on
+    max_prompt_tokens: int = 144  # longer prompts are not trained on, nor longer solutions than max_new_tokens
     max_new_tokens: int = 112
     lora: Lora = field(default_factory=Lora)
     base: Base = field(default_factory=Base)

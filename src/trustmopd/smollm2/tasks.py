@@ -36,6 +36,11 @@ def number_task(name: str, prompt: str, answer: str, solution: str) -> Task:
     return Task(id=name, domain="math", prompt=prompt, checks=(Check("number", known),), solution=solution)
 
 
+def prompt_tokens(tokenizer: Any, task: Task) -> list[int]:
+    text = tokenizer.apply_chat_template(task.messages, tokenize=False, add_generation_prompt=True)
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
 def passes(task: Task, response: str) -> bool:
     return all(_checker(check.kind)(check.arguments, response) for check in task.checks)
 
