@@ -12,8 +12,8 @@ import recorded
 import torch
 import transformers
 
-from trustmopd.analysis.run import open_run
-from trustmopd.analysis.summary import summarise_run
+from trustmopd.analysis.readers.run import open_run
+from trustmopd.analysis.statistics.summary import summarise_run
 from trustmopd.method import displacement, trust_weights
 from trustmopd.teachers import TeacherPool, fingerprint
 from trustmopd.training.clock import PhaseClock

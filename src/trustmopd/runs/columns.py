@@ -1,6 +1,6 @@
 """The columns of a file of token records: one row for each response token."""
 
-#: The file's metadata: zlib of a JSON with the texts of token ids, the prompts, and the columns' names and types.
+#: The file's metadata: zlib of a JSON with the texts of token ids and the prompts.
 METADATA = b"trustmopd"
 STUDENT, REFERENCE = "student", "reference"
 #: Columns that repeat themselves from row to row.

@@ -15,6 +15,8 @@ EVALUATION = "evaluation"
 SCORES = "scores.json"
 #: Beside the responses of one checkpoint: what was asked of it.
 ASKED = "run.json"
+#: Of a prompt set.
+PROMPT_CARD = "card.json"
 ANALYSIS = "analysis.json"
 REPORT = "report.html"
 VIEWER = "viewer.html"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-from trustmopd.runs.layout import CALIBRATION, COST, DIAGNOSIS, MANIFEST
+from trustmopd.runs.layout import CALIBRATION, COST, DIAGNOSIS, MANIFEST, PROMPT_CARD
 
 
 class _Time(TypedDict):
@@ -50,6 +50,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "config.run_dir": str | None,
         "config.output_dir": str | None,
         "planned_steps": int,
+        "experiment": list[str],
         "directory": str,
     },
     CALIBRATION: {"mu": dict[str, Annotated[FiniteFloat, Field(gt=0)]], "depends_on": _OBJECT},
@@ -61,7 +62,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "evaluation": _Time | None,
     },
     DIAGNOSIS: {"domains": list[DiagnosedDomain]},
-    "card.json": {"decontamination": _OBJECT, "decontamination.pools": dict[str, dict[str, int]]},
+    PROMPT_CARD: {"decontamination": _OBJECT, "decontamination.pools": dict[str, dict[str, int]]},
 }
 
 

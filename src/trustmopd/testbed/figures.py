@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trustmopd.analysis.drawing import DEVIATION, figure, legend, styles
-from trustmopd.analysis.palette import GREY, PAPER
+from trustmopd.analysis.figures.drawing import DEVIATION, figure, legend, styles
+from trustmopd.analysis.figures.palette import GREY, PAPER
 from trustmopd.testbed.experiment import METHODS, PROMPT_SETS
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from trustmopd.analysis.report import write_report
-from trustmopd.analysis.run import open_run
+from trustmopd.analysis.page.report import write_report
+from trustmopd.analysis.readers.run import open_run
 from trustmopd.files import write_json
 from trustmopd.runs.layout import SCORES
 from trustmopd.testbed.experiment import (

@@ -19,7 +19,8 @@ from threading import RLock, Thread
 import torch
 from tqdm.auto import tqdm
 
-from trustmopd.analysis.allocation import summarise_records
+from trustmopd.analysis.readers.token_records import read_records
+from trustmopd.analysis.statistics.trust import weights_by_group
 from trustmopd.files import write_json
 from trustmopd.runs import RunDirectory
 from trustmopd.testbed.cells import REFERENCES, Cell, read_references, records
@@ -216,7 +217,7 @@ def _run(cell: Cell, out: Path, world: World, scale: Scale) -> None:
         {
             **asdict(cell),
             "scores": scores,
-            "allocation": summarise_records(folder),
+            "allocation": weights_by_group(read_records(folder)),
             "max_weight": sum(line["agreement/max_weight"] for line in steps) / len(steps),
             "loss": [line["loss"] for line in steps],
             "seconds": time.perf_counter() - began,

@@ -8,22 +8,7 @@ from typing import Any
 
 from trustmopd.training.config import TrustMOPDConfig, rule_name
 from trustmopd.training.identity import RunIdentity
-
-#: How rollouts are made and read: what a calibration depends on, and what must stay when a run is resumed.
-SAMPLING = (
-    "num_candidates",
-    "max_completion_length",
-    "distillation_temperature",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "max_prompt_length",
-    "prompt_truncation",
-    "generation_kwargs",
-    "chat_template_kwargs",
-)
+from trustmopd.training.lessons import SAMPLING, experiment_fields
 
 
 def dependencies(run: RunIdentity, args: TrustMOPDConfig) -> dict[str, Any]:
@@ -67,5 +52,6 @@ def run_manifest(
         },
         "planned_steps": planned_steps,
         "config": args.to_dict(),
+        "experiment": experiment_fields(),  # of `config`: what makes two runs two experiments
         "resumed": list(resumed),
     }

@@ -163,11 +163,7 @@ def write_records(path: Path, tables: Sequence[pa.Table], step: int) -> None:
     table = pa.concat_tables(tables).sort_by([("rollout", "ascending"), ("position", "ascending")])
     table = table.add_column(0, "step", pa.array([step] * len(table), pa.int32()))
     partial = path.with_name(f".{path.name}.partial")
-    # The columns too, since zlib keeps a checksum and the file's own list of them has none. What is in a list is called
-    # `element` in Parquet.
-    columns = {column.name: str(column.type).replace("<item:", "<element:") for column in table.schema}
-    text = json.dumps({**spoken, "columns": columns})
-    table = table.replace_schema_metadata({METADATA: zlib.compress(text.encode())})
+    table = table.replace_schema_metadata({METADATA: zlib.compress(json.dumps(spoken).encode())})
     # Checksums: a flipped bit in a page of plain floats would read as another number.
     pq.write_table(table, partial, compression="zstd", use_dictionary=list(REPEATED), write_page_checksum=True)
     partial.replace(path)
