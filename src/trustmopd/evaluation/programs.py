@@ -61,7 +61,7 @@ def grade_tests(code: str | None, inputs: Sequence[str], outputs: Sequence[str],
     return Grade(1.0, {"extracted": code, "verdict": "passed", "tests": len(inputs)})
 
 
-def grade_asserts(row: Row, response: str) -> Grade:
+def grade_asserts(row: Row, response: str, time_limit: float = ASSERTS_TIME_LIMIT) -> Grade:
     """Passed if `row["tests"]` (asserts, or a test program) runs through after the response's last code block, or,
     where there is none, after the response as it is. `row["setup"]`, if any, runs before both."""
     code = last_code_block(response)
@@ -69,7 +69,7 @@ def grade_asserts(row: Row, response: str) -> Grade:
     tests, expected = take_expected_values(row["tests"])
     setup = f"{row['setup']}\n" if row.get("setup") else ""
     program = assert_program(setup + code, tests)
-    result = run_python(program, timeout=ASSERTS_TIME_LIMIT, memory_mb=MEMORY_MB)
+    result = run_python(program, timeout=time_limit, memory_mb=MEMORY_MB)
     verdict = "passed" if _all_came(result.stdout, expected) else "wrong answer"
     if result.status != "ok":
         # An assert that was left in place fails as any error does.
