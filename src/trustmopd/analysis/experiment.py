@@ -16,6 +16,7 @@ NO_DIFFERENCE = frozenset(
         # How the same steps are computed.
         *("per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing", "use_cpu"),
         *("gradient_checkpointing_kwargs", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
+        *("max_tokens_per_micro_batch", "answers_on_device_gib"),
         *("torch_empty_cache_steps", "teacher_placement", "allow_template_mismatch", "local_rank", "deepspeed"),
         *("accelerator_config", "parallelism_config", "fsdp", "fsdp_config", "ddp_backend", "ddp_timeout"),
         *("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),

@@ -30,6 +30,8 @@ _RANGES = {
     "per_device_train_batch_size": (1, _ANY),
     "max_prompt_length": (1, _ANY),
     "max_completion_length": (1, _ANY),
+    "max_tokens_per_micro_batch": (1, _ANY),
+    "answers_on_device_gib": (0, _ANY),
     "record_allocation_every": (0, _ANY),
     "top_p": (0, 1),
     "top_k": (-1, _ANY),

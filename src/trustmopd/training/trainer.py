@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -29,7 +30,7 @@ from trustmopd.files import locked, write_text
 from trustmopd.method import Calibration, Objective, response_means
 from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
-from trustmopd.training.batch import labels_of, prompt_columns, response_mask
+from trustmopd.training.batch import labels_of, num_responses, prompt_columns
 from trustmopd.training.calibrating import check_habits, measure_calibration
 from trustmopd.training.card import model_card
 from trustmopd.training.clock import PhaseClock
@@ -38,6 +39,7 @@ from trustmopd.training.identity import identity_of
 from trustmopd.training.judging import Judge
 from trustmopd.training.manifest import dependencies
 from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
+from trustmopd.training.passes import loss_in_passes, micro_batches
 from trustmopd.training.prompts import SURPLUS, fit_prompts, truncate, with_rows
 from trustmopd.training.records import TokenRecorder
 from trustmopd.training.resuming import apply_changes, fresh_groups
@@ -180,8 +182,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         if self.args.allocation == "routed":
             batch["label"] = labels_of(batch["meta"], list(self.teachers))
         # The loss is a mean over responses: they, not tokens, are the items.
-        count = (response_mask(batch) != 0).any(dim=1).sum()
-        batch["num_items_in_batch"] = self.accelerator.gather(count).sum()
+        batch["num_items_in_batch"] = self.accelerator.gather(num_responses(batch)).sum()
         batch["asked"] = self.judge_of_step.ask(batch)
         if self.model.training:
             self.recorder.choose(batch["row"].tolist(), self.state.global_step)
@@ -210,13 +211,25 @@ class TrustMOPDTrainer(DistillationTrainer):
             return None
         return self.calibration.mu_of(self.pool.teachers).to(self.accelerator.device)
 
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """TRL's; under a token budget the sum over several passes, of which all but the last go backward here."""
+        budget = self.args.max_tokens_per_micro_batch
+        if budget is None:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        items = num_responses(inputs).clamp_min(1)
+        loss_of = partial(super().compute_loss, model, num_items_in_batch=items)
+        loss = loss_in_passes(loss_of, micro_batches(inputs, budget, self.accelerator), model, self.accelerator)
+        return (loss, None) if return_outputs else loss
+
     def _compute_loss(self, unwrapped_student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple:
         if self.args.calibrates and self.calibration is None:
             raise RuntimeError("the scores are not calibrated yet. Call calibrate() first; train() does it by itself.")
         scored, result = self._judge(unwrapped_student, inputs)
         valid = scored.at.mask != 0
         if num_items_in_batch is None:
-            num_items_in_batch = valid.any(dim=1).sum().clamp_min(1)
+            num_items_in_batch = num_responses(inputs).clamp_min(1)
         loss = response_means(result.token_loss, valid).sum() / num_items_in_batch
         if not bool(loss.isfinite()):
             raise FloatingPointError(
