@@ -1,7 +1,7 @@
 """How rollouts are read, by the student and by the frozen policies: which rows together, and in which layout.
 
-Without a token budget a micro-batch is some rows as TRL padded them. With one, rows of like length are read together and
-start in the first column: `rows × longest row` is at most the budget, and no attention mask is needed.
+Without a token budget a micro-batch is some rows as TRL padded them. With one, rows of like length are read together
+and start in the first column: `rows × longest row` is at most the budget, and no attention mask is needed.
 """
 
 from collections.abc import Sequence
