@@ -11,7 +11,10 @@ from unittest import mock
 import replay
 import torch
 from peft import LoraConfig
+from torch import Tensor
+from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from transformers import TrainerCallback
 
@@ -31,7 +34,7 @@ SPLITS = {
 }
 #: "kernels" is "trust" through the fused head and objective, in Triton's interpreter; "budget_…" is a run under a token
 #: budget, for which the two processes need different numbers of passes.
-BUDGETS = {"budget_trust": "trust", "budget_routed": "routed", "budget_adapters": "adapters"}
+BUDGETS = {"budget_trust": "trust", "budget_adapters": "adapters"}
 RUNS = [*replay.RULES, "adapters", *BUDGETS, *(["kernels"] if find_spec("triton") else [])]
 #: Fewer than a step has, so that the processes must agree on a choice.
 RECORDED = 5
@@ -49,7 +52,7 @@ class Synced(TrainerCallback):
             wrapped.register_comm_hook(self, _count_and_reduce)
 
 
-def _count_and_reduce(state: Synced, bucket: Any) -> Any:
+def _count_and_reduce(state: Synced, bucket: GradBucket) -> Future[Tensor]:
     state.numbers += bucket.buffer().numel()
     return allreduce_hook(None, bucket)
 
@@ -72,10 +75,8 @@ def take_steps(folder: Path, calibration: str, adapters: Path, num_processes: in
     for name in RUNS:
         head = use_implementation("fused" if name == "kernels" else "auto")
         with head, mock.patch.object(records, "ROLLOUTS", RECORDED):
-            trainer, synchronised = (
-                replay.trainer_of(folder / name, **options_of(num_processes), **runs[name]),
-                Synced(),
-            )
+            trainer = replay.trainer_of(folder / name, **options_of(num_processes), **runs[name])
+            synchronised = Synced(trainer)
             trainer.add_callback(synchronised)
             run = replay.trained(trainer)
         assert run.trainer.accelerator.num_processes == num_processes

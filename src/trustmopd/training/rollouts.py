@@ -11,6 +11,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from tqdm.auto import tqdm
+from transformers import GenerationConfig
 from trl.trainer.utils import split_tensor_dict
 
 from trustmopd.method import Objective
@@ -21,6 +22,15 @@ from trustmopd.training.scoring import ScoredCandidates
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
+
+
+def compile_cache(generation: GenerationConfig, longest_prompt: int, args: TrustMOPDConfig) -> None:
+    """A cache of fixed size is there to be compiled, which TRL turns off. With one size for all batches it is compiled
+    once."""
+    assert args.max_completion_length is not None
+    generation.disable_compile = False
+    longest_prompt = min(longest_prompt, args.max_prompt_length or longest_prompt)
+    generation.max_cache_len = longest_prompt + args.max_completion_length
 
 
 class JudgeRollouts(Protocol):

@@ -92,3 +92,11 @@ def _check_finite(given: dict[str, Tensor], step: int) -> None:
                 "training stopped before they reached the student, and the last checkpoint is whole. Check that "
                 "checkpoint's weights and its dtype (float16 overflows where bfloat16 does not)."
             )
+
+
+def check_loss(loss: Tensor, step: int) -> None:
+    if not bool(loss.isfinite()):
+        raise FloatingPointError(
+            f"the loss is {loss.item()} at step {step}; training stopped before it reached the student, and the last "
+            "checkpoint is whole. Look at the score and allocation rules, and at the models' dtype."
+        )
