@@ -13,7 +13,8 @@ import tiny
 import torch
 from processes import launch
 
-pytestmark = pytest.mark.distributed
+# The processes have a time limit of their own.
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
