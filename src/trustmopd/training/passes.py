@@ -59,13 +59,14 @@ def loss_in_passes(
 
 @contextmanager
 def _without_sync(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
-    """Gradients of this process alone. DeepSpeed forbids `no_sync` where it shards gradients, and goes by accelerate's
-    flag instead: it would take the optimiser's step in every backward pass."""
+    """Gradients of this process alone, unless `sync_each_batch` asks for less memory. DeepSpeed forbids `no_sync` where
+    it shards gradients, and goes by accelerate's flag instead: otherwise each backward pass takes an optimiser step."""
     state = accelerator.gradient_state
     synchronises = state.sync_gradients
     state._set_sync_gradients(False)
+    each_batch = state.plugin_kwargs.get("sync_each_batch", False)
     try:
-        if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        if each_batch or accelerator.distributed_type == DistributedType.DEEPSPEED:
             yield
         else:
             with accelerator.no_sync(model):
