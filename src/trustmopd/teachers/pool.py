@@ -139,12 +139,12 @@ class TeacherPool:
                 for member in members:
                     with timer("reference") if member.name == REFERENCE else nullcontext():
                         for rows in rollouts.passes(rollouts.rows_of(member.name)):
-                            kept = shelf.keep(self._states(member, rollouts, rows))
+                            kept = shelf.keep(self._hidden_states(member, rollouts, rows))
                             tokens = (rollouts.response_mask[rows] != 0).sum(dim=1).tolist()
                             states[member.name].update(zip(rows, kept.split(tokens), strict=True))
         return Answers({n: LocalAnswer(n, member.head, states[n]) for n, member in self.members.items()})
 
-    def _states(self, member: Member, rollouts: Rollouts, rows: list[int]) -> Tensor:
+    def _hidden_states(self, member: Member, rollouts: Rollouts, rows: list[int]) -> Tensor:
         """One forward: the state before each response token of these rows, one row's after another's."""
         autocast = (
             torch.autocast(rollouts.input_ids.device.type, self.autocast_dtype)
