@@ -143,7 +143,7 @@ def model(case: Case, seed: int) -> PreTrainedModel:
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         intermediate_size=intermediate,
-        max_position_embeddings=8192,
+        max_position_embeddings=16384,
         tie_word_embeddings=True,
         pad_token_id=0,
         bos_token_id=1,

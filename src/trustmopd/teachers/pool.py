@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trustmopd.heads import Head
-from trustmopd.teachers.answers import Answers, LocalAnswer, Rollouts
-from trustmopd.teachers.backbone import backbone_of, last_hidden_states, takes_positions
+from trustmopd.teachers.answers import Answers, LocalAnswer, Rollouts, Shelf
+from trustmopd.teachers.backbone import backbone_of
 from trustmopd.teachers.spec import REFERENCE
 
 Timer = Callable[[str], AbstractContextManager[None]]
@@ -130,6 +130,7 @@ class TeacherPool:
         for member in self.members.values():
             if rollouts.rows_of(member.name):
                 by_host.setdefault(member.host, []).append(member)
+        shelf = Shelf(rollouts.bytes_on_device)
         states: dict[str, dict[int, Tensor]] = {name: {} for name in self.members}
         for (host, members), following in zip_longest(by_host.items(), list(by_host)[1:]):
             with timer("teachers"), host.on_device():
@@ -137,29 +138,18 @@ class TeacherPool:
                     following.prefetch()
                 for member in members:
                     with timer("reference") if member.name == REFERENCE else nullcontext():
-                        rows = rollouts.rows_of(member.name)
-                        for start in range(0, len(rows), rollouts.at_a_time):
-                            chosen = rows[start : start + rollouts.at_a_time]
-                            read = self._hidden_states(member, rollouts, chosen)
-                            states[member.name].update(zip(chosen, read, strict=True))
+                        for rows in rollouts.passes(rollouts.rows_of(member.name)):
+                            kept = shelf.keep(self._hidden_states(member, rollouts, rows))
+                            tokens = (rollouts.response_mask[rows] != 0).sum(dim=1).tolist()
+                            states[member.name].update(zip(rows, kept.split(tokens), strict=True))
         return Answers({n: LocalAnswer(n, member.head, states[n]) for n, member in self.members.items()})
 
-    def _hidden_states(self, member: Member, rollouts: Rollouts, rows: list[int]) -> list[Tensor]:
-        """One forward, over the columns in which one of these sequences has a token."""
-        input_ids, attention_mask = rollouts.input_ids[rows], rollouts.attention_mask[rows]
-        response_mask = rollouts.response_mask[rows]
-        used = attention_mask.bool().any(dim=0).nonzero()
-        first, end = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, input_ids.shape[1])
-        prompt_width = input_ids.shape[1] - response_mask.shape[1]
+    def _hidden_states(self, member: Member, rollouts: Rollouts, rows: list[int]) -> Tensor:
+        """One forward: the state before each response token of these rows, one row's after another's."""
         autocast = (
-            torch.autocast(input_ids.device.type, self.autocast_dtype)
+            torch.autocast(rollouts.input_ids.device.type, self.autocast_dtype)
             if self.autocast_dtype is not None
             else nullcontext()
         )
         with member.active() as backbone, autocast:
-            first = first if takes_positions(backbone) else 0  # others count from the first column, as the student does
-            hidden = last_hidden_states(backbone, input_ids[:, first:end], attention_mask[:, first:end])
-        # The state before a token predicts it: shift by one, and leave the prompt behind.
-        start, width = prompt_width - 1 - first, end - prompt_width
-        valid = response_mask[:, :width] != 0
-        return [states[keep] for states, keep in zip(hidden[:, start : start + width], valid, strict=True)]
+            return rollouts.sequences(rows, backbone).states(backbone)

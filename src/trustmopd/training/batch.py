@@ -53,3 +53,8 @@ def response_mask(batch: dict[str, Any]) -> Tensor:
     """TRL's: the EOS counts, a truncated response counts in full, what a tool wrote does not."""
     mask = batch["completion_mask"]
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
+
+
+def num_responses(batch: dict[str, Any]) -> Tensor:
+    """Those that have a token that counts."""
+    return (response_mask(batch) != 0).any(dim=1).sum()

@@ -30,6 +30,7 @@ _RANGES = {
     "per_device_train_batch_size": (1, _ANY),
     "max_prompt_length": (1, _ANY),
     "max_completion_length": (1, _ANY),
+    "answers_on_device_gib": (0, _ANY),
     "record_allocation_every": (0, _ANY),
     "top_p": (0, 1),
     "top_k": (-1, _ANY),
@@ -105,6 +106,11 @@ def check_values(args: "TrustMOPDConfig") -> None:
     if args.gradient_accumulation_steps is not None and args.gradient_accumulation_steps < 1:
         raise ValueError(
             f"gradient_accumulation_steps = {args.gradient_accumulation_steps} must be at least 1; None derives it."
+        )
+    if args.max_tokens_per_micro_batch is not None and args.max_tokens_per_micro_batch < 1:
+        raise ValueError(
+            f"max_tokens_per_micro_batch = {args.max_tokens_per_micro_batch} leaves no room for a token. Give a number "
+            "of tokens, such as 16384, or None to go by per_device_train_batch_size."
         )
     if args.max_completion_length is None:
         raise ValueError("max_completion_length = None leaves responses without a limit. Give one, in tokens.")

@@ -161,9 +161,11 @@ def _training(args: TrustMOPDConfig, prompts: int) -> str:
     )
     responses = steps * args.global_batch_size
     assert args.max_completion_length is not None
+    split = f"{args.per_device_train_batch_size} × {args.gradient_accumulation_steps} accumulation"
+    if args.max_tokens_per_micro_batch is not None:
+        split = f"at most {args.max_tokens_per_micro_batch:,} tokens a pass"
     return (
-        f"{steps} steps of {args.global_batch_size} prompts ({args.per_device_train_batch_size} × "
-        f"{args.gradient_accumulation_steps} accumulation), learning rate {args.learning_rate:g}; "
+        f"{steps} steps of {args.global_batch_size} prompts ({split}), learning rate {args.learning_rate:g}; "
         f"{responses / prompts:.3g} passes over the prompts; responses up to {args.max_completion_length} tokens, "
         f"{responses * args.max_completion_length:,} in all at most"
     )

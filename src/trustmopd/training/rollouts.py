@@ -8,16 +8,29 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from accelerate.utils import set_seed
 from tqdm.auto import tqdm
+from transformers import GenerationConfig
 from trl.trainer.utils import split_tensor_dict
 
 from trustmopd.method import Objective
+from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.passes import micro_batches
 from trustmopd.training.prompts import SURPLUS
 from trustmopd.training.scoring import ScoredCandidates
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
+
+
+def compile_cache(generation: GenerationConfig, longest_prompt: int, args: TrustMOPDConfig) -> None:
+    """A cache of fixed size is there to be compiled, which TRL turns off. With one size for all batches it is compiled
+    once."""
+    assert args.max_completion_length is not None
+    generation.disable_compile = False
+    longest_prompt = min(longest_prompt, args.max_prompt_length or longest_prompt)
+    generation.max_cache_len = longest_prompt + args.max_completion_length
 
 
 class JudgeRollouts(Protocol):
@@ -43,7 +56,7 @@ def judge_rollouts(
             for start in tqdm(starts, desc=description, unit="batch", disable=not accelerator.is_main_process):
                 block = rows[start : start + args.global_batch_size]
                 batch = _roll_out(trainer, block)
-                for part in split_tensor_dict(batch, len(batch["row"]) // args.per_device_train_batch_size):
+                for part in _parts(batch, args, accelerator):
                     yield part, *trainer.judge(part)
     finally:
         trainer.model.train(training)
@@ -56,7 +69,8 @@ def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int]) -> dict[str, An
     """Every process writes the same number of responses; where the block does not fill them, the rest are masked
     out."""
     accelerator, args = trainer.accelerator, trainer.args
-    step = accelerator.num_processes * args.per_device_train_batch_size
+    under_budget = args.max_tokens_per_micro_batch is not None
+    step = accelerator.num_processes * (1 if under_budget else args.per_device_train_batch_size)
     filled = -(-len(block) // step) * step
     places = range(accelerator.process_index, filled, accelerator.num_processes)
     batch = trainer._generate_and_score_completions(
@@ -64,6 +78,12 @@ def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int]) -> dict[str, An
     )
     batch["place"] = torch.tensor([block[place % len(block)] for place in places])
     return batch
+
+
+def _parts(batch: dict[str, Any], args: TrustMOPDConfig, accelerator: Accelerator) -> list[dict[str, Any]]:
+    if args.max_tokens_per_micro_batch is not None:
+        return micro_batches(batch, args.max_tokens_per_micro_batch, accelerator)
+    return split_tensor_dict(batch, len(batch["row"]) // args.per_device_train_batch_size)
 
 
 @contextmanager

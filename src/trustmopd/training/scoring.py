@@ -22,7 +22,7 @@ class ScoredCandidates:
 
 
 def score_candidates(
-    student_hidden: Float[Tensor, "B T H"],
+    hidden: Float[Tensor, "N H"],
     student_head: Head,
     answers: Answers,
     rows: Sequence[int],
@@ -34,10 +34,10 @@ def score_candidates(
     temperature: float,
     step: int,
 ) -> ScoredCandidates:
-    """`rows` are the numbers that these responses had when `answers` were asked for. Heads see the response tokens
-    only. Padding gets logit 0 in every model: finite, and ignored by the mask."""
+    """`hidden` are the student's states before the unmasked response tokens, one row's after another's; `rows` are the
+    numbers that these responses had when `answers` were asked for. Padding gets logit 0 in every model: finite, and
+    ignored by the mask."""
     valid = mask != 0
-    hidden = student_hidden[valid]
     ids, logsumexp = student_head.top(hidden.detach(), num_candidates, vocab_size)
     student_logits = student_head.logits_of(hidden, ids)
     given = {"the student": student_logits}
@@ -92,3 +92,11 @@ def _check_finite(given: dict[str, Tensor], step: int) -> None:
                 "training stopped before they reached the student, and the last checkpoint is whole. Check that "
                 "checkpoint's weights and its dtype (float16 overflows where bfloat16 does not)."
             )
+
+
+def check_loss(loss: Tensor, step: int) -> None:
+    if not bool(loss.isfinite()):
+        raise FloatingPointError(
+            f"the loss is {loss.item()} at step {step}; training stopped before it reached the student, and the last "
+            "checkpoint is whole. Look at the score and allocation rules, and at the models' dtype."
+        )

@@ -173,6 +173,14 @@ def used_teachers(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> dic
     return {name: t for name, t in teachers.items() if args.allocation != "single" or name == args.single_teacher}
 
 
+def check_trainable(student: Any) -> None:
+    if not any(parameter.requires_grad for parameter in student.parameters()):
+        raise ValueError(
+            "the student has no trainable parameter (requires_grad is False for all): nothing would be learnt. Call "
+            "model.requires_grad_(True), or pass peft_config."
+        )
+
+
 def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerator: Accelerator) -> TeacherPool:
     mixed = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
     return build_pool(

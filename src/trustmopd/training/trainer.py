@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -29,7 +30,7 @@ from trustmopd.files import locked, write_text
 from trustmopd.method import Calibration, Objective, response_means
 from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
-from trustmopd.training.batch import labels_of, prompt_columns, response_mask
+from trustmopd.training.batch import labels_of, num_responses, prompt_columns
 from trustmopd.training.calibrating import check_habits, measure_calibration
 from trustmopd.training.card import model_card
 from trustmopd.training.clock import PhaseClock
@@ -38,14 +39,15 @@ from trustmopd.training.identity import identity_of
 from trustmopd.training.judging import Judge
 from trustmopd.training.manifest import dependencies
 from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
+from trustmopd.training.passes import loss_in_passes, micro_batches
 from trustmopd.training.prompts import SURPLUS, fit_prompts, truncate, with_rows
 from trustmopd.training.records import TokenRecorder
 from trustmopd.training.resuming import apply_changes, fresh_groups
-from trustmopd.training.rollouts import judge_rollouts
+from trustmopd.training.rollouts import compile_cache, judge_rollouts
 from trustmopd.training.run_files import RunFiles, keep_newest
 from trustmopd.training.sampler import EpochSampler
-from trustmopd.training.scoring import ScoredCandidates
-from trustmopd.training.setup import check_ingredients, load_pool
+from trustmopd.training.scoring import ScoredCandidates, check_loss
+from trustmopd.training.setup import check_ingredients, check_trainable, load_pool
 
 logger = logging.getLogger(__name__)
 
@@ -110,17 +112,9 @@ class TrustMOPDTrainer(DistillationTrainer):
             peft_config=peft_config,
             tools=tools,
         )
+        check_trainable(self.model)
         if args.cache_implementation is not None:
-            # A cache of fixed size is there to be compiled, which TRL forbids; sized once, it is compiled once.
-            self.generation_config.disable_compile = False
-            longest = max(given.prompt_lengths)
-            longest = min(longest, args.max_prompt_length or longest)
-            self.generation_config.max_cache_len = longest + self.max_completion_length
-        if not any(parameter.requires_grad for parameter in self.model.parameters()):
-            raise ValueError(
-                "the student has no trainable parameter (requires_grad is False for all): nothing would be learnt. "
-                "Call model.requires_grad_(True), or pass peft_config."
-            )
+            compile_cache(self.generation_config, max(given.prompt_lengths), args)
         self.teachers = given.teachers
         self.pool = load_pool(given, self.model, args, self.accelerator)
         self.identity = identity_of(
@@ -180,8 +174,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         if self.args.allocation == "routed":
             batch["label"] = labels_of(batch["meta"], list(self.teachers))
         # The loss is a mean over responses: they, not tokens, are the items.
-        count = (response_mask(batch) != 0).any(dim=1).sum()
-        batch["num_items_in_batch"] = self.accelerator.gather(count).sum()
+        batch["num_items_in_batch"] = self.accelerator.gather(num_responses(batch)).sum()
         batch["asked"] = self.judge_of_step.ask(batch)
         if self.model.training:
             self.recorder.choose(batch["row"].tolist(), self.state.global_step)
@@ -210,22 +203,26 @@ class TrustMOPDTrainer(DistillationTrainer):
             return None
         return self.calibration.mu_of(self.pool.teachers).to(self.accelerator.device)
 
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """TRL's; under a token budget the sum over several passes, of which all but the last go backward here."""
+        if (budget := self.args.max_tokens_per_micro_batch) is None:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        loss_of = partial(super().compute_loss, model, num_items_in_batch=num_responses(inputs).clamp_min(1))
+        loss = loss_in_passes(loss_of, micro_batches(inputs, budget, self.accelerator), model, self.accelerator)
+        return (loss, None) if return_outputs else loss
+
     def _compute_loss(self, unwrapped_student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple:
         if self.args.calibrates and self.calibration is None:
             raise RuntimeError("the scores are not calibrated yet. Call calibrate() first; train() does it by itself.")
         scored, result = self._judge(unwrapped_student, inputs)
         valid = scored.at.mask != 0
         if num_items_in_batch is None:
-            num_items_in_batch = valid.any(dim=1).sum().clamp_min(1)
+            num_items_in_batch = num_responses(inputs).clamp_min(1)
         loss = response_means(result.token_loss, valid).sum() / num_items_in_batch
-        if not bool(loss.isfinite()):
-            raise FloatingPointError(
-                f"the loss is {loss.item()} at step {self.state.global_step + 1}; training stopped before it reached "
-                "the student, and the last checkpoint is whole. Look at the score and allocation rules, and at the "
-                "models' dtype."
-            )
-        student_logp = scored.at.student_logp.detach()[valid]
-        entropy = torch.special.entr(student_logp.exp()).sum()
+        check_loss(loss, self.state.global_step + 1)
+        entropy = torch.special.entr(scored.at.student_logp.detach()[valid].exp()).sum()
         self._note(scored, result, inputs)
         return loss, entropy, valid.sum()
 
