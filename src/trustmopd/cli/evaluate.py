@@ -133,7 +133,8 @@ def _plan(
     default."""
     from trustmopd.evaluation.methods import Method, methods_of
     from trustmopd.evaluation.sampling import Sampling
-    from trustmopd.recipe import TeacherSource, load_recipe
+    from trustmopd.recipe import load_recipe
+    from trustmopd.teacher_source import TeacherSource
 
     paper = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
     if Path(what).suffix not in (".yaml", ".yml"):

@@ -1,9 +1,8 @@
 """A prompt set on disk: the prompts, `card.json` and `README.md` that say what it is, and what screening removed."""
 
 import json
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import pyarrow.parquet as pq
 from trustmopd.data.build import PromptSet
 from trustmopd.data.compose import donors
 from trustmopd.data.config import Category, DataConfig
-from trustmopd.data.corpora import Pool
+from trustmopd.data.corpora import Pool, user_text
 from trustmopd.data.decontaminate import Rule, removal_table
 from trustmopd.data.ngrams import words_of
 from trustmopd.data.prompts import SCHEMA, hash_of
 from trustmopd.data.quotas import bucket_of
-from trustmopd.data.records import file_sha256, local_files
-from trustmopd.files import check_free, read_json, whole_folder, write_json, write_text
+from trustmopd.files import check_free, file_sha256, read_json, whole_file, whole_folder, write_json, write_text
+from trustmopd.rows import local_files, named
 from trustmopd.tables import text_table
 
 _WRITTEN = {"prompts.parquet", "prompts.jsonl", "removed.json", "card.json", "README.md"}
@@ -33,7 +32,8 @@ def write_prompt_set(built: PromptSet, *, overwrite: bool = False) -> Path:
     with whole_folder(output, overwrite=overwrite) as folder:
         prompts = folder / f"prompts.{built.config.format}"
         if built.config.format == "jsonl":
-            write_lines(prompts, built.records)
+            lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in built.records)
+            write_text(prompts, "".join(lines))
         else:
             write_table(prompts, pa.Table.from_pylist(built.records, schema=SCHEMA))
         write_json(folder / "removed.json", {"removed": _removed(built)})
@@ -53,10 +53,12 @@ def check_output(config: DataConfig, *, overwrite: bool = False) -> None:
     check_free(output, overwrite=overwrite)
     if not output.is_dir() or not any(output.iterdir()):
         return
-    named = [(f"pools.{name}", config.pools[name]) for name in config.used_pools]
-    named += [(f"comparison.{name}", source) for name, source in config.compared.items()]
-    for name, source in named:
-        for file in local_files(source, name):
+    sources = [(f"pools.{name}", config.pools[name]) for name in config.used_pools]
+    sources += [(f"comparison.{name}", source) for name, source in config.compared.items()]
+    for name, source in sources:
+        with named(name):
+            files = local_files(source.location(name))
+        for file in files:
             if file.resolve().is_relative_to(output):
                 raise ValueError(
                     f"{name} is read from {file}, inside the output {config.output}. Choose another output."
@@ -70,19 +72,9 @@ def check_output(config: DataConfig, *, overwrite: bool = False) -> None:
         )
 
 
-def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> Path:
-    return write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
-
-
-def write_table(path: Path, table: pa.Table) -> Path:
-    """In place only when whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+def write_table(path: Path, table: pa.Table) -> None:
+    with whole_file(path) as partial:
         pq.write_table(table, partial)
-        return partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def removal_counts(built: PromptSet) -> dict[str, tuple[int, dict[Rule, int]]]:
@@ -149,21 +141,6 @@ def _counts(built: PromptSet, category: str) -> dict[str, Any]:
         "prompts_by_length": {str(length): count for length, count in sorted(Counter(lengths).items(), key=_low)},
         "checkers": _sorted(Counter(each["checker"] for record in records for each in record["constraints"])),
     }
-
-
-def user_text(prompt: str | list[dict[str, Any]]) -> str:
-    """What the user says; of a message in parts (text, image, …) the text."""
-    if isinstance(prompt, str):
-        return prompt
-    said = [message["content"] for message in prompt if message["role"] == "user"]
-    return "\n".join(each if isinstance(each, str) else "\n".join(_texts(each)) for each in said)
-
-
-def _texts(parts: Any) -> Iterator[str]:
-    for part in parts if isinstance(parts, list) else [parts]:
-        text = part.get("text") if isinstance(part, dict) else part
-        if isinstance(text, str):
-            yield text
 
 
 def _low(item: tuple[Any, int]) -> int:

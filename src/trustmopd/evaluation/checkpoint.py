@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trustmopd.recipe import TeacherSource
+from trustmopd.teacher_source import TeacherSource
 
 _CONFIGURATIONS = ("config.json", "adapter_config.json")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from trustmopd.recipe import Recipe, TeacherSource
+from trustmopd.recipe import Recipe
 from trustmopd.runs import newest_checkpoint
+from trustmopd.teacher_source import TeacherSource
 
 INITIAL, ROUTED, AVERAGE, TEACHER = "initial", "routed-teachers", "parameter-average", "teacher-"
 

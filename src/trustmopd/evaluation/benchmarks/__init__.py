@@ -6,21 +6,25 @@ from importlib import import_module
 from pathlib import Path
 
 from trustmopd.evaluation.benchmark import Benchmark
-from trustmopd.evaluation.rows import SUFFIXES
+from trustmopd.rows import SUFFIXES
 
 
 def get_benchmark(name: str) -> Benchmark:
     """A benchmark by its name, or your own set by the path of its file."""
-    if name in _registry():
+    if check_benchmark_name(name) in _registry():
         return _registry()[name]
-    if name.endswith(SUFFIXES):
-        from trustmopd.evaluation.own import own_benchmark
+    from trustmopd.evaluation.own import own_benchmark
 
-        return own_benchmark(Path(name))
-    raise ValueError(
-        f"there is no benchmark {name!r}. Choose from {', '.join(benchmark_names())}, or give a file of your own: its "
-        f"name must end in {', '.join(SUFFIXES)}."
-    )
+    return own_benchmark(Path(name))
+
+
+def check_benchmark_name(name: str) -> str:
+    if name not in _registry() and not name.endswith(SUFFIXES):
+        raise ValueError(
+            f"there is no benchmark {name!r}. Choose from {', '.join(benchmark_names())}, or give a file of your own "
+            f"({', '.join(SUFFIXES)})."
+        )
+    return name
 
 
 def benchmark_names() -> list[str]:
