@@ -73,6 +73,10 @@ def read_hub(hub: str, config: str | None, split: str, convert: Convert, name: s
     return _convert(((f"{where}, row {i}", source) for i, source in enumerate(dataset)), convert, name, where, limit)
 
 
+def read_generated(sources: Iterable[Mapping[str, Any]], convert: Convert, name: str) -> Rows:
+    return _convert(((f"prompt {i}", source) for i, source in enumerate(sources)), convert, name, name)
+
+
 def text_of(source: Mapping[str, Any], *fields: str) -> str:
     """The first of `fields` that is there, which must hold text (or a number)."""
     for field in fields:
