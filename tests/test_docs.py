@@ -22,7 +22,7 @@ from trustmopd.cli import app
 from trustmopd.data import check_prompts, load_prompts
 from trustmopd.data.config import load_config
 from trustmopd.evaluation import Unavailable
-from trustmopd.evaluation.run_record import load_benchmarks
+from trustmopd.evaluation.benchmarks import load_benchmarks
 from trustmopd.recipe import load_recipe
 from trustmopd.training.from_recipe import config_of
 

@@ -11,7 +11,8 @@ from trustmopd.evaluation.benchmarks import check_benchmark_name
 from trustmopd.rules import SCORES, UNSCORED
 from trustmopd.runs.layout import AVERAGE
 from trustmopd.sections import Folder, Place, Section, Text, check_fields
-from trustmopd.teacher_source import TeacherName, TeacherSource
+from trustmopd.teacher_source import TeacherName
+from trustmopd.teacher_source import TeacherSource as TeacherSource
 from trustmopd.yaml_layers import Dumper, RecipeError, read_layers, without_dropped
 
 

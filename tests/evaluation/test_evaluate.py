@@ -17,11 +17,11 @@ import tiny
 import yaml
 from evaluated import METHOD, Echo, run, sums
 
-from trustmopd.evaluation.answers import collect
+from trustmopd.evaluation.benchmarks import load_benchmarks
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
+from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.journal import GRADED, Journal, read_entries
 from trustmopd.evaluation.methods import Method
-from trustmopd.evaluation.run_record import load_benchmarks
 from trustmopd.evaluation.sampling import Sampling
 from trustmopd.recipe import TeacherSource
 

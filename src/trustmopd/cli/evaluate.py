@@ -2,9 +2,7 @@
 
 import os
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,11 +57,10 @@ def evaluate(
     """Sample and grade a checkpoint, or every checkpoint that a recipe names. Interrupted, it goes on where it
     stopped."""
     with errors(again="the same command", kept="responses and grades"):
+        from trustmopd.evaluation.benchmarks import load_benchmarks
         from trustmopd.evaluation.checkpoint import check_checkpoint
-        from trustmopd.evaluation.cost import counted
-        from trustmopd.evaluation.evaluate import evaluate_checkpoint
-        from trustmopd.evaluation.methods import AVERAGE, make_average
-        from trustmopd.evaluation.run_record import check_run_folder, check_scores, load_benchmarks
+        from trustmopd.evaluation.methods import AVERAGE
+        from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over
         from trustmopd.evaluation.sampling import check_engine, make_engine
         from trustmopd.evaluation.sandbox import UNSANDBOXED
 
@@ -81,29 +78,21 @@ def evaluate(
         loaded = load_benchmarks(
             [each.strip() for each in benchmarks.split(",")] if benchmarks else names, files, limit
         )
-        handed = [recipe.run_directory(seed) / EVALUATION for seed in recipe.seeds] if recipe else []
-        check_scores([folder, *handed], loaded)
-        places = {method: folder / method.folder if recipe is not None else folder for method in methods}
-        for method, place in places.items():
-            check_run_folder(place, method, sampling, loaded)
         options = {"tensor_parallel_size": tensor_parallel_size}
-        for method in methods:
-            if recipe is not None and method.name == AVERAGE:
-                make_average(recipe)
-            trained = recipe.run_directory(method.seed) if recipe and method.name == recipe.name else None
-            with counted(trained, tensor_parallel_size if engine == "vllm" else 1) if trained else nullcontext():
-                evaluate_checkpoint(
-                    method,
-                    places[method],
-                    loaded,
-                    sampling,
-                    partial(make_engine, engine, method.source, method.base, batch_size=batch_size, options=options),
-                    jobs=jobs or os.cpu_count() or 1,
-                )
+        evaluate_rows(
+            recipe,
+            methods,
+            folder,
+            loaded,
+            sampling,
+            lambda method: make_engine(engine, method.source, method.base, batch_size=batch_size, options=options),
+            devices=tensor_parallel_size if engine == "vllm" else 1,
+            jobs=jobs or os.cpu_count() or 1,
+        )
         asked = {each.benchmark.name for each in loaded}
         _report([folder], folder, benchmarks=asked)
         if recipe is not None:
-            _hand_over(folder, recipe, asked)
+            hand_over(recipe, folder, asked)
 
 
 @app.command(epilog="Example: trustmopd scores runs/trust/evaluation runs/uniform/evaluation --out runs/both")
@@ -132,6 +121,7 @@ def _plan(
     """Recipe, checkpoints, benchmarks, their local files, sampling and folder, as the recipe has them, or by
     default."""
     from trustmopd.evaluation.methods import Method, methods_of
+    from trustmopd.evaluation.of_recipe import sampling_of
     from trustmopd.evaluation.sampling import Sampling
     from trustmopd.recipe import load_recipe
     from trustmopd.teacher_source import TeacherSource
@@ -153,34 +143,20 @@ def _plan(
     for note in notes:
         say(note)
     wish = recipe.evaluation
-    sampling = Sampling(wish.temperature, wish.top_p, wish.max_new_tokens, samples=wish.samples)
-    return recipe, methods, wish.benchmarks or paper, dict(wish.data), sampling, out or recipe.output / EVALUATION
-
-
-def _hand_over(folder: Path, recipe: "Recipe", benchmarks: Collection[str]) -> None:
-    """Each seed's scores into its run directory, where `analyze` and `report` look for them."""
-    from trustmopd.evaluation.answers import collect
-    from trustmopd.evaluation.run_record import read_record
-    from trustmopd.evaluation.scores import for_seed, write_scores
-
-    methods, _ = collect([folder], benchmarks)
-    for seed in methods.get(recipe.name, {}).keys() & set(recipe.seeds):
-        rows = for_seed(methods, recipe.name, seed)
-        record = read_record(folder / recipe.name / f"seed-{seed}")
-        rows[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name
-        write_scores(recipe.run_directory(seed) / EVALUATION, rows)
+    folder = out or recipe.output / EVALUATION
+    return recipe, methods, wish.benchmarks or paper, dict(wish.data), sampling_of(recipe), folder
 
 
 def _report(
     folders: Sequence[Path], out: Path, against: str | None = None, benchmarks: Collection[str] | None = None
 ) -> None:
-    from trustmopd.evaluation.answers import collect
-    from trustmopd.evaluation.scores import score_table, summarise, without_routed, write_scores
+    from trustmopd.evaluation.graded import collect
+    from trustmopd.evaluation.scores import score_rows, score_table, without_routed, write_scores
 
     methods, notes = collect(folders, benchmarks)
     for note in notes:
         say(note)
-    summary = summarise(methods, against)
+    summary = score_rows(methods, against)
     show_table(score_table(summary), "scores, %")
     if why := without_routed(summary):
         say(why)

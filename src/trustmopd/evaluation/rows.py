@@ -39,6 +39,10 @@ def read_hub(hub: str, config: str | None, split: str, convert: Convert, name: s
         return _convert(hub_rows(location), convert, hub, limit)
 
 
+def read_generated(sources: Iterable[Mapping[str, Any]], convert: Convert, name: str) -> Rows:
+    return _convert(((f"prompt {i}", source) for i, source in enumerate(sources)), convert, name, None)
+
+
 def text_of(source: Mapping[str, Any], *fields: str) -> str:
     """The first of `fields` that is there, which must hold text (or a number)."""
     for field in fields:

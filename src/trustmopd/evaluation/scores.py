@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from trustmopd.evaluation.answers import Answers, Checkpoint
+from trustmopd.evaluation.graded import ByBenchmark, Graded
 from trustmopd.evaluation.methods import AVERAGE, INITIAL, ROUTED, TEACHER
-from trustmopd.files import write_json
 from trustmopd.runs.layout import SCORES, TABLES
+from trustmopd.runs.schemas import write_file
 from trustmopd.statistics import Spread, bootstrap_means, paired_difference, recovery, spread
 from trustmopd.tables import TextTable, text_table
 
 DRAWS, CONFIDENCE = 2000, 0.95
 
 
-def summarise(methods: Mapping[str, Mapping[int, Checkpoint]], against: str | None = None) -> dict[str, Any]:
+def score_rows(methods: Mapping[str, Mapping[int, ByBenchmark]], against: str | None = None) -> dict[str, Any]:
     """`methods`: name → seed → checkpoint; `against`: the row that differences are taken from, the initial student if
     it is there. Gives each method's domain scores, `overall` and `recovery` (a fraction;
     None without initial student and teachers), and mappings with the rest. Routed teachers are added: in each domain
@@ -89,16 +89,16 @@ def without_routed(summary: Mapping[str, Any]) -> str | None:
     )
 
 
-def for_seed(methods: Mapping[str, Mapping[int, Checkpoint]], name: str, seed: int) -> dict[str, Any]:
-    """The rows of one student alone: `summarise` of the reference rows and of this seed, without other students."""
+def for_seed(methods: Mapping[str, Mapping[int, ByBenchmark]], name: str, seed: int) -> dict[str, Any]:
+    """The rows of one student alone: `score_rows` of the reference rows and of this seed, without other students."""
     references = {row: seeds for row, seeds in methods.items() if row in (INITIAL, AVERAGE) or row.startswith(TEACHER)}
-    return summarise({**references, name: {seed: methods[name][seed]}})
+    return score_rows({**references, name: {seed: methods[name][seed]}})
 
 
 def write_scores(out: Path, summary: Mapping[str, Any]) -> Path:
     """`scores.json`, and `tables/scores` as Markdown, CSV and LaTeX."""
     score_table(summary).write(out / TABLES / "scores")
-    return write_json(out / SCORES, dict(summary))
+    return write_file(out / SCORES, dict(summary))
 
 
 def score_table(summary: Mapping[str, Any]) -> TextTable:
@@ -137,7 +137,7 @@ def _bracketed(text: str, interval: Sequence[float] | None) -> str:
     return text if interval is None else f"{text} [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 
-def _same_benchmarks(methods: Mapping[str, Mapping[int, Checkpoint]]) -> dict[str, str]:
+def _same_benchmarks(methods: Mapping[str, Mapping[int, ByBenchmark]]) -> dict[str, str]:
     """Benchmark → domain. A mean over other benchmarks is another quantity, so all checkpoints must have the same."""
     if not any(checkpoint for seeds in methods.values() for checkpoint in seeds.values()):
         raise ValueError(
@@ -159,11 +159,11 @@ def _same_benchmarks(methods: Mapping[str, Mapping[int, Checkpoint]]) -> dict[st
     return {name: answers.domain for name, answers in reference.items()}
 
 
-def _routed(methods: Mapping[str, Mapping[int, Checkpoint]], domains: Sequence[str]) -> dict[int, Checkpoint] | None:
+def _routed(methods: Mapping[str, Mapping[int, ByBenchmark]], domains: Sequence[str]) -> dict[int, ByBenchmark] | None:
     teachers = {domain: methods.get(TEACHER + domain) for domain in domains}
     if not all(teachers.values()):
         return None
-    matched: dict[str, Answers] = {}
+    matched: dict[str, Graded] = {}
     for domain, seeds in teachers.items():
         assert seeds is not None
         (teacher,) = seeds.values()
@@ -171,7 +171,7 @@ def _routed(methods: Mapping[str, Mapping[int, Checkpoint]], domains: Sequence[s
     return {0: matched}
 
 
-def _means(checkpoint: Checkpoint, domains: Sequence[str]) -> dict[str, float]:
+def _means(checkpoint: ByBenchmark, domains: Sequence[str]) -> dict[str, float]:
     """A domain is the mean of its benchmarks, overall the mean of the domains: each counts alike, however large."""
     scores = {d: mean(a.score for a in checkpoint.values() if a.domain == d) for d in domains}
     return {**scores, "overall": mean(scores.values())}
@@ -182,7 +182,7 @@ def _over_seeds(points: Mapping[int, Mapping[str, float]]) -> dict[str, Spread]:
 
 
 def _draw(
-    methods: Mapping[str, Mapping[int, Checkpoint]], benchmarks: Mapping[str, str]
+    methods: Mapping[str, Mapping[int, ByBenchmark]], benchmarks: Mapping[str, str]
 ) -> dict[str, dict[int, dict[str, Any]]]:
     """For each method and seed, arrays of domain and overall scores over resampled prompts."""
     domains = list(dict.fromkeys(benchmarks.values()))
@@ -226,7 +226,7 @@ def _difference(points: Mapping[str, Any], drawn: Mapping[str, Any], name: str, 
     return {"overall": paired.mean, "sd": paired.sd, "n": paired.n, "interval": _interval(draws)}
 
 
-def _benchmark_facts(seeds: Mapping[int, Checkpoint], benchmarks: Mapping[str, str]) -> dict[str, Any]:
+def _benchmark_facts(seeds: Mapping[int, ByBenchmark], benchmarks: Mapping[str, str]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for name, domain in benchmarks.items():
         answers = [checkpoint[name] for checkpoint in seeds.values()]

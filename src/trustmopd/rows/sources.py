@@ -61,7 +61,10 @@ def local_files(location: Location) -> list[Path]:
             raise ValueError(f"{local} ends in {local.suffix!r}. Convert it to one of {', '.join(SUFFIXES)}.")
         return [local]
     if is_readable(local) or meant_here(location.path):
-        raise FileNotFoundError(f"{location.path} does not exist. Give a file, a folder, or the id of a Hub dataset.")
+        built = "" if is_readable(local) else " A prompt set is built first: trustmopd data build CONFIG.yaml."
+        raise FileNotFoundError(
+            f"{location.path} does not exist. Give a file, a folder, or the id of a Hub dataset.{built}"
+        )
     return []
 
 

@@ -2,6 +2,7 @@
 
 import platform
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -12,19 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trustmopd import __version__
+from trustmopd.evaluation.benchmarks import load_benchmarks
+from trustmopd.evaluation.benchmarks.small_world import BENCHMARKS
+from trustmopd.evaluation.evaluate import evaluate_checkpoint
+from trustmopd.evaluation.graded import collect
+from trustmopd.evaluation.methods import Method
+from trustmopd.evaluation.sampling import Sampling
 from trustmopd.files import read_json, write_json, write_text
+from trustmopd.recipe import TeacherSource
 from trustmopd.testbed.card import describe
 from trustmopd.testbed.checkpoints import CARD, checkpoint, digests
+from trustmopd.testbed.experiment import sampling_engine
 from trustmopd.testbed.machine import reproducibly
-from trustmopd.testbed.prompts import evaluation_set
+from trustmopd.testbed.prompts import MAX_NEW_TOKENS
 from trustmopd.testbed.reinforcement import REGIMES, Reinforcement, build_specialist
-from trustmopd.testbed.sampling import sample_scores
 from trustmopd.testbed.supervised import Supervision, build_reference
-from trustmopd.testbed.tasks import DOMAINS, MIXTURES
+from trustmopd.testbed.tasks import DOMAINS
 
 __all__ = ["build_reference", "build_specialist", "build_world", "evaluate"]
 
@@ -71,33 +77,31 @@ def build_world(
         weights = {name: _weights(card, name) for name in ("reference", *DOMAINS)}
         if card.get("evaluated") != weights:
             began = time.perf_counter()
-            card |= evaluate({name: out / name for name in weights}, evaluation_prompts, device=device, quiet=quiet)
+            card |= evaluate({name: out / name for name in weights}, evaluation_prompts, quiet=quiet)
             card |= {"evaluated": weights, "evaluation_seconds": round(time.perf_counter() - began, 1)}
     write_json(out / CARD, card)
     write_text(out / "README.md", describe(card))
     return card
 
 
-def evaluate(
-    checkpoints: dict[str, Path], prompts: int, *, device: str = "cpu", seed: int = 0, quiet: bool = False
-) -> dict[str, Any]:
-    """model → kind of prompt → share of right answers, on the evaluation splits; and of answers right but for the
-    systematic mistakes."""
-    scores: dict[str, dict[str, float]] = {}
-    understood: dict[str, dict[str, float]] = {}
-    kinds = (*DOMAINS, *MIXTURES)
-    with tqdm(total=len(checkpoints) * len(kinds), desc="evaluation", disable=quiet) as bar:
+def evaluate(checkpoints: dict[str, Path], prompts: int, *, quiet: bool = False) -> dict[str, Any]:
+    """model → kind of prompt → share of right answers, on the evaluation splits; and `understood`: of answers that are
+    right or wrong only by systematic mistakes."""
+    benchmarks = load_benchmarks([benchmark.name for benchmark in BENCHMARKS], {}, prompts)
+    sampling = Sampling(EVALUATION_TEMPERATURE, max_new_tokens=MAX_NEW_TOKENS)
+    with tempfile.TemporaryDirectory() as scratch:
         for name, folder in checkpoints.items():
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-            scores[name], understood[name] = {}, {}
-            for kind in kinds:
-                sampled = sample_scores(
-                    model, tokenizer, evaluation_set(kind, prompts), temperature=EVALUATION_TEMPERATURE, seed=seed
-                )
-                scores[name][kind] = round(sampled.mean, 4)
-                understood[name][kind] = round(sampled.understood, 4)
-                bar.update()
+            method = Method(name, TeacherSource(model=str(folder)), name)
+            evaluate_checkpoint(
+                method, Path(scratch, name), benchmarks, sampling, partial(sampling_engine, method), quiet=quiet
+            )
+        found, _ = collect([Path(scratch)])
+    scores: dict[str, dict[str, float]] = {name: {} for name in checkpoints}
+    understood: dict[str, dict[str, float]] = {name: {} for name in checkpoints}
+    for name in checkpoints:
+        for graded in found[name][0].values():
+            scores[name][graded.domain] = round(graded.score, 4)
+            understood[name][graded.domain] = round(graded.facts["understood"], 4)
     return {"scores": scores, "understood": understood}
 
 

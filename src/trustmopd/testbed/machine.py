@@ -1,7 +1,6 @@
 """The machine that numbers come from: deterministic kernels, what it is called, and whether a study mixes several."""
 
 import os
-import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 
 from trustmopd.training.identity import describe_machine
 
-_NAMED = 3  # cells that a warning names of each kind
+_NAMED = 3  # runs that a warning names of each kind
 
 
 @contextmanager
@@ -29,19 +28,28 @@ def reproducibly() -> Iterator[None]:
         torch.backends.cuda.enable_mem_efficient_sdp(memory_efficient)
 
 
-def made_by() -> dict[str, Any]:
-    """Device and library versions, as the records of this machine's results hold them."""
+def quiet() -> None:
+    """Our own bars and messages only: no line of a library for every model loaded."""
+    import datasets
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+
+
+def made_by(manifest: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Device and library versions: of a run, by its manifest, or of this machine."""
+    made = manifest if manifest is not None else describe_machine(num_processes=1)
+    hardware = made.get("hardware", {})
     # CPUs of one architecture differ in the width of their vectors, and so in the order in which numbers are added.
-    cpu = f"CPU ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
-    return {"device": device, "versions": describe_machine(num_processes=1)["versions"]}
+    cpu = f"CPU ({hardware.get('machine')}, {hardware.get('cpu_capability', 'capability not recorded')})"
+    return {"device": (hardware.get("gpus") or [cpu])[0], "versions": made.get("versions", {})}
 
 
-def describe(record: Mapping[str, Any]) -> str:
-    """Device and versions of a record in one line; records of earlier releases may have neither."""
-    if "versions" not in record:
-        return record.get("machine", "a machine that was not recorded")
-    return ", ".join([record["device"], *(f"{name} {number}" for name, number in record["versions"].items())])
+def describe(made: Mapping[str, Any]) -> str:
+    """Device and versions in one line."""
+    return ", ".join([made["device"], *(f"{name} {number}" for name, number in made["versions"].items())])
 
 
 def mixture(records: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -49,16 +57,14 @@ def mixture(records: Mapping[str, Mapping[str, Any]]) -> str | None:
     are alike."""
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for name, record in records.items():
-        made = {"device": record["device"], **record["versions"]} if "versions" in record else {}
+        made = {"device": record["device"], **record["versions"]}
         groups.setdefault(tuple(made.items()), []).append(name)
-    if len(groups) == 1:
+    if len(groups) <= 1:
         return None
-    recorded = [dict(made) for made in groups if made]
-    fields = dict.fromkeys(field for made in recorded for field in made)
-    # Where only what was not recorded stands apart, the device says enough of the others.
-    differing = [field for field in fields if len({made.get(field) for made in recorded}) > 1] or ["device"]
+    fields = dict.fromkeys(field for made in groups for field, _ in made)
+    differing = [field for field in fields if len({dict(made).get(field) for made in groups}) > 1]
     return "; ".join(
-        f"{_some(names)}: " + (", ".join(f"{f} {v}" for f, v in made if f in differing) or "not recorded")
+        f"{_some(names)}: {', '.join(f'{field} {value}' for field, value in made if field in differing)}"
         for made, names in groups.items()
     )
 

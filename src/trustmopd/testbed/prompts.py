@@ -15,6 +15,7 @@ Split = Literal["train", "evaluation"]
 MISTAKE_RATE = 0.6
 MAX_PROMPT = 24
 MAX_ANSWER = 12
+MAX_NEW_TOKENS = 24
 _MAX_REPEATS = 3000
 _MAX_OUTPUT = 8  # letters a program writes: longer ones only cost time
 _SINGLE_SHARE = 0.28  # of MultiCap's prompts

@@ -13,8 +13,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from trustmopd.testbed.prompts import draw_distinct, record
-from trustmopd.testbed.sampling import MAX_NEW_TOKENS
+from trustmopd.testbed.prompts import MAX_NEW_TOKENS, draw_distinct, record
 from trustmopd.testbed.tasks import parse
 from trustmopd.testbed.tokenizer import make_tokenizer
 from trustmopd.testbed.verify import verify

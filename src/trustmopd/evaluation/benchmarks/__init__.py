@@ -1,12 +1,23 @@
-"""One file a benchmark, or a family of them. A file here with a list `BENCHMARKS` is found by itself."""
+"""One file for a benchmark, or for a family of them. A file here with a list `BENCHMARKS` is found by itself."""
 
 import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 from trustmopd.evaluation.benchmark import Benchmark
+from trustmopd.evaluation.rows import Rows
 from trustmopd.rows import SUFFIXES
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A benchmark with the rows to ask."""
+
+    benchmark: Benchmark
+    rows: Rows
 
 
 def get_benchmark(name: str) -> Benchmark:
@@ -29,6 +40,21 @@ def check_benchmark_name(name: str) -> str:
 
 def benchmark_names() -> list[str]:
     return list(_registry())
+
+
+def load_benchmarks(names: Sequence[str], data: Mapping[str, str], limit: int | None = None) -> list[Loaded]:
+    """Names, data and what grading needs: whatever is missing is reported before any model is loaded."""
+    benchmarks = [get_benchmark(name) for name in names]
+    known = [benchmark.name for benchmark in benchmarks]
+    if twice := [name for name in known if known.count(name) > 1]:
+        raise ValueError(
+            f"two benchmarks are called {twice[0]!r}, and would share a file. Rename one, or name it once."
+        )
+    if strangers := sorted(set(data) - set(known)):
+        raise ValueError(f"data are given for {strangers[0]!r}, which is not evaluated. Add it to the benchmarks.")
+    for benchmark in benchmarks:
+        benchmark.ready()
+    return [Loaded(benchmark, benchmark.load(data.get(benchmark.name), limit)) for benchmark in benchmarks]
 
 
 @cache
