@@ -14,7 +14,7 @@ from trustmopd.analysis.records import Rollout, TokenRecords
 from trustmopd.analysis.run import Missing, Run
 from trustmopd.files import read_json, write_json, write_text
 from trustmopd.runs.layout import CASES
-from trustmopd.tables import text_table
+from trustmopd.text_tables import text_table
 
 
 @dataclass(frozen=True)

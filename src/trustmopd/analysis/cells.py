@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from trustmopd.analysis.compare import FULL, Comparison, Setting
 from trustmopd.analysis.summary import Summary
 from trustmopd.statistics import Spread, spread
-from trustmopd.tables import TextTable
+from trustmopd.text_tables import TextTable
 
 NONE = "–"
 

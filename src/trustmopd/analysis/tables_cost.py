@@ -6,7 +6,7 @@ from statistics import mean
 from trustmopd.analysis.cells import NONE, Titled, clock_note, label_in
 from trustmopd.analysis.compare import FULL, UNIFORM, Comparison
 from trustmopd.analysis.summary import Summary
-from trustmopd.tables import text_table
+from trustmopd.text_tables import text_table
 
 _RULES = ("within_exact", "within_ngram", "cross_exact", "cross_ngram")
 

@@ -6,7 +6,7 @@ from trustmopd.analysis.cells import NONE, Titled, label_in, percent, seeds_note
 from trustmopd.analysis.compare import ABLATIONS, FULL, UNIFORM, Comparison, Setting
 from trustmopd.analysis.summary import Summary
 from trustmopd.statistics import recovery, spread
-from trustmopd.tables import text_table
+from trustmopd.text_tables import text_table
 
 _REFERENCES = {
     "initial": "initial student",

@@ -7,7 +7,7 @@ from trustmopd.analysis.compare import Comparison
 from trustmopd.analysis.dynamics import BAND, WINDOW
 from trustmopd.analysis.summary import Summary
 from trustmopd.statistics import Spread, spread
-from trustmopd.tables import text_table
+from trustmopd.text_tables import text_table
 
 
 def calibration_table(summaries: Sequence[Summary], comparison: Comparison) -> Titled | None:

@@ -2,18 +2,15 @@
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trustmopd.cli.common import app, errors, local_copies, say, show_table
-from trustmopd.runs.layout import EVALUATION, TABLES
+from trustmopd.runs.layout import TABLES
 
 if TYPE_CHECKING:
-    from trustmopd.evaluation.methods import Method
-    from trustmopd.evaluation.sampling import Sampling
     from trustmopd.recipe import Recipe
 
 
@@ -57,42 +54,31 @@ def evaluate(
     """Sample and grade a checkpoint, or every checkpoint that a recipe names. Interrupted, it goes on where it
     stopped."""
     with errors(again="the same command", kept="responses and grades"):
-        from trustmopd.evaluation.benchmarks import load_benchmarks
-        from trustmopd.evaluation.checkpoint import check_checkpoint
-        from trustmopd.evaluation.methods import AVERAGE
-        from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over
-        from trustmopd.evaluation.sampling import check_engine, make_engine
+        from trustmopd.evaluation.methods import methods_of
+        from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model, evaluate_recipe
         from trustmopd.evaluation.sandbox import UNSANDBOXED
 
         if allow_unsandboxed_code:
             os.environ[UNSANDBOXED] = "1"
-        recipe, methods, names, files, sampling, folder = _plan(what, overrides or [], only, out)
-        for method in methods:
-            check_engine(engine, method.source)
-            if method.name != AVERAGE:  # which is made
-                check_checkpoint(method.source, method.base)
-        given: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "samples": samples, "seed": seed}
-        given["max_new_tokens"] = max_new_tokens
-        sampling = replace(sampling, **{name: value for name, value in given.items() if value is not None})
-        files |= local_copies(data or [])
-        loaded = load_benchmarks(
-            [each.strip() for each in benchmarks.split(",")] if benchmarks else names, files, limit
+        sampling = {"temperature": temperature, "top_p": top_p, "samples": samples, "seed": seed}
+        sampling["max_new_tokens"] = max_new_tokens
+        options = EvaluationOptions(
+            [each.strip() for each in benchmarks.split(",")] if benchmarks else None,
+            local_copies(data or []),
+            limit,
+            {name: value for name, value in sampling.items() if value is not None},
+            engine,
+            batch_size,
+            tensor_parallel_size,
+            jobs,
         )
-        options = {"tensor_parallel_size": tensor_parallel_size}
-        evaluate_rows(
-            recipe,
-            methods,
-            folder,
-            loaded,
-            sampling,
-            lambda method: make_engine(engine, method.source, method.base, batch_size=batch_size, options=options),
-            devices=tensor_parallel_size if engine == "vllm" else 1,
-            jobs=jobs or os.cpu_count() or 1,
-        )
-        asked = {each.benchmark.name for each in loaded}
-        _report([folder], folder, benchmarks=asked)
-        if recipe is not None:
-            hand_over(recipe, folder, asked)
+        if recipe := _recipe(what, overrides or [], only):
+            for note in methods_of(recipe, only)[1]:
+                say(note)
+            found = evaluate_recipe(recipe, out, options, only=only)
+        else:
+            found = evaluate_model(what, out, options)
+        _report([found.folder], found.folder, benchmarks=found.benchmarks)
 
 
 @app.command(epilog="Example: trustmopd scores runs/trust/evaluation runs/uniform/evaluation --out runs/both")
@@ -115,36 +101,20 @@ def scores(
         _report(folders, out or folders[0], against)
 
 
-def _plan(
-    what: str, overrides: list[str], only: list[str] | None, out: Path | None
-) -> tuple["Recipe | None", "list[Method]", list[str], dict[str, str], "Sampling", Path]:
-    """Recipe, checkpoints, benchmarks, their local files, sampling and folder, as the recipe has them, or by
-    default."""
-    from trustmopd.evaluation.methods import Method, methods_of
-    from trustmopd.evaluation.of_recipe import sampling_of
-    from trustmopd.evaluation.sampling import Sampling
+def _recipe(what: str, overrides: list[str], only: list[str] | None) -> "Recipe | None":
+    """None if a checkpoint is meant."""
     from trustmopd.recipe import load_recipe
-    from trustmopd.teacher_source import TeacherSource
 
-    paper = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
-    if Path(what).suffix not in (".yaml", ".yml"):
-        if Path(what).is_file():
-            raise ValueError(
-                f"{what} is a file, but neither a recipe (.yaml) nor the folder of a checkpoint. To put its rows to a "
-                f"model, write trustmopd evaluate MODEL --benchmarks {what}."
-            )
-        if overrides or only:
-            raise ValueError(f"{what} is a checkpoint: overrides and --only are for recipes. Leave them out.")
-        name = Path(what).name
-        method = Method(name, TeacherSource(model=what), name)
-        return None, [method], paper, {}, Sampling(), out or Path("runs", "evaluation", name)
-    recipe = load_recipe(what, overrides)
-    methods, notes = methods_of(recipe, only)
-    for note in notes:
-        say(note)
-    wish = recipe.evaluation
-    folder = out or recipe.output / EVALUATION
-    return recipe, methods, wish.benchmarks or paper, dict(wish.data), sampling_of(recipe), folder
+    if Path(what).suffix in (".yaml", ".yml"):
+        return load_recipe(what, overrides)
+    if Path(what).is_file():
+        raise ValueError(
+            f"{what} is a file, but neither a recipe (.yaml) nor the folder of a checkpoint. To ask a model its rows, "
+            f"write trustmopd evaluate MODEL --benchmarks {what}."
+        )
+    if overrides or only:
+        raise ValueError(f"{what} is a checkpoint: overrides and --only are for recipes. Leave them out.")
+    return None
 
 
 def _report(

@@ -9,7 +9,7 @@ import typer
 from trustmopd.cli.common import app, errors, say, show_table
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.layout import FIGURES, REPORT
-from trustmopd.tables import text_table
+from trustmopd.text_tables import text_table
 
 testbed = typer.Typer(no_args_is_help=True, help="The small world that ships with the package.")
 app.add_typer(testbed, name="testbed")

@@ -19,7 +19,7 @@ from trustmopd.data.prompts import SCHEMA, hash_of
 from trustmopd.data.quotas import bucket_of
 from trustmopd.files import check_free, file_sha256, read_json, whole_file, whole_folder, write_json, write_text
 from trustmopd.rows import local_files, named
-from trustmopd.tables import text_table
+from trustmopd.text_tables import text_table
 
 _WRITTEN = {"prompts.parquet", "prompts.jsonl", "removed.json", "card.json", "README.md"}
 

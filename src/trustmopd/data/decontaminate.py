@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from trustmopd.data.ngrams import Corpus, read_corpus
-from trustmopd.tables import TextTable, text_table
+from trustmopd.text_tables import TextTable, text_table
 
 Rule = Literal["within_exact", "within_ngram", "cross_exact", "cross_ngram"]
 Where = TypeVar("Where")

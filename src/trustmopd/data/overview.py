@@ -13,7 +13,7 @@ from trustmopd.data.ngrams import words_of
 from trustmopd.data.prompts import card_of, check_prompts, load_prompts
 from trustmopd.data.quotas import bucket_of
 from trustmopd.rows import no_column
-from trustmopd.tables import TextTable, text_table
+from trustmopd.text_tables import TextTable, text_table
 
 _BAR = 30  # characters of the longest bar
 

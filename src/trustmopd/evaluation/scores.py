@@ -13,7 +13,7 @@ from trustmopd.evaluation.methods import AVERAGE, INITIAL, ROUTED, TEACHER
 from trustmopd.runs.layout import SCORES, TABLES
 from trustmopd.runs.schemas import write_file
 from trustmopd.statistics import Spread, bootstrap_means, paired_difference, recovery, spread
-from trustmopd.tables import TextTable, text_table
+from trustmopd.text_tables import TextTable, text_table
 
 DRAWS, CONFIDENCE = 2000, 0.95
 

@@ -13,12 +13,12 @@ from trustmopd.evaluation.scores import score_rows, write_scores
 from trustmopd.files import write_text
 from trustmopd.runs import RunDirectory
 from trustmopd.statistics import paired_difference, spread
-from trustmopd.tables import TextTable, text_table
 from trustmopd.testbed.cells import Cell, finished_cells
 from trustmopd.testbed.experiment import METHODS, PROMPT_SETS
 from trustmopd.testbed.machine import describe
 from trustmopd.testbed.reproduce import mixed_machines, read_study
 from trustmopd.testbed.tasks import DOMAINS
+from trustmopd.text_tables import TextTable, text_table
 
 COLUMNS = (*DOMAINS, "overall", "recovery")
 
