@@ -22,7 +22,7 @@ _SINGLE_SHARE = 0.28  # of MultiCap's prompts
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def split_of(prompt: str) -> Split:
+def prompt_split(prompt: str) -> Split:
     """A function of the text alone, so no prompt is ever in both splits, whoever draws it and with whatever seed."""
     digest = blake2b(prompt.encode(), digest_size=8).digest()
     return "evaluation" if int.from_bytes(digest, "big") % 5 == 0 else "train"
@@ -32,7 +32,7 @@ def draw(kind: str, rng: random.Random, split: Split) -> Task:
     """A prompt of a domain or of a mixture such as `math+if`."""
     while True:
         prompt = _text(kind, rng)
-        if len(prompt) > MAX_PROMPT or split_of(prompt) != split:
+        if len(prompt) > MAX_PROMPT or prompt_split(prompt) != split:
             continue
         task = parse(prompt)
         output = task.run(task.value())
