@@ -124,6 +124,15 @@ def rows_of(path: Path) -> list[dict[str, str]]:
     return [{"": row[first], **row} for row in found]
 
 
+def test_what_a_killed_cell_left_does_not_reach_the_results(study: Path) -> None:
+    TRUST.run(study).scores.unlink()
+    graded = study / "evaluation" / TRUST.row / "seed-1" / "testbed_math.jsonl"
+    graded.write_text(graded.read_text()[:2000])
+    write_results(study)
+    (row,) = [row for row in table(study / "results.csv") if (row["prompts"], row["method"]) == ("multicap", "trust")]
+    assert row["seeds"] == "0" and float(row["math_mean"]) >= 0
+
+
 def test_a_damaged_or_older_file_of_scores_leaves_its_cell_unfinished(study: Path) -> None:
     older = {"schema_version": 1, TRUST.row: {"math": 0.5, "overall": 0.5, "recovery": 1.0}}
     for content in (json.dumps(older), '{"schema_ver'):

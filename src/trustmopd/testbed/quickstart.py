@@ -49,8 +49,8 @@ def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = N
         experiment.evaluate_references(recipes[METHODS[0]], references)
         for method, recipe in recipes.items():
             experiment.train(recipe, bar=f"Distilling, {method}")
-            for _ in tqdm([method], desc=f"Evaluating, {method}"):
-                experiment.evaluate_student(recipe)
+            tqdm.write(f"Evaluating, {method}.")
+            experiment.evaluate_student(recipe)
     rows = score_rows(collect([experiment.evaluation])[0])
     write_scores(experiment.evaluation, rows)
     tqdm.write("Drawing figures and writing the report.")
