@@ -91,7 +91,7 @@ def test_a_difference_and_its_interval_are_of_the_same_seeds() -> None:
 
 
 def test_a_row_to_compare_with_must_be_there() -> None:
-    with pytest.raises(ValueError, match="no row 'unifrom' to compare with. Choose from initial, .*trust"):
+    with pytest.raises(ValueError, match="unifrom.*initial, .*trust"):
         score_rows(METHODS, against="unifrom")
     alone = score_rows({"trust": METHODS["trust"]})
     assert "difference" not in alone["trust"] and list(score_table(alone).header)[-2:] == ["code, mean", "overall"]
@@ -122,9 +122,9 @@ def test_resampled_means_are_those_of_resampled_columns() -> None:
 
 def test_checkpoints_with_other_prompts_are_not_compared() -> None:
     short = {0: checkpoint((0, 0.5), (0, 0), (0.2, 0.2))}
-    with pytest.raises(ValueError, match="initial, seed 0 has 3 prompts of aime26 and short, seed 0 2"):
+    with pytest.raises(ValueError, match="initial, seed 0 .*3 .*aime26 .*short, seed 0 .*2"):
         score_rows({**METHODS, "short": short})
-    with pytest.raises(ValueError, match="nothing to score"):
+    with pytest.raises(ValueError, match="trustmopd evaluate"):
         score_rows({})
 
 
@@ -178,7 +178,7 @@ def evaluation(folder: Path, graded: dict[str, list[float]], asked: int | None =
 @pytest.mark.parametrize("other", [{"model": "else/m"}, {"temperature": 1.0}, {"files": [["w", 1, 2]]}])
 def test_two_evaluations_under_one_name_are_not_taken_for_one(tmp_path: Path, other: dict[str, Any]) -> None:
     folders = [evaluation(tmp_path / "a", {"svamp": [0, 0]}), evaluation(tmp_path / "b", {"svamp": [1, 1]}, **other)]
-    with pytest.raises(ValueError, match=f"a and .*b both hold 'm', seed 0, with {next(iter(other))} .* Leave one out"):
+    with pytest.raises(ValueError, match=f"a and .*b .*'m', seed 0.*{next(iter(other))} "):
         collect(folders)
 
 
@@ -187,7 +187,7 @@ def test_two_folders_of_one_checkpoint_make_one_row(tmp_path: Path) -> None:
     methods, notes = collect([a, b, a])
     assert notes == [] and {name: each.score for name, each in methods["m"][0].items()} == {"gsm8k": 1, "svamp": 0.5}
     c = evaluation(tmp_path / "c", {"svamp": [0, 1, 1]})
-    with pytest.raises(ValueError, match="with other prompts or samples of svamp"):
+    with pytest.raises(ValueError, match="svamp"):
         collect([a, c])
 
 
@@ -197,11 +197,11 @@ def test_an_unfinished_benchmark_costs_itself_and_not_its_folder(tmp_path: Path)
     none = evaluation(tmp_path / "c", {"svamp": [], "gsm8k": [1]}, asked=2, method="o")
     methods, notes = collect([whole, part, none])
     assert {name: list(seeds[0]) for name, seeds in methods.items()} == {"m": ["svamp"], "n": ["svamp"]}
-    assert len(notes) == 2 and f"{none} is not finished (svamp, gsm8k)" in notes[0]
-    assert notes[1] == f"gsm8k is left out of every row: {part} has not finished it."
+    assert len(notes) == 2 and str(none) in notes[0] and "svamp, gsm8k" in notes[0]
+    assert str(part) in notes[1] and "gsm8k" in notes[1]
     methods, notes = collect([whole, part], ["svamp"])
     assert notes == [] and list(methods) == ["m", "n"]
-    with pytest.raises(ValueError, match="no benchmark is graded to its end in every row"):
+    with pytest.raises(ValueError, match="trustmopd evaluate"):
         score_rows(collect([none])[0])
 
 

@@ -1,4 +1,4 @@
-"""One checkpoint on some benchmarks: sample, grade, and write both down as they come. Run again, it goes on."""
+"""One checkpoint on some benchmarks: sample, grade, and write both as they come. A second call continues the first."""
 
 import hashlib
 import json
@@ -59,14 +59,14 @@ def _evaluate(
         done = _by_key(graded, rows, benchmark)
         lacking = [key for key in wanted if key not in sampled and key not in done]
         missing = [Request(*key, benchmark.prompt(rows[key[0]])) for key in lacking]
-        model = engine() if missing else None  # loaded before the bar, which its own bar would cut in two
+        model = engine() if missing else None  # before our bar: loading has a bar of its own
         with tqdm(total=len(wanted), desc=f"{label} {benchmark.name}", unit="response", disable=label is None) as bar:
             for key in wanted:
                 if key in done:
                     graders.count(done[key])
                 elif key in sampled:
                     graders.take(sampled[key])
-            bar.initial = bar.n = graders.counted  # an ETA counts from here
+            bar.initial = bar.n = graders.counted  # the ETA starts here
             graders.bar = bar
             for reply in model.sample(missing, sampling) if model else ():
                 entry = {

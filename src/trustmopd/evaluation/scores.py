@@ -19,13 +19,12 @@ DRAWS, CONFIDENCE = 2000, 0.95
 
 
 def score_rows(methods: Mapping[str, Mapping[int, ByBenchmark]], against: str | None = None) -> dict[str, Any]:
-    """`methods`: name → seed → checkpoint; `against`: the row that differences are taken from, the initial student if
-    it is there. Gives each method's domain scores, `overall` and `recovery` (a fraction;
-    None without initial student and teachers), and mappings with the rest. Routed teachers are added: in each domain
-    the teacher of that name.
+    """The rows of scores.json (`ScoreRow` in `runs/schemas.py`). `methods`: name → seed → checkpoint. `against`: the
+    row that differences are taken from, by default the initial student. Recovery is None without initial student and
+    teachers. Routed teachers are added: in each domain the teacher of that name.
 
-    Intervals come from resampling prompts, the same ones for every method, so that a method and what it is compared
-    with share their luck; seeds are averaged, not resampled.
+    Intervals come from resampling prompts, the same ones for every method, so that chance affects a method and what it
+    is compared with alike. Seeds are averaged, not resampled.
     """
     benchmarks = _same_benchmarks(methods)
     domains = list(dict.fromkeys(benchmarks.values()))
@@ -84,8 +83,8 @@ def without_routed(summary: Mapping[str, Any]) -> str | None:
     domains = dict.fromkeys(facts["domain"] for row in summary.values() for facts in row["benchmarks"].values())
     alone = [domain for domain in domains if domain not in teachers]
     return (
-        f"No row of routed teachers, and so no recovery: no teacher is named '{alone[0]}', as the domain of some "
-        f"benchmark is. The teachers are {', '.join(teachers)}; a row of your own set may name one as its `domain`."
+        f"No routed teachers, and so no recovery: a benchmark has the domain '{alone[0]}', and no teacher has that "
+        f"name. The teachers are {', '.join(teachers)}. In a set of your own, `domain` can name one of them."
     )
 
 
@@ -138,11 +137,11 @@ def _bracketed(text: str, interval: Sequence[float] | None) -> str:
 
 
 def _same_benchmarks(methods: Mapping[str, Mapping[int, ByBenchmark]]) -> dict[str, str]:
-    """Benchmark → domain. A mean over other benchmarks is another quantity, so all checkpoints must have the same."""
+    """Benchmark → domain. All checkpoints must have the same benchmarks, or their means would not be comparable."""
     if not any(checkpoint for seeds in methods.values() for checkpoint in seeds.values()):
         raise ValueError(
-            "there is nothing to score: no benchmark is graded to its end in every row. Run `trustmopd evaluate` "
-            "again: it goes on where it stopped."
+            "there is nothing to score: no benchmark is finished in every row. Run `trustmopd evaluate` again: it "
+            "continues where it stopped."
         )
     listed = [
         (f"{name}, seed {seed}", checkpoint) for name, seeds in methods.items() for seed, checkpoint in seeds.items()
@@ -153,8 +152,8 @@ def _same_benchmarks(methods: Mapping[str, Mapping[int, ByBenchmark]]) -> dict[s
             ours, theirs = (set(c[benchmark].by_prompt) if benchmark in c else set() for c in (reference, checkpoint))
             if ours != theirs:
                 raise ValueError(
-                    f"{first} has {len(ours)} prompts of {benchmark} and {label} {len(theirs)}, not the same: their "
-                    "scores cannot be compared. Evaluate both on the same, or score them apart."
+                    f"{first} has {len(ours)} prompts of {benchmark}, and {label} has {len(theirs)}, not the same "
+                    "ones: scores cannot be compared. Evaluate both on the same prompts, or score them apart."
                 )
     return {name: answers.domain for name, answers in reference.items()}
 
@@ -172,7 +171,7 @@ def _routed(methods: Mapping[str, Mapping[int, ByBenchmark]], domains: Sequence[
 
 
 def _means(checkpoint: ByBenchmark, domains: Sequence[str]) -> dict[str, float]:
-    """A domain is the mean of its benchmarks, overall the mean of the domains: each counts alike, however large."""
+    """A domain is the mean of its benchmarks, overall the mean of the domains: each counts equally, however large."""
     scores = {d: mean(a.score for a in checkpoint.values() if a.domain == d) for d in domains}
     return {**scores, "overall": mean(scores.values())}
 
@@ -201,14 +200,14 @@ def _draw(
 
 
 def _interval(draws: Any) -> list[float] | None:
-    """None where some draws have no value: then neither have the quantiles."""
+    """None where some draws have no value: the quantiles then have none either."""
     low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return [float(low), float(high)] if math.isfinite(low) and math.isfinite(high) else None
 
 
 def _difference(points: Mapping[str, Any], drawn: Mapping[str, Any], name: str, other: str) -> dict[str, Any]:
-    """Overall, in the order method − other, over the seeds that both have. A side with a single seed, as the initial
-    student, meets every seed of the other. Without a common seed there is no difference."""
+    """Overall, method − other, over the seeds that both have. A side with a single seed, as the initial student, is
+    compared with every seed of the other. Without a common seed there is no difference."""
 
     def pair(values: Mapping[str, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         ours, theirs = ({seed: value["overall"] for seed, value in values[row].items()} for row in (name, other))

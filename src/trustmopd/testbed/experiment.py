@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tqdm.auto import tqdm
 from transformers.trainer_callback import PrinterCallback
 
 from trustmopd.evaluation.benchmarks import load_benchmarks
+from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.methods import AVERAGE, INITIAL, TEACHER, Method, methods_of
 from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over, sampling_of
 from trustmopd.evaluation.sampling import Engine, make_engine
 from trustmopd.files import write_text
 from trustmopd.recipe import Recipe
-from trustmopd.runs import RunDirectory
+from trustmopd.runs import RowDirectory, RunDirectory
 from trustmopd.testbed.checkpoints import MODELS, SHIPPED, checkpoint, expected_digests
 from trustmopd.testbed.prompts import MAX_NEW_TOKENS, prompt_set
 from trustmopd.testbed.tasks import DOMAINS
@@ -134,22 +136,38 @@ class Experiment:
         return trainer
 
     def train(self, recipe: Recipe, bar: str | None = None, **changes: Any) -> None:
-        """From the start: what an earlier attempt left of this run is removed. Progress is shown under `bar`."""
-        (seed,) = recipe.seeds
-        for old in (RunDirectory(recipe.output).checkpoints, self.evaluation / recipe.name / f"seed-{seed}"):
-            shutil.rmtree(old, ignore_errors=True)
+        """From the start: checkpoints that an earlier attempt at the same recipe left are removed. Progress is shown
+        under the name `bar`."""
+        run = RunDirectory(recipe.output)
+        if run.recipe.is_file() and run.recipe.read_text() == recipe.to_yaml():
+            shutil.rmtree(run.checkpoints, ignore_errors=True)
         trainer = self.trainer(recipe, **changes)
         if bar is not None:
             show_progress(trainer, bar)
         trainer.train()
 
-    def evaluate(self, recipe: Recipe, rows: Sequence[str]) -> None:
-        """Sample and grade rows of a recipe, one sample at temperature 0.6 a prompt, and hand a trained run its
-        scores."""
-        benchmarks = load_benchmarks(recipe.evaluation.benchmarks, {}, self.scale.evaluation_prompts)
-        methods, _ = methods_of(recipe, list(rows))
-        evaluate_rows(recipe, methods, self.evaluation, benchmarks, sampling_of(recipe), sampling_engine, quiet=True)
+    def evaluate_references(self, recipe: Recipe, rows: Sequence[str] = REFERENCES) -> None:
+        """The rows that need no distillation, if they are not there."""
+        there, _ = collect([self.evaluation / row for row in rows])
+        for row in tqdm([row for row in rows if row not in there], desc="Evaluating initial student and teachers"):
+            self._evaluate(recipe, row)
+
+    def evaluate_student(self, recipe: Recipe) -> None:
+        """From the start, as it takes seconds: the student may be another one now. The run gets its scores."""
+        (seed,) = recipe.seeds
+        self.forget(f"{recipe.name}/seed-{seed}")
+        self._evaluate(recipe, recipe.name)
         hand_over(recipe, self.evaluation, recipe.evaluation.benchmarks)
+
+    def forget(self, row: str) -> None:
+        """Remove a row's responses, and no folder of the user's."""
+        if RowDirectory(self.evaluation / row).record.is_file():
+            shutil.rmtree(self.evaluation / row)
+
+    def _evaluate(self, recipe: Recipe, row: str) -> None:
+        benchmarks = load_benchmarks(recipe.evaluation.benchmarks, {}, self.scale.evaluation_prompts)
+        methods, _ = methods_of(recipe, [row])
+        evaluate_rows(recipe, methods, self.evaluation, benchmarks, sampling_of(recipe), sampling_engine, quiet=True)
 
 
 def sampling_engine(method: Method) -> Engine:

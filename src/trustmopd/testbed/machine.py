@@ -53,20 +53,11 @@ def describe(made: Mapping[str, Any]) -> str:
 
 
 def mixture(records: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Which of the named records were made on which device and with which versions, where they differ; None where all
-    are alike."""
-    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    """Which of the named records were made with which device and versions; None where all are alike."""
+    groups: dict[str, list[str]] = {}
     for name, record in records.items():
-        made = {"device": record["device"], **record["versions"]}
-        groups.setdefault(tuple(made.items()), []).append(name)
-    if len(groups) <= 1:
-        return None
-    fields = dict.fromkeys(field for made in groups for field, _ in made)
-    differing = [field for field in fields if len({dict(made).get(field) for made in groups}) > 1]
-    return "; ".join(
-        f"{_some(names)}: {', '.join(f'{field} {value}' for field, value in made if field in differing)}"
-        for made, names in groups.items()
-    )
+        groups.setdefault(describe(record), []).append(name)
+    return "; ".join(f"{_some(names)}: {made}" for made, names in groups.items()) if len(groups) > 1 else None
 
 
 def _some(names: list[str]) -> str:

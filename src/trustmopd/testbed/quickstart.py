@@ -43,12 +43,14 @@ def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = N
     began = time.perf_counter()
     recipes = {method: experiment.recipe(method, PROMPTS, method, seed, out / method) for method in METHODS}
     with reproducibly():
-        for row in tqdm([row for row in REFERENCES if row != AVERAGE], desc="Evaluating initial student and teachers"):
-            experiment.evaluate(recipes[METHODS[0]], [row])
+        references = [row for row in REFERENCES if row != AVERAGE]
+        for row in references:  # another release may ship another world
+            experiment.forget(row)
+        experiment.evaluate_references(recipes[METHODS[0]], references)
         for method, recipe in recipes.items():
             experiment.train(recipe, bar=f"Distilling, {method}")
-            for _ in tqdm([method], desc=f"Evaluating, {method}"):
-                experiment.evaluate(recipe, [method])
+            tqdm.write(f"Evaluating, {method}.")
+            experiment.evaluate_student(recipe)
     rows = score_rows(collect([experiment.evaluation])[0])
     write_scores(experiment.evaluation, rows)
     tqdm.write("Drawing figures and writing the report.")

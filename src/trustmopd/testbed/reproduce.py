@@ -22,7 +22,7 @@ from trustmopd.analysis.run import open_run
 from trustmopd.files import read_json, write_json
 from trustmopd.runs import RunDirectory, newest_checkpoint
 from trustmopd.testbed.cells import Cell, all_cells, finished_cells
-from trustmopd.testbed.experiment import METHODS, REFERENCES, Experiment, Scale, World
+from trustmopd.testbed.experiment import METHODS, Experiment, Scale, World
 from trustmopd.testbed.machine import made_by, mixture, quiet, reproducibly
 from trustmopd.training.diagnosis import diagnose
 from trustmopd.training.environment import check_writable
@@ -97,9 +97,7 @@ def prepare(experiment: Experiment) -> None:
     else:
         date = datetime.now(UTC).date().isoformat()
         write_json(out / STUDY, {**settings, **made_by(), "date": date})
-    recipe = experiment.recipe("references", "singlecap", "trust", 0, out)
-    for row in tqdm(REFERENCES, desc="Evaluating initial student and teachers"):
-        experiment.evaluate(recipe, [row])
+    experiment.evaluate_references(experiment.recipe("references", "singlecap", "trust", 0, out))
 
 
 def read_study(out: Path) -> dict[str, Any]:
@@ -123,7 +121,7 @@ def run_cell(cell: Cell, experiment: Experiment) -> None:
             experiment.train(recipe, calibration_path=calibration)
         if cell.method == "trust":
             shutil.copy(_diagnosis(experiment, cell.prompts), run.diagnosis)
-        experiment.evaluate(recipe, [cell.row])
+        experiment.evaluate_student(recipe)
 
 
 def _calibration(experiment: Experiment, prompts: str, method: str) -> str | None:

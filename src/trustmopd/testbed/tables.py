@@ -12,9 +12,9 @@ from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.scores import score_rows, write_scores
 from trustmopd.files import write_text
 from trustmopd.runs import RunDirectory
-from trustmopd.statistics import paired_difference, spread
+from trustmopd.statistics import paired_difference
 from trustmopd.testbed.cells import Cell, finished_cells
-from trustmopd.testbed.experiment import METHODS, PROMPT_SETS
+from trustmopd.testbed.experiment import REFERENCES
 from trustmopd.testbed.machine import describe
 from trustmopd.testbed.reproduce import mixed_machines, read_study
 from trustmopd.testbed.tasks import DOMAINS
@@ -28,12 +28,12 @@ def write_results(out: Path) -> Path:
     incomplete comparison is shown as far as it goes."""
     study, cells = read_study(out), finished_cells(out)
     evaluation = RunDirectory(out).evaluation
-    rows = score_rows(collect([evaluation])[0])
+    done = [*REFERENCES, *(f"{cell.row}/seed-{cell.seed}" for cell in cells)]  # not what a kill left unfinished
+    rows = score_rows(collect([evaluation / row for row in done])[0])
     write_scores(evaluation, rows)
     runs = {cell: open_run(cell.run(out).path) for cell in cells}
     weights = {cell: mean(line["agreement/max_weight"] for line in run.steps) for cell, run in runs.items()}
-    references = {name: row for name, row in rows.items() if name not in {cell.row for cell in cells}}
-    write_text(out / "results.csv", _result_table(references, cells, weights).to_csv())
+    write_text(out / "results.csv", _result_table(rows, cells, weights).to_csv())
     write_text(out / "cells.csv", _cell_table(cells, weights).to_csv())
     scale = study["scale"]
     notes = [
@@ -52,40 +52,32 @@ def write_results(out: Path) -> Path:
 
 
 def _result_table(
-    references: Mapping[str, Mapping[str, Any]],
-    cells: Mapping[Cell, Mapping[str, Any]],
-    weights: Mapping[Cell, float],
+    rows: Mapping[str, Mapping[str, Any]], cells: Mapping[Cell, Mapping[str, Any]], weights: Mapping[Cell, float]
 ) -> TextTable:
-    """A row for each method on each prompt set. Trust ahead: its recovery minus the row's, paired by seed."""
+    """A line for each row of scores. Trust ahead: trust's recovery minus the row's, paired by seed."""
+    by_row: dict[str, dict[int, Cell]] = {}
+    for cell in cells:
+        by_row.setdefault(cell.row, {})[cell.seed] = cell
+    recovered = {row: {seed: cells[cell]["recovery"] for seed, cell in mine.items()} for row, mine in by_row.items()}
     names = [f"{column}_{part}" for column in COLUMNS for part in ("mean", "sd")]
-    header = ["prompts", "method", "seeds", *names, "trust_ahead_mean", "trust_ahead_sd", "max_weight_mean"]
     lines = [
-        ["", name, "", *(part for column in COLUMNS for part in (f"{row[column]:.6f}", "")), "", "", ""]
-        for name, row in references.items()
+        ["", row, "", *(part for column in COLUMNS for part in (f"{scores[column]:.6f}", "")), "", "", ""]
+        for row, scores in rows.items()
+        if row not in by_row
     ]
-    for prompts in PROMPT_SETS:
-        by_method = {
-            method: {cell.seed: cell for cell in cells if (cell.prompts, cell.method) == (prompts, method)}
-            for method in METHODS
-        }
-        recovered = {
-            method: {seed: cells[cell]["recovery"] for seed, cell in mine.items()} for method, mine in by_method.items()
-        }
-        for method, mine in by_method.items():
-            if not mine:
-                continue
-            scores = [spread([cells[cell][column] for cell in mine.values()]) for column in COLUMNS]
-            ahead = paired_difference(recovered["trust"], recovered[method])
-            numbers = [part for each in scores for part in each[:2]]
-            max_weight = mean(weights[cell] for cell in mine.values())
-            lines.append(
-                [
-                    *(prompts, method, " ".join(map(str, sorted(mine)))),
-                    *(f"{number:.6f}" for number in numbers),
-                    *([f"{part:.6f}" for part in ahead[:2]] if ahead else ["", ""]),
-                    f"{max_weight:.6f}",
-                ]
-            )
+    for row, mine in by_row.items():
+        cell = next(iter(mine.values()))
+        numbers = [part for column in COLUMNS for part in (rows[row][column], rows[row]["sd"][column])]
+        ahead = paired_difference(recovered.get(f"{cell.prompts}-trust", {}), recovered[row])
+        lines.append(
+            [
+                *(cell.prompts, cell.method, " ".join(map(str, mine))),
+                *(f"{number:.6f}" for number in numbers),
+                *([f"{part:.6f}" for part in ahead[:2]] if ahead else ["", ""]),
+                f"{mean(weights[cell] for cell in mine.values()):.6f}",
+            ]
+        )
+    header = ["prompts", "method", "seeds", *names, "trust_ahead_mean", "trust_ahead_sd", "max_weight_mean"]
     return text_table(header, lines)
 
 

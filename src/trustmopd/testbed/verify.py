@@ -45,8 +45,8 @@ def verify(task: Task, answer: str) -> Verdict:
 
 
 def _judge_program_on_sum(task: Task, content: str) -> dict[str, bool]:
-    """The program is right if its output is that of some number of as many digits, the sum if that number is the
-    sum. Where the program is wrong in the last character, the others still tell of the sum."""
+    """The program is right if its output comes from some number with as many digits as the sum; the sum is right if
+    that number is the sum. If the program is wrong only in the last character, the others still show the sum."""
     total = task.value()
     places = task.run("".join(chr(ord("a") + place) for place in range(len(total))))  # which digit each character is
     if len(content) != len(places):
