@@ -102,7 +102,7 @@ def _find(source: str | Path | Specialist, base: str | Path | None) -> tuple[Loc
 
 
 def _base_of(adapter: Located, given: str | Path | None) -> Located:
-    from trustmopd.adapted import trained_on
+    from trustmopd.adapter_merging import trained_on
 
     base = given or trained_on(adapter)
     if not base:
@@ -121,7 +121,7 @@ def _base_of(adapter: Located, given: str | Path | None) -> Located:
 def _open(model: Located, adapter: Located | None) -> Checkpoint:
     if adapter is None:
         return open_checkpoint(model)
-    from trustmopd.adapted import open_adapted  # loads PEFT, which averages of full checkpoints do without
+    from trustmopd.adapter_merging import open_adapted  # loads PEFT, which averages of full checkpoints do without
 
     return open_adapted(adapter, model)
 
