@@ -27,9 +27,8 @@ def test_a_set_in_the_folder_of_the_evaluation_is_not_written_over(
 ) -> None:
     if earlier:
         evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Echo)
-    before = json.dumps(
-        {"id": "a", "prompt": "1 + 1?", "answer": 2}
-    )  # a journal would cut it off: it has no whole line
+    row = {"id": "a", "prompt": "1 + 1?", "answer": 2}
+    before = json.dumps([row] if name == "scores.json" else row)  # a journal would cut it off: it has no whole line
     (tmp_path / name).write_text(before)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     said = run(
