@@ -26,7 +26,7 @@ def test_every_benchmark_of_the_paper_and_the_small_ones_are_known() -> None:
 
 
 def test_an_unknown_benchmark_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="no benchmark 'aime24'. Choose from .*aime25.*svamp"):
+    with pytest.raises(ValueError, match="'aime24'.*aime25.*svamp"):
         get_benchmark("aime24")
 
 
@@ -95,7 +95,7 @@ def test_a_malformed_row_is_named_counted_and_left_out(tmp_path: Path) -> None:
         rows = get_benchmark("aime25").load(path)
     assert [row["id"] for row in rows] == ["a", "c"]
     assert [each.partition(": ")[0].rpartition(" ")[2] for each in rows.malformed] == ["2", "3", "4", "5"]
-    assert "it has no answer" in rows.malformed[1] and "'a' was used before" in rows.malformed[2]
+    assert "answer" in rows.malformed[1] and "'a' was used before" in rows.malformed[2]
 
 
 @pytest.mark.parametrize(
@@ -139,48 +139,46 @@ def test_a_users_own_set_brings_its_grader_by_its_fields(tmp_path: Path) -> None
     assert own.grade(first, "I get 4.").score == 1 and own.grade(second, "I get 4.").score == 0
     other = [{"id": "1", "prompt": "f?", "tests": ["assert f(1) == 2"], "domain": "puzzles"}]
     assert get_benchmark(str(write(tmp_path / "code.jsonl", other))).domain == "puzzles"
-    with pytest.raises(
-        ValueError, match="first row has id, prompt, and nothing to grade by. Give every row an `answer`"
-    ):
+    with pytest.raises(ValueError, match=r"none\.jsonl.* id, prompt.*`answer`"):
         get_benchmark(str(write(tmp_path / "none.jsonl", [{"id": "1", "prompt": "?"}])))
 
 
 BAD_ROWS = [
-    ({"answer": 1}, {"answer": None}, "it has no answer"),
-    ({"answer": 1}, {"answer": True}, "answer = True is not text"),
-    ({"answer": 1}, {"answer": " "}, "answer = ' ' is not text"),
-    ({"answer": 1}, {"answer": 1, "prompt": ["hi"]}, "'hi' in its prompt is no message with role and content"),
-    ({"answer": 1}, {"answer": 1, "prompt": [{"role": "user"}]}, "is no message with role and content"),
-    ({"answer": 1}, {"answer": 1, "prompt": []}, "its prompt has no message"),
-    ({"tests": ["assert f(1)"]}, {"tests": []}, "its tests are empty"),
-    ({"tests": ["assert f(1)"]}, {"tests": ["# none"]}, "its tests are empty"),
-    ({"tests": ["assert f(1)"]}, {"tests": ["assert f(1) =="]}, "its tests are not Python"),
+    ({"answer": 1}, {"answer": None}, "answer"),
+    ({"answer": 1}, {"answer": True}, "answer = True"),
+    ({"answer": 1}, {"answer": " "}, "answer = ' '"),
+    ({"answer": 1}, {"answer": 1, "prompt": ["hi"]}, "'hi'"),
+    ({"answer": 1}, {"answer": 1, "prompt": [{"role": "user"}]}, "{'role': 'user'}"),
+    ({"answer": 1}, {"answer": 1, "prompt": []}, "prompt"),
+    ({"tests": ["assert f(1)"]}, {"tests": []}, "tests"),
+    ({"tests": ["assert f(1)"]}, {"tests": ["# none"]}, "tests"),
+    ({"tests": ["assert f(1)"]}, {"tests": ["assert f(1) =="]}, "tests"),
     ({"tests": ["assert f(1)"]}, {"tests": [1]}, "expected str"),
-    ({"input_output": {"inputs": ["1"], "outputs": ["1"]}}, {"input_output": None}, "has no inputs and outputs"),
-    ({"input_output": {"inputs": ["1"], "outputs": ["1"]}}, {"input_output": {"inputs": ["1"]}}, "has no 'outputs'"),
+    ({"input_output": {"inputs": ["1"], "outputs": ["1"]}}, {"input_output": None}, "input_output = None"),
+    ({"input_output": {"inputs": ["1"], "outputs": ["1"]}}, {"input_output": {"inputs": ["1"]}}, "'outputs'"),
     (
         {"input_output": json.dumps({"inputs": ["1"], "outputs": ["1"]})},
         {"input_output": {"inputs": [], "outputs": []}},
-        "0 inputs with 0 outputs",
+        "0 inputs",
     ),
     (
         {"input_output": {"inputs": ["1"], "outputs": ["1"]}},
         {"input_output": {"inputs": [1], "outputs": ["1"]}},
-        "[1] is not a list of texts",
+        "[1]",
     ),
     (
         {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
         {"instruction_id_list": ["punctuation:no_comma"]},
-        "it has no 'kwargs'",
+        "'kwargs'",
     ),
     (
         {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
         {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]},
-        "its kwargs are not a list of names with values",
+        "kwargs",
     ),
-    ({"answer": 1}, {"tests": ["assert f(1)"]}, "it has another grader than the first row's `answer`. Give such"),
-    ({"answer": 1}, {"answer": 1, "domain": "code"}, "it has another domain than the first row's 'math'. Give such"),
-    ({"answer": 1, "domain": "a"}, {"answer": 1, "domain": "b"}, "it has another domain than the first row's 'a'"),
+    ({"answer": 1}, {"tests": ["assert f(1)"]}, "`answer`"),
+    ({"answer": 1}, {"answer": 1, "domain": "code"}, "'math'"),
+    ({"answer": 1, "domain": "a"}, {"answer": 1, "domain": "b"}, "'a'"),
 ]
 
 
@@ -199,9 +197,9 @@ def test_a_row_of_ones_own_that_cannot_be_graded_is_malformed(
 @pytest.mark.parametrize(
     ("names", "arguments", "reason"),
     [
-        (["punctuation:no_coma"], [{}], "IFEval has no instruction 'punctuation:no_coma'; the nearest is"),
-        ([7], [{}], "IFEval has no instruction 7"),
-        (["punctuation:no_comma"], [{"commas": 3}], "punctuation:no_comma does not take {'commas': 3} ("),
+        (["punctuation:no_coma"], [{}], "'punctuation:no_coma'"),
+        ([7], [{}], " 7"),
+        (["punctuation:no_comma"], [{"commas": 3}], "{'commas': 3}"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:benchmark")
@@ -224,11 +222,11 @@ def test_rows_of_a_second_grader_are_told_in_one_sentence(tmp_path: Path) -> Non
     with pytest.warns(UserWarning) as said:
         get_benchmark(str(write(tmp_path / "mixed.jsonl", rows))).load()
     (only,) = map(str, (each.message for each in said))
-    assert only.count("another grader than the first row's") == 1 and "line 2 and 2 more: " in only
+    assert only.count("`answer`") == 1 and "line 2 and 2 more: " in only
 
 
 def test_a_file_of_another_kind_is_told_what_its_name_must_end_in(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"give a file of your own: its name must end in \.jsonl, \.jsonl\.gz"):
+    with pytest.raises(ValueError, match=r"mine\.txt.*\.jsonl, \.jsonl\.gz"):
         get_benchmark(str(write(tmp_path / "mine.txt", [{"id": "1", "prompt": "?", "answer": 1}])))
 
 
