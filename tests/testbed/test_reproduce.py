@@ -58,6 +58,8 @@ def test_lost_cells_alone_are_made_again_with_the_same_numbers_beside_results_of
     """One lost its run and one its scores. They run side by side, in other processes and another order."""
     shutil.rmtree(TRUST.run(study).path)
     UNIFORM.run(study).scores.unlink()
+    cut = study / "evaluation" / "teacher-math" / "testbed_code.jsonl"
+    cut.write_text("".join(cut.read_text().splitlines(keepends=True)[:7]))
     kept = Cell("multicap", "trust", 0).run(study)
     versions = made_by()["versions"] | {"torch": "2.11.0"}
     change(kept.manifest, versions=versions, hardware={"gpus": ["NVIDIA H200"]})
@@ -67,6 +69,7 @@ def test_lost_cells_alone_are_made_again_with_the_same_numbers_beside_results_of
         reproduce(study, [1, 0], only=ONLY, scale=SMALL, jobs=2)
     assert {path: path.stat().st_mtime_ns for path in untouched} == untouched
     assert finished_cells(study) == finished_cells(finished)
+    assert len(cut.read_text().splitlines()) == SMALL.evaluation_prompts
     assert losses(TRUST, study) == losses(TRUST, finished) and len(losses(TRUST, study)) == SMALL.steps
     with pytest.warns(UserWarning) as told:
         write_results(study)

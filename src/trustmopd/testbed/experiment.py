@@ -147,9 +147,10 @@ class Experiment:
         trainer.train()
 
     def evaluate_references(self, recipe: Recipe, rows: Sequence[str] = REFERENCES) -> None:
-        """The rows that need no distillation, if they are not there."""
-        there, _ = collect([self.evaluation / row for row in rows])
-        for row in tqdm([row for row in rows if row not in there], desc="Evaluating initial student and teachers"):
+        """The rows that need no distillation, unless they are finished."""
+        found = {row: collect([self.evaluation / row]) for row in rows}
+        todo = [row for row, (there, unfinished) in found.items() if unfinished or not there]
+        for row in tqdm(todo, desc="Evaluating initial student and teachers", disable=not todo):
             self._evaluate(recipe, row)
 
     def evaluate_student(self, recipe: Recipe) -> None:

@@ -58,23 +58,26 @@ def _result_table(
     by_row: dict[str, dict[int, Cell]] = {}
     for cell in cells:
         by_row.setdefault(cell.row, {})[cell.seed] = cell
-    recovered = {row: {seed: cells[cell]["recovery"] for seed, cell in mine.items()} for row, mine in by_row.items()}
+    recovered = {
+        row: {seed: found for seed, cell in mine.items() if (found := cells[cell]["recovery"]) is not None}
+        for row, mine in by_row.items()
+    }
     names = [f"{column}_{part}" for column in COLUMNS for part in ("mean", "sd")]
     lines = [
-        ["", row, "", *(part for column in COLUMNS for part in (f"{scores[column]:.6f}", "")), "", "", ""]
+        ["", row, "", *(part for column in COLUMNS for part in (_text(scores[column]), "")), "", "", ""]
         for row, scores in rows.items()
         if row not in by_row
     ]
     for row, mine in by_row.items():
         cell = next(iter(mine.values()))
-        numbers = [part for column in COLUMNS for part in (rows[row][column], rows[row]["sd"][column])]
+        numbers = [part for column in COLUMNS for part in (rows[row][column], rows[row]["sd"].get(column))]
         ahead = paired_difference(recovered.get(f"{cell.prompts}-trust", {}), recovered[row])
         lines.append(
             [
                 *(cell.prompts, cell.method, " ".join(map(str, mine))),
-                *(f"{number:.6f}" for number in numbers),
-                *([f"{part:.6f}" for part in ahead[:2]] if ahead else ["", ""]),
-                f"{mean(weights[cell] for cell in mine.values()):.6f}",
+                *map(_text, numbers),
+                *(map(_text, ahead[:2]) if ahead else ["", ""]),
+                _text(mean(weights[cell] for cell in mine.values())),
             ]
         )
     header = ["prompts", "method", "seeds", *names, "trust_ahead_mean", "trust_ahead_sd", "max_weight_mean"]
@@ -85,7 +88,12 @@ def _cell_table(cells: Mapping[Cell, Mapping[str, Any]], weights: Mapping[Cell, 
     return text_table(
         ("prompts", "method", "seed", *COLUMNS, "max_weight"),
         [
-            (cell.prompts, cell.method, str(cell.seed), *(f"{x:.6f}" for x in (*map(row.get, COLUMNS), weights[cell])))
+            (cell.prompts, cell.method, str(cell.seed), *map(_text, (*map(row.get, COLUMNS), weights[cell])))
             for cell, row in cells.items()
         ],
     )
+
+
+def _text(value: float | None) -> str:
+    """Nothing for the recovery of a world whose teachers are no better than its reference."""
+    return "" if value is None else f"{value:.6f}"
