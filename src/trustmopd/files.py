@@ -81,7 +81,7 @@ def check_free(folder: str | Path, *, overwrite: bool = False) -> None:
 
 
 def meant_here(path: str) -> bool:
-    """Whether a path is one on this disk, even if nothing lies there: a Hub id has two parts at most. A slip in it
+    """Whether a path is one on this disk, even if nothing is there: a Hub id has two parts at most. A slip in it
     should not be looked for on the Hub, which takes half a minute to fail without a network."""
     given = Path(path)
     return given.is_absolute() or path.startswith((".", "~")) or len(given.parts) > 2

@@ -48,7 +48,7 @@ def without_dropped(layers: Layers, section: str) -> Fields:
     """The fields without the members of a section that are null: null drops what another layer gave."""
     given = layers.fields.get(section)
     if not isinstance(given, dict):
-        return layers.fields  # missing, or a slip that is told when the section is checked
+        return layers.fields  # missing, or a slip, reported when the section is checked
     check_droppable(layers, section, given)
     kept = {name: value for name, value in given.items() if value is not None}
     if given and not kept:

@@ -15,9 +15,9 @@ from trustmopd.data.config import Category, DataConfig
 from trustmopd.data.corpora import Pool, user_text
 from trustmopd.data.decontaminate import Rule, removal_table
 from trustmopd.data.ngrams import words_of
-from trustmopd.data.prompts import SCHEMA, hash_of
+from trustmopd.data.prompts import SCHEMA, hash_of, read_card
 from trustmopd.data.quotas import bucket_of
-from trustmopd.files import check_free, file_sha256, read_json, whole_file, whole_folder, write_json, write_text
+from trustmopd.files import check_free, file_sha256, whole_file, whole_folder, write_json, write_text
 from trustmopd.rows import local_files, named
 from trustmopd.text_tables import text_table
 
@@ -64,9 +64,9 @@ def check_output(config: DataConfig, *, overwrite: bool = False) -> None:
                     f"{name} is read from {file}, inside the output {config.output}. Choose another output."
                 )
     strangers = sorted(file.name for file in output.iterdir() if file.name not in _WRITTEN)
-    if strangers or not is_card(output / "card.json"):
+    if strangers or not {"prompt_hash", "files"} <= read_card(output).keys():
         raise FileExistsError(
-            f"{config.output} is no prompt set that was built here ("
+            f"{config.output} is not a prompt set that was built here ("
             + (f"it holds {', '.join(strangers[:3])}" if strangers else "it has no card.json of one")
             + "), so --overwrite does not delete it. Choose another output, or empty the folder yourself."
         )
@@ -80,13 +80,6 @@ def write_table(path: Path, table: pa.Table) -> None:
 def removal_counts(built: PromptSet) -> dict[str, tuple[int, dict[Rule, int]]]:
     """Rows of each candidate pool, and how many each rule removed."""
     return {name: (len(built.pools[name].rows), found.counts) for name, found in built.screenings.items()}
-
-
-def is_card(path: Path) -> bool:
-    try:
-        return {"prompt_hash", "files"} <= read_json(path, what="card", remedy="").keys()
-    except (OSError, ValueError):
-        return False
 
 
 def _removed(built: PromptSet) -> list[dict[str, Any]]:
@@ -138,13 +131,9 @@ def _counts(built: PromptSet, category: str) -> dict[str, Any]:
     lengths = [bucket_of(len(words_of(user_text(record["prompt"]))), built.config.length_edges) for record in records]
     return {
         "prompts_by_constraints": _sorted(Counter(len(record["constraints"]) for record in records)),
-        "prompts_by_length": {str(length): count for length, count in sorted(Counter(lengths).items(), key=_low)},
+        "prompts_by_length": {str(bucket): lengths.count(bucket) for bucket in sorted({*lengths}, key=lambda b: b.low)},
         "checkers": _sorted(Counter(each["checker"] for record in records for each in record["constraints"])),
     }
-
-
-def _low(item: tuple[Any, int]) -> int:
-    return item[0].low
 
 
 def _sorted(counts: Counter[Any]) -> dict[str, int]:
@@ -153,10 +142,15 @@ def _sorted(counts: Counter[Any]) -> dict[str, int]:
 
 def _readme(built: PromptSet, card: dict[str, Any]) -> str:
     config = built.config
+
+    def after(category: Category) -> str:
+        block = f"a constraint block of {category.blocks}" if category.blocks else "–"
+        return "the derivation block" if category.derivation else block
+
     kinds = text_table(
         ("category", "prompts", "capabilities", "pool", "followed by"),
         [
-            (name, f"{each.count:,}", ", ".join(each.capabilities), each.pool, _followed_by(each))
+            (name, f"{each.count:,}", ", ".join(each.capabilities), each.pool, after(each))
             for name, each in config.categories.items()
         ],
         left=("capabilities", "pool", "followed by"),
@@ -182,12 +176,6 @@ def _readme(built: PromptSet, card: dict[str, Any]) -> str:
         f"Prompt hash: `{card['prompt_hash']}`\n",
     )
     return "\n".join(parts)
-
-
-def _followed_by(category: Category) -> str:
-    if category.blocks:
-        return f"a constraint block of {category.blocks}"
-    return "the derivation block" if category.derivation else "–"
 
 
 def _source_table(described: dict[str, Any], pools: dict[str, Pool]) -> str:

@@ -48,16 +48,12 @@ class Source(Section):
     def location(self, name: str) -> Location:
         """`name`: what the config calls it, such as pools.math."""
         leave_out = f", or leave it out: {name}=null" if name.startswith("comparison.") else ""
-        return Location(
-            self.path,
-            self.split,
-            self.subset,
-            self.files,
-            self.revision,
-            path_option=f"give a local copy: {name}.path=FILE{leave_out}",
-            split_option=f"{name}.split",
-            column_option=f"{name}.columns or {name}.where",
+        options = (
+            f"give a copy: {name}.path=FILE{leave_out}",
+            f"{name}.split",
+            f"{name}.columns or {name}.where",
         )
+        return Location(self.path, self.split, self.subset, self.files, self.revision, *options)
 
 
 class Category(Section):
@@ -187,6 +183,6 @@ def _compared(layers: Layers) -> Fields:
     null: the card names what was left out."""
     given = layers.fields.get("comparison")
     if not isinstance(given, dict):
-        return {}  # missing, or a slip that is told when the section is checked
+        return {}  # missing, or a slip, reported when the section is checked
     given = {name: _none_if_empty(value) for name, value in given.items()}
     return {"comparison": dict.fromkeys(check_droppable(layers, "comparison", given)) | given}

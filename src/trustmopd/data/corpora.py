@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,14 +46,9 @@ def user_text(prompt: str | list[dict[str, Any]]) -> str:
     if isinstance(prompt, str):
         return prompt
     said = [message["content"] for message in prompt if message["role"] == "user"]
-    return "\n".join(each if isinstance(each, str) else "\n".join(_texts(each)) for each in said)
-
-
-def _texts(parts: Any) -> Iterator[str]:
-    for part in parts if isinstance(parts, list) else [parts]:
-        text = part.get("text") if isinstance(part, dict) else part
-        if isinstance(text, str):
-            yield text
+    parts = [part for content in said for part in (content if isinstance(content, list) else [content])]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def load_prompts(path: str | Path, split: str = "train") -> Dataset:
 
 
 def of_one_kind(prompts: Any) -> Any:
-    """A prompt set, or several by name, in which no plain text stands beside a conversation: such a text becomes one
+    """A prompt set, or several by name, without plain texts among conversations: such a text becomes one
     user turn, since TRL takes a batch to be all text or all conversations. Anything else is returned as it is."""
     if isinstance(prompts, Mapping):
         return {name: of_one_kind(dataset) for name, dataset in prompts.items()}
@@ -91,15 +91,18 @@ def _turned(prompts: Sequence[Any]) -> list[Any]:
 def card_of(path: str | Path, split: str = "train") -> dict[str, Any] | None:
     """The card of a set that is still as `data build` wrote it."""
     files = [] if _is_stored(path) else local_files(_location(path, split))
-    if not files:
-        return None
-    try:
-        card = read_json(files[0].with_name("card.json"), what="card", remedy="")
-    except (OSError, ValueError):
-        return None
+    card = read_card(files[0].parent) if files else {}
     written = card.get("files")
     same = isinstance(written, dict) and all(written.get(file.name) == file_sha256(file) for file in files)
     return card if same else None
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Empty if there is none."""
+    try:
+        return read_json(folder / "card.json", what="card", remedy="")
+    except (OSError, ValueError):
+        return {}
 
 
 def _location(path: str | Path, split: str) -> Location:

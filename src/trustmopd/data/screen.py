@@ -48,7 +48,7 @@ def screen_file(
     ]
     comparison = [(path, place, row.text) for path, pool in compared for place, row in enumerate(pool.rows)]
     table = None
-    with named("candidates"):  # what cannot be written is told before the minutes of screening
+    with named("candidates"):  # what cannot be written is reported before minutes are spent
         if out.suffix == ".parquet":
             table = _table(here)
         else:
@@ -78,7 +78,7 @@ def screen_file(
 
 def _comparison(against: str) -> tuple[Source, Location]:
     """PATH or PATH:COLUMN; a path that exists is taken whole, should it have a colon itself. Every split is read: too
-    much loses a row, which is told, but too little lets a test row through."""
+    much loses a row, which is reported, but too little lets a test row through."""
     path, colon, column = against.rpartition(":")
     if not colon or Path(against).exists():
         path, column = against, "prompt"
