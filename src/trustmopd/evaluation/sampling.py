@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from trustmopd.evaluation.checkpoint import is_adapter, parts
 from trustmopd.evaluation.reasoning import OPEN
-from trustmopd.recipe import TeacherSource
+from trustmopd.teacher_source import TeacherSource
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 #: The file's metadata: zlib of a JSON with the texts of token ids and the prompts.
 METADATA = b"trustmopd"
 STUDENT, REFERENCE = "student", "reference"
-#: Columns that repeat themselves from row to row.
+#: Columns whose values repeat from row to row.
 REPEATED = ("step", "rollout", "prompt_id", "domain", "capabilities", "position", "token_id", "token_text", "top_ids")
 
 

@@ -32,6 +32,27 @@ SET_ASIDE = "_set-aside"
 
 
 @dataclass(frozen=True)
+class RowDirectory:
+    """What one checkpoint answered: a folder below that of an evaluation."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """Which checkpoint, how it was sampled, what it was asked."""
+        return self.path / ASKED
+
+    def responses(self, benchmark: str) -> Path:
+        return self.path / f"{benchmark}.responses.jsonl"
+
+    def graded(self, benchmark: str) -> Path:
+        return self.path / f"{benchmark}.jsonl"
+
+    def has_responses(self) -> bool:
+        return any(journal.stat().st_size for journal in self.path.glob("*.jsonl"))
+
+
+@dataclass(frozen=True)
 class RunDirectory:
     """The folder of one run, and where each of its files is."""
 

@@ -22,8 +22,8 @@ from trustmopd.smollm2.supervised import train_adapter
 from trustmopd.smollm2.tasks import DOMAINS
 from trustmopd.smollm2.weights import find_gguf, load_instruct, save_base
 from trustmopd.testbed.checkpoints import digest
-from trustmopd.testbed.machine import made_by
-from trustmopd.testbed.reproduce import check_writable, quiet
+from trustmopd.testbed.machine import made_by, quiet
+from trustmopd.training.environment import check_writable
 
 CARD = "card.json"
 _REMEDY = "Choose another folder with --out."

@@ -1,6 +1,5 @@
 """Who is asked: one `Teacher` per specialist, and the words that the rest of the package uses for them."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,8 +8,8 @@ from types import NoneType
 import torch
 from transformers import PreTrainedModel
 
-#: The pool's name for the shared reference policy; no teacher may take it.
-REFERENCE = "reference"
+from trustmopd.teacher_source import REFERENCE as REFERENCE
+from trustmopd.teacher_source import check_teacher_name
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,10 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
         )
     pool = {}
     for name, given in teachers.items():
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == REFERENCE:
-            raise ValueError(
-                f"teacher name {name!r} cannot be used: names become metric and column names (`weight/<name>`), and "
-                f"{REFERENCE!r} is taken. Use letters, digits, '_' and '-'."
-            )
+        try:
+            check_teacher_name(name)
+        except ValueError as error:
+            raise ValueError(f"teacher name {name!r}: {error}") from None
         teacher = given if isinstance(given, Teacher) else Teacher(model=given)
         if teacher.model is None and teacher.adapter is None:
             raise ValueError(

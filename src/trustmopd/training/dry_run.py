@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from trustmopd.data import load_prompts, prompt_hash
-from trustmopd.evaluation.rows import SUFFIXES
 from trustmopd.method import Calibration
 from trustmopd.planning.here import memory_here
 from trustmopd.recipe import Recipe
+from trustmopd.rows import SUFFIXES
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.teachers import fingerprint_tokenizer

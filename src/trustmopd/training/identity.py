@@ -96,6 +96,7 @@ def describe_machine(num_processes: int) -> dict[str, Any]:
         "hardware": {
             "machine": platform.machine(),
             "threads": torch.get_num_threads(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "gpus": gpus,
             "processes": num_processes,
         },

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from trustmopd.analysis.statistics.comparison import Comparison, Setting
 from trustmopd.analysis.statistics.summary import Summary
 from trustmopd.statistics import Spread, spread
-from trustmopd.tables import TextTable, text_table
+from trustmopd.text_tables import TextTable, text_table
 
 NONE = "–"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trustmopd.splits import is_of, split_of
+from trustmopd.rows.splits import is_of, split_of
 
 
 @pytest.mark.parametrize(

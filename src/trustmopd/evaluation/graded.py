@@ -1,4 +1,4 @@
-"""Graded responses read back: of every evaluation below some folders, exactly what was asked of it."""
+"""Graded responses, read back from every evaluation below some folders: exactly what was asked, and no more."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,15 +8,16 @@ from typing import Any
 
 from trustmopd.evaluation.journal import GRADED, by_key, read_entries
 from trustmopd.evaluation.methods import INITIAL, TEACHER
-from trustmopd.evaluation.run_record import Asked, read_record
+from trustmopd.evaluation.run_record import read_record
+from trustmopd.runs import RowDirectory
 from trustmopd.runs.layout import ASKED
 
-#: Averages beside the score: of instructions over prompts and over instructions, of numbers over responses.
-_DETAILS = ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose", "strict_match")
+#: What graders say of a response beside its score. Lists, as of instructions, are averaged over their members.
+_DETAILS = ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose", "strict_match", "understood")
 
 
 @dataclass(frozen=True)
-class Answers:
+class Graded:
     """One checkpoint's graded responses to one benchmark: each prompt's mean over its samples, and what to know."""
 
     domain: str
@@ -28,8 +29,8 @@ class Answers:
         return mean(self.by_prompt.values())
 
 
-#: One checkpoint: benchmark → answers.
-Checkpoint = Mapping[str, Answers]
+#: Of one checkpoint: benchmark → its graded responses.
+ByBenchmark = Mapping[str, Graded]
 
 
 @dataclass(frozen=True)
@@ -38,16 +39,16 @@ class _Evaluation:
 
     folder: Path
     about: dict[str, Any]
-    asked: dict[str, Asked]
-    finished: dict[str, Answers]
+    asked: dict[str, Any]
+    finished: dict[str, Graded]
 
 
 def collect(
     folders: Sequence[Path], benchmarks: Collection[str] | None = None
-) -> tuple[dict[str, dict[int, Checkpoint]], list[str]]:
-    """Method → seed → checkpoint of every evaluation below `folders`, and a sentence on each thing left out: an
-    evaluation without a finished benchmark; a benchmark that one of the others has not finished. `benchmarks` are
-    those to read, None for all."""
+) -> tuple[dict[str, dict[int, ByBenchmark]], list[str]]:
+    """Method → seed → checkpoint of every evaluation below `folders`, and a sentence on each thing that is left out: an
+    evaluation without a finished benchmark, or a benchmark that some evaluation has not finished. `benchmarks` are
+    those to read; None reads all."""
     found: dict[tuple[str, int], _Evaluation] = {}
     notes = []
     short: dict[str, str] = {}
@@ -61,20 +62,20 @@ def collect(
     for key, evaluation in list(found.items()):
         unfinished = [name for name in evaluation.asked if name not in evaluation.finished]
         if not evaluation.finished:
-            notes.append(f"{evaluation.folder} is not finished ({', '.join(unfinished)}), and left out.")
+            notes.append(f"{evaluation.folder} is left out: it is not finished ({', '.join(unfinished)}).")
             del found[key]
             continue
         short |= {name: str(evaluation.folder) for name in unfinished}
     notes += [f"{name} is left out of every row: {folder} has not finished it." for name, folder in short.items()]
-    methods: dict[str, dict[int, Checkpoint]] = {}
+    methods: dict[str, dict[int, ByBenchmark]] = {}
     for (method, seed), evaluation in found.items():
-        checkpoint = {name: answers for name, answers in evaluation.finished.items() if name not in short}
+        checkpoint = {name: graded for name, graded in evaluation.finished.items() if name not in short}
         methods.setdefault(method, {})[seed] = checkpoint
     return methods, notes
 
 
-def read_answers(path: Path, asked: Asked) -> Answers | None:
-    """None until everything asked is graded. What else the file holds is of an earlier, larger question."""
+def read_graded(path: Path, asked: Mapping[str, Any]) -> Graded | None:
+    """None until everything that was asked is graded. Other lines are from an earlier call that asked for more."""
     graded = by_key(read_entries(path, GRADED)[0])
     wanted = [(prompt, sample) for prompt in asked["ids"] for sample in range(asked["samples"])]
     if not all(key in graded for key in wanted):
@@ -95,31 +96,31 @@ def read_answers(path: Path, asked: Asked) -> Answers | None:
         if any(name in entry["details"] for entry in entries):
             found = [entry["details"].get(name, False) for entry in entries]  # overlong or raised: not passed
             facts[name] = mean(verdict for each in found for verdict in (each if isinstance(each, list) else [each]))
-    return Answers(asked["domain"], {key: mean(scores) for key, scores in by_prompt.items()}, facts)
+    return Graded(asked["domain"], {key: mean(scores) for key, scores in by_prompt.items()}, facts)
 
 
 def _read(folder: Path, benchmarks: Collection[str] | None) -> _Evaluation:
     about = read_record(folder)
     asked = {name: each for name, each in about.pop("benchmarks").items() if benchmarks is None or name in benchmarks}
-    answers = {name: read_answers(folder / f"{name}.jsonl", each) for name, each in asked.items()}
-    return _Evaluation(folder, about, asked, {name: each for name, each in answers.items() if each is not None})
+    found = {name: read_graded(RowDirectory(folder).graded(name), each) for name, each in asked.items()}
+    return _Evaluation(folder, about, asked, {name: each for name, each in found.items() if each is not None})
 
 
 def _merged(first: _Evaluation, second: _Evaluation) -> _Evaluation:
-    """Two folders of one checkpoint, sampled in one way, make one row; of a benchmark in both, the first counts."""
+    """Two folders of one checkpoint, sampled in one way, make one row. If both have a benchmark, the first counts."""
     row = f"{first.about['method']!r}, seed {first.about['seed']}"
     for field in {**first.about, **second.about}:
         ours, theirs = first.about.get(field), second.about.get(field)
         if ours != theirs:
             raise ValueError(
-                f"{first.folder} and {second.folder} both hold {row}, with {field} {ours!r:.80} and {theirs!r:.80}: "
-                "they are not one row. Leave one out, or give the two recipes different names and evaluate again."
+                f"{first.folder} and {second.folder} both hold {row}, but with {field} {ours!r:.80} and "
+                f"{theirs!r:.80}. Leave one out, or give the two recipes different names and evaluate again."
             )
     for name in first.asked.keys() & second.asked.keys():
         if any(first.asked[name][field] != second.asked[name][field] for field in ("ids", "samples")):
             raise ValueError(
-                f"{first.folder} and {second.folder} both hold {row}, with other prompts or samples of {name}. Leave "
-                "one out."
+                f"{first.folder} and {second.folder} both hold {row}, but with different prompts or samples of {name}. "
+                "Leave one out."
             )
     return _Evaluation(
         first.folder, first.about, {**second.asked, **first.asked}, {**second.finished, **first.finished}

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -22,47 +23,47 @@ class RecipeError(ValueError):
     """A recipe that cannot be used: the file, the field, its value, why, and what to write instead."""
 
 
-def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> tuple[list[Fields], list[Fields]]:
-    """What each file says, the one that extends no other first, and what each override says."""
-    return _read(Path(path)), [_parse_override(override) for override in overrides]
+@dataclass(frozen=True)
+class Layers:
+    """What each file says, the one that extends no other first, then each override; and all of them together."""
+
+    path: str | Path
+    each: Sequence[Fields]
+    fields: Fields
 
 
-def combine(files: Sequence[Fields], overrides: Sequence[Fields]) -> Fields:
+def read_layers(path: str | Path, overrides: Sequence[str], kind: str) -> Layers:
     """Overrides are merged one after another: `training={}` empties what is there, and `training.a=1` then fills it.
-    What starts afresh is settled by all of them together: `allocation.teacher=code allocation.rule=single`."""
+    What starts afresh is decided by all of them together: `allocation.teacher=code allocation.rule=single`."""
+    files, changes = _read(Path(path)), [_parse_override(override) for override in overrides]
     fields = reduce(lambda base, child: _merge(_start_afresh(base, child), child), files)
-    return reduce(_merge, overrides, _start_afresh(fields, reduce(_merge, overrides, {})))
+    fields = reduce(_merge, changes, _start_afresh(fields, reduce(_merge, changes, {})))
+    for other, (own, verb) in KINDS.items():  # field by field, everything in it would be unknown
+        if (found := sorted(own & fields.keys())) and not KINDS[kind][0] & fields.keys():
+            raise RecipeError(f"{path} is {other} (it has {', '.join(found)}), not {kind}. Use `{verb} {path}`.")
+    return Layers(path, [*files, *changes], fields)
 
 
-def check_kind(path: str | Path, fields: Fields, wanted: str) -> None:
-    """Refuse a file of the other kind as that: field by field, everything in it would be misspelt."""
-    for kind, (own, verb) in KINDS.items():
-        if (found := sorted(own & fields.keys())) and not KINDS[wanted][0] & fields.keys():
-            raise RecipeError(
-                f"{path} is {kind} (it has {', '.join(found)}), and not {wanted}. It is for `{verb} {path}`."
-            )
-
-
-def without_dropped(fields: Fields, section: str, layers: Sequence[Fields], path: str | Path) -> Fields:
-    """The fields without the members of a section that are null: so is dropped what another file or layer gave."""
-    given = fields.get(section)
+def without_dropped(layers: Layers, section: str) -> Fields:
+    """The fields without the members of a section that are null: null drops what another layer gave."""
+    given = layers.fields.get(section)
     if not isinstance(given, dict):
-        return fields  # missing, or a slip that is told when the section is checked
-    check_droppable(given, section, layers, path)
+        return layers.fields  # missing, or a slip, reported when the section is checked
+    check_droppable(layers, section, given)
     kept = {name: value for name, value in given.items() if value is not None}
     if given and not kept:
-        raise RecipeError(f"{path}: {section}: all of them are null, so none is left. Keep at least one.")
-    return fields | {section: kept}
+        raise RecipeError(f"{layers.path}: {section}: all of them are null. Keep at least one.")
+    return layers.fields | {section: kept}
 
 
-def check_droppable(given: Fields, section: str, layers: Sequence[Fields], path: str | Path) -> list[str]:
-    """The names that the layers gave a value; a null under any other name drops nothing, so it is a slip."""
-    there = [layer[section] for layer in layers if isinstance(layer.get(section), dict)]
+def check_droppable(layers: Layers, section: str, given: Fields) -> list[str]:
+    """The names that the layers gave a value. A null under any other name drops nothing, so it is a slip."""
+    there = [layer[section] for layer in layers.each if isinstance(layer.get(section), dict)]
     known = list(dict.fromkeys(name for each in there for name, value in each.items() if value))
     for name, value in given.items():
         if value is None and name not in known:
             raise RecipeError(
-                f"{path}: {section}.{name} = null: there is none of this name to leave out. Choose from "
+                f"{layers.path}: {section}.{name} = null: there is no {name!r} to leave out. Choose from "
                 f"{', '.join(map(str, known)) or 'none'}."
             )
     return known

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from trustmopd.tables import TextTable, text_table
+from trustmopd.text_tables import TextTable, text_table
 
 
 def test_all_formats_hold_the_same_cells(tmp_path):
