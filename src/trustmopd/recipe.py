@@ -42,6 +42,14 @@ def _benchmark(name: str) -> str:
     return name
 
 
+def _engine(name: str) -> str:
+    from trustmopd.engines import engine_names
+
+    if name not in engine_names():
+        raise ValueError(f"there is no such engine. Choose from {', '.join(engine_names())}.")
+    return name
+
+
 def _score(name: str) -> str:
     if name not in SCORES:
         raise ValueError(f"there is no such score. Choose from {', '.join(SCORES)}; the paper's own is displacement.")
@@ -70,6 +78,7 @@ Location = Annotated[
     Path, Field(strict=False), AfterValidator(_from_home), AfterValidator(_no_variable), PlainSerializer(Path.as_posix)
 ]
 Benchmark = Annotated[str, AfterValidator(_benchmark)]
+EngineName = Annotated[str, AfterValidator(_engine)]
 Score = Annotated[str, AfterValidator(_score)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -146,6 +155,7 @@ class Evaluation(_Section):
     temperature: Annotated[float, Field(ge=0, description="The paper samples at 0.6; 0 is greedy.")] = 0.6
     top_p: Annotated[float, Field(gt=0, le=1, description="The share of the likeliest tokens; 1 is all.")] = 1.0
     max_new_tokens: Annotated[int, Field(gt=0, description="Give the longest response, in tokens.")] = 30000
+    engine: Annotated[EngineName, Field(description="What samples: transformers or vllm.")] = "transformers"
     data: Annotated[dict[str, Place], Field(description="Give local files by benchmark, {aime25: path}.")] = {}
 
 

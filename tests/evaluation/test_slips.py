@@ -154,9 +154,9 @@ def test_an_engine_that_cannot_be_is_named_before_anything_is_written(world: Pat
     recipe["teachers"]["math"] = {"adapter": str(adapter)}
     (tmp_path / "adapters.yaml").write_text(yaml.safe_dump(recipe))
     needed = f"{adapter!s}' is an adapter. Merge it into its base first"
-    cases = [(world / "student", "llama", "no engine 'llama'. Choose transformers or vllm"), (adapter, "vllm", needed)]
+    cases = [(world / "student", "llama", "'llama'"), (adapter, "vllm", needed)]
     if find_spec("vllm") is None:
-        cases += [(world / "recipe.yaml", "vllm", "--engine vllm needs vLLM (No module named 'vllm'). Install it")]
+        cases += [(world / "recipe.yaml", "vllm", "pip install 'trustmopd[vllm]'")]
     for what, engine, words in cases:
         said = run(
             "evaluate", what, "--engine", engine, "--benchmarks", world / "math_sums.jsonl", "--out", out, code=1

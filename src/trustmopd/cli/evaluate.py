@@ -42,7 +42,10 @@ def evaluate(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many prompts of each.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="A local copy, as ifeval=FILE; may be repeated.")] = None,
-    engine: Annotated[str, typer.Option(help="What samples: transformers or vllm.")] = "transformers",
+    engine: Annotated[
+        str | None,
+        typer.Option(help="What samples: transformers or vllm.", show_default="the recipe's, or transformers"),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Responses at a time, with transformers.")] = 16,
     tensor_parallel_size: Annotated[int, typer.Option(min=1, help="GPUs to a model, with vllm.")] = 1,
     jobs: Annotated[
@@ -64,12 +67,13 @@ def evaluate(
         from trustmopd.evaluation.evaluate import evaluate_checkpoint
         from trustmopd.evaluation.methods import AVERAGE, make_average
         from trustmopd.evaluation.run_record import check_run_folder, check_scores, load_benchmarks
-        from trustmopd.evaluation.sampling import check_engine, make_engine
+        from trustmopd.evaluation.sampling import check_engine, make_sampler
         from trustmopd.evaluation.sandbox import UNSANDBOXED
 
         if allow_unsandboxed_code:
             os.environ[UNSANDBOXED] = "1"
         recipe, methods, names, files, sampling, folder = _plan(what, overrides or [], only, out)
+        engine = engine or (recipe.evaluation.engine if recipe else "transformers")
         for method in methods:
             check_engine(engine, method.source)
             if method.name != AVERAGE:  # which is made
@@ -86,7 +90,7 @@ def evaluate(
         places = {method: folder / method.folder if recipe is not None else folder for method in methods}
         for method, place in places.items():
             check_run_folder(place, method, sampling, loaded)
-        options = {"tensor_parallel_size": tensor_parallel_size}
+        options = {"tensor_parallel_size": tensor_parallel_size} if engine == "vllm" else {}
         for method in methods:
             if recipe is not None and method.name == AVERAGE:
                 make_average(recipe)
@@ -97,7 +101,7 @@ def evaluate(
                     places[method],
                     loaded,
                     sampling,
-                    partial(make_engine, engine, method.source, method.base, batch_size=batch_size, options=options),
+                    partial(make_sampler, engine, method.source, method.base, batch_size=batch_size, options=options),
                     jobs=jobs or os.cpu_count() or 1,
                 )
         asked = {each.benchmark.name for each in loaded}

@@ -15,7 +15,7 @@ from trustmopd.evaluation.journal import GRADED, SAMPLED, Journal, Key, by_key
 from trustmopd.evaluation.methods import Method
 from trustmopd.evaluation.rows import Row
 from trustmopd.evaluation.run_record import Loaded, run_folder
-from trustmopd.evaluation.sampling import Engine, Request, Sampling
+from trustmopd.evaluation.sampling import Request, Sampler, Sampling
 
 
 def evaluate_checkpoint(
@@ -23,26 +23,26 @@ def evaluate_checkpoint(
     folder: Path,
     benchmarks: Sequence[Loaded],
     sampling: Sampling,
-    make_engine: Callable[[], Engine],
+    make_sampler: Callable[[], Sampler],
     *,
     jobs: int = 2,
 ) -> None:
     """Leaves `<benchmark>.responses.jsonl` (what was sampled), `<benchmark>.jsonl` (how it was graded) and `run.json`
-    in `folder`. The engine is made only if something is left to sample."""
-    engines: list[Engine] = []
+    in `folder`. The sampler is made only if something is left to sample."""
+    samplers: list[Sampler] = []
 
-    def engine() -> Engine:
-        if not engines:
-            engines.append(make_engine())
-        return engines[0]
+    def sampler() -> Sampler:
+        if not samplers:
+            samplers.append(make_sampler())
+        return samplers[0]
 
     with run_folder(folder, method, sampling, benchmarks):
         for loaded in benchmarks:
-            _evaluate(loaded, folder, sampling, engine, jobs, method.folder)
+            _evaluate(loaded, folder, sampling, sampler, jobs, method.folder)
 
 
 def _evaluate(
-    loaded: Loaded, folder: Path, sampling: Sampling, engine: Callable[[], Engine], jobs: int, label: str
+    loaded: Loaded, folder: Path, sampling: Sampling, sampler: Callable[[], Sampler], jobs: int, label: str
 ) -> None:
     benchmark, rows = loaded.benchmark, {row["id"]: row for row in loaded.rows}
     wanted = [(key, sample) for key in rows for sample in range(loaded.samples(sampling))]
@@ -55,7 +55,7 @@ def _evaluate(
         done = _by_key(graded, rows, benchmark)
         lacking = [key for key in wanted if key not in sampled and key not in done]
         missing = [Request(*key, benchmark.prompt(rows[key[0]])) for key in lacking]
-        model = engine() if missing else None  # loaded before the bar, which its own bar would cut in two
+        model = sampler() if missing else None  # loaded before the bar, which its own bar would cut in two
         with tqdm(total=len(wanted), desc=f"{label} {benchmark.name}".strip(), unit="response") as bar:
             for key in wanted:
                 if key in done:

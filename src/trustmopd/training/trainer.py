@@ -41,6 +41,7 @@ from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memo
 from trustmopd.training.prompts import SURPLUS, fit_prompts, truncate, with_rows
 from trustmopd.training.records import TokenRecorder
 from trustmopd.training.resuming import apply_changes, fresh_groups
+from trustmopd.training.rollout_engine import rollout_engine, rollout_params
 from trustmopd.training.rollouts import judge_rollouts
 from trustmopd.training.run_files import RunFiles, keep_newest
 from trustmopd.training.sampler import EpochSampler
@@ -121,6 +122,7 @@ class TrustMOPDTrainer(DistillationTrainer):
                 "the student has no trainable parameter (requires_grad is False for all): nothing would be learnt. "
                 "Call model.requires_grad_(True), or pass peft_config."
             )
+        self.engine = rollout_engine(self)
         self.teachers = given.teachers
         self.pool = load_pool(given, self.model, args, self.accelerator)
         self.identity = identity_of(
@@ -161,7 +163,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         return [truncate(ids, limit, truncation) for ids in prompt_ids], images, fields
 
     def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> list[list[int]]:
-        completions = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        completions = [made.ids for made in self.engine.sample(prompt_ids, rollout_params(self.args))]
         if self._empty is not None:  # a later turn, after tools, of some rows only: TRL expects empty ones there
             return completions
         # TRL reads the last token of every completion. An engine may return none: put in one, and mask it out below.
