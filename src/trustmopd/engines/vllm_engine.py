@@ -43,6 +43,7 @@ def sample_from(llm: Any, context: int, prompt_ids: Sequence[list[int]], params:
 
 def sampling_params(params: Params, place: int, room: int) -> Any:
     from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
 
     given = {
         "temperature": params.temperature,
@@ -55,7 +56,10 @@ def sampling_params(params: Params, place: int, room: int) -> Any:
         "logprobs": 0 if params.logprobs else None,  # 0: of the sampled token alone
         "detokenize": "stop" in params.options,  # text is made elsewhere
     }
-    return SamplingParams(**given | dict(params.options))
+    given |= params.options
+    if isinstance(shape := given.get("structured_outputs"), dict):
+        given["structured_outputs"] = StructuredOutputsParams(**shape)
+    return SamplingParams(**given)
 
 
 def _completion(output: Any) -> Completion:

@@ -1,5 +1,7 @@
 """Whether vLLM can be used here: installed, of a version that TRL takes, and knowing the model."""
 
+import os
+import socket
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 
@@ -37,6 +39,20 @@ def check_architecture(architecture: str, name: str, model_impl: str) -> None:
             f"vLLM {vllm_version()} has no code for {architecture}, the architecture of {name}. Set vllm_model_impl = "
             "'transformers' to let it run transformers' own, or use_vllm = False."
         )
+
+
+def check_port(port: int) -> None:
+    """Of the group that carries the weights to a server: the first process will listen there."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    with socket.socket() as listener:
+        try:
+            listener.bind(("", port))
+        except OSError as error:
+            raise ValueError(
+                f"vllm_group_port = {port} is taken by another process ({error.strerror}). Choose another, or end that "
+                "process."
+            ) from error
 
 
 def _release(text: str) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from trl.trainer.utils import split_tensor_dict
 
 from trustmopd.method import Objective
-from trustmopd.training.prompts import SURPLUS
+from trustmopd.training.prompts import DRAW, SURPLUS
 from trustmopd.training.scoring import ScoredCandidates
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def judge_rollouts(
             starts = range(0, len(rows), args.global_batch_size)
             for start in tqdm(starts, desc=description, unit="batch", disable=not accelerator.is_main_process):
                 block = rows[start : start + args.global_batch_size]
-                batch = _roll_out(trainer, block)
+                batch = _roll_out(trainer, block, [f"rollouts/{seed}/{start + place}" for place in range(len(block))])
                 for part in split_tensor_dict(batch, len(batch["row"]) // args.per_device_train_batch_size):
                     yield part, *trainer.judge(part)
     finally:
@@ -52,15 +52,22 @@ def judge_rollouts(
         trainer.clock.take()
 
 
-def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int]) -> dict[str, Any]:
-    """Every process writes the same number of responses; where the block does not fill them, the rest are masked
-    out."""
+def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int], draws: Sequence[str]) -> dict[str, Any]:
+    """`draws` name the random numbers: not those of any training step. Every process writes the same number of
+    responses; where the block does not fill them, the rest are masked out."""
     accelerator, args = trainer.accelerator, trainer.args
     step = accelerator.num_processes * args.per_device_train_batch_size
     filled = -(-len(block) // step) * step
     places = range(accelerator.process_index, filled, accelerator.num_processes)
     batch = trainer._generate_and_score_completions(
-        [{**trainer.train_dataset[block[place % len(block)]], SURPLUS: place >= len(block)} for place in places]
+        [
+            {
+                **trainer.train_dataset[block[place % len(block)]],
+                SURPLUS: place >= len(block),
+                DRAW: draws[place % len(block)],
+            }
+            for place in places
+        ]
     )
     batch["place"] = torch.tensor([block[place % len(block)] for place in places])
     return batch
