@@ -23,7 +23,7 @@ NO_DIFFERENCE = frozenset(
         *("dataloader_prefetch_factor", "dataloader_multiprocessing_context"),
         *("vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode", "vllm_server_base_url", "vllm_server_host"),
         *("vllm_server_port", "vllm_server_timeout", "vllm_group_port", "vllm_gpu_memory_utilization"),
-        "vllm_tensor_parallel_size",
+        *("vllm_tensor_parallel_size", "vllm_max_model_length", "rollout_timeout", "logprob_gap_limit"),
         # What is evaluated, logged and kept on the way.
         *("do_train", "do_eval", "do_predict", "eval_strategy", "eval_steps", "eval_delay", "eval_on_start"),
         *("eval_do_concat_batches", "eval_use_gather_object", "eval_accumulation_steps", "per_device_eval_batch_size"),
