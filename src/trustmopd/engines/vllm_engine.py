@@ -22,12 +22,19 @@ class VLLMEngine:
             # vLLM's "auto" would halve the precision of a float32 checkpoint, and answer otherwise than transformers.
             stored = AutoConfig.from_pretrained(place, revision=revision).dtype
             dtype = dtype or (str(stored).removeprefix("torch.") if stored is not None else "auto")
-            self.llm = LLM(model=place, revision=revision, dtype=dtype, **options)
+            self.llm = LLM(model=place, revision=revision, dtype=dtype, **quick_start() | options)
         self.tokenizer = self.llm.get_tokenizer()
         self.context = self.llm.llm_engine.model_config.max_model_len
 
     def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
         return sample_from(self.llm, self.context, prompt_ids, params)
+
+
+def quick_start() -> dict[str, Any]:
+    """Compiling takes longer than whatever is tried on a CPU."""
+    from vllm.platforms import current_platform
+
+    return {"enforce_eager": True} if current_platform.is_cpu() else {}
 
 
 def sample_from(llm: Any, context: int, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:

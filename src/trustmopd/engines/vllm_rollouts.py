@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trustmopd.engines import Completion, Params, reason
 from trustmopd.engines.time_limit import time_limit
-from trustmopd.engines.vllm_engine import sample_from
+from trustmopd.engines.vllm_engine import quick_start, sample_from
 from trustmopd.engines.weights import can_be_merged_apart, check_equal, kept_as_they_are, merged, repack_tied
 
 logger = logging.getLogger(__name__)
@@ -39,9 +39,7 @@ class VLLMRollouts(trls.VLLMGeneration):
             return self._connect()
         engine = trls.LLM
         # TRL's log-probs are at the rollouts' temperature; the student's are not.
-        ours: dict[str, Any] = {"logprobs_mode": "raw_logprobs", "dtype": self.dtype}
-        if self.accelerator.device.type == "cpu":
-            ours["enforce_eager"] = True  # compiling takes longer than whatever is tried on a CPU
+        ours = {"logprobs_mode": "raw_logprobs", "dtype": self.dtype, **quick_start()}
         trls.LLM = lambda **given: engine(**given | ours)
         try:
             super()._init_vllm()
