@@ -65,7 +65,7 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 	touch $@
 
 test-vllm: $(VLLM_STAMP) ## The tests of rollouts by vLLM, on the CPU
-	$(OFFLINE) VLLM_NO_USAGE_STATS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm
+	$(OFFLINE) VLLM_NO_USAGE_STATS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm_cpu
 
 lint: $(TEST_STAMP) ## Style, types, and the direction of imports
 	$(BIN)/ruff check .
