@@ -1,5 +1,5 @@
-"""vLLM itself, on a CPU: `make test-vllm` runs this folder in an environment of its own. A folder called `vllm` would be
-taken for the package."""
+"""vLLM itself, on a CPU: `make test-vllm` runs this folder in an environment of its own. It is not called `vllm`, which
+would be taken for the package."""
 
 import os
 from importlib.util import find_spec
