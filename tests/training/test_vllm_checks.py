@@ -18,7 +18,7 @@ BILLIONS = 3_075_000_000  # SmolLM3-3B
 
 
 def settings(folder: Path, **given: object) -> TrustMOPDConfig:
-    return TrustMOPDConfig(output_dir=str(folder), use_vllm=True, bf16=True, **given)
+    return TrustMOPDConfig(output_dir=str(folder), use_vllm=True, use_cpu=True, bf16=True, **given)
 
 
 @pytest.mark.parametrize(
