@@ -130,7 +130,13 @@ class VLLMRollouts(trls.VLLMGeneration):
         if self.enable_sleep_mode:
             self.llm.wake_up(tags=["kv_cache"])
         context = self.llm.llm_engine.model_config.max_model_len
-        made = sample_from(self.llm, context, prompts, replace(params, draws=draws or None))
+        try:
+            made = sample_from(self.llm, context, prompts, replace(params, draws=draws or None))
+        except Exception as error:  # whatever its kernels raise
+            raise RuntimeError(
+                f"vLLM failed while it sampled ({reason(error)}). Training stopped, and the last checkpoint is whole: "
+                "resume the run, or set use_vllm = False."
+            ) from error
         if self.enable_sleep_mode:
             self.llm.sleep(level=2)
             self._llm_weights_sleeping = True
