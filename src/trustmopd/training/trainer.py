@@ -103,19 +103,21 @@ class TrustMOPDTrainer(DistillationTrainer):
         assert train_dataset is not None
         train_dataset, overlong = fit_prompts(with_rows(train_dataset), given.prompt_lengths, args)
         use_vllm, args.use_vllm = args.use_vllm, False  # the engine is made below, and is not TRL's
-        super().__init__(
-            model=str(model) if isinstance(model, Path) else model,
-            args=args,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=given.tokenizer,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            quantization_config=quantization_config,
-            peft_config=peft_config,
-            tools=tools,
-        )
-        args.use_vllm = use_vllm
+        try:
+            super().__init__(
+                model=str(model) if isinstance(model, Path) else model,
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                processing_class=given.tokenizer,
+                callbacks=callbacks,
+                optimizers=optimizers,
+                quantization_config=quantization_config,
+                peft_config=peft_config,
+                tools=tools,
+            )
+        finally:
+            args.use_vllm = use_vllm
         longest = max(given.prompt_lengths)
         longest = min(longest, args.max_prompt_length or longest) + self.max_completion_length
         if args.cache_implementation is not None:
