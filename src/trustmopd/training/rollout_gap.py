@@ -43,15 +43,15 @@ class LogprobGap:
     def _check(self, found: dict[str, float], step: int) -> None:
         gap = found[MEAN]
         limit, against = self.limit, "logprob_gap_limit"
-        if self.first is not None:
-            limit = min(limit, max(_FACTOR * self.first, self.first + _SLACK))
-            against = f"its value at step 0, {self.first:.2g}"
+        remedy = "or raise logprob_gap_limit if the engine is meant to be this coarse"
+        if self.first is not None and (later := max(_FACTOR * self.first, self.first + _SLACK)) < limit:
+            limit, against = later, f"its value at step 0, {self.first:.2g}"
+            remedy = "and report it: the weights that vLLM was given are not those it uses"
         if not gap <= limit:
             raise RuntimeError(
                 f"step {step}: the vLLM engine's log-probabilities of the sampled tokens differ from the student's by "
                 f"{gap:.3g} nats on average ({found[MAX]:.3g} at most); {limit:.2g} is the limit, from {against}. It "
                 "samples from another policy: a head, a merge or a precision that differs. Training stopped before "
-                "the optimiser's step, and the last checkpoint is whole. Set use_vllm = False, or raise "
-                "logprob_gap_limit if the engine is meant to be this coarse."
+                f"the optimiser's step, and the last checkpoint is whole. Set use_vllm = False, {remedy}."
             )
         self.first = gap if self.first is None else self.first
