@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, TrainerCallback
 from trl import DistillationTrainer
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd.engines import Completion, Params
 
 # Every run begins with a collection of garbage. Without this, each goes through the million objects that imports left.
 gc.freeze()
@@ -98,7 +99,14 @@ class Replay(DistillationTrainer):
 
 
 class ReplayedTrainer(TrustMOPDTrainer, Replay):
-    """`TrustMOPDTrainer` over `Replay`: what the former does with generated ids is still done."""
+    """`TrustMOPDTrainer` over `Replay`, which is its engine: what the former does with generated ids is still done."""
+
+    def replay(self, lengths: Sequence[int]) -> None:
+        super().replay(lengths)
+        self.engine = self
+
+    def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
+        return [Completion(ids, False) for ids in Replay._generate_single_turn(self, list(prompt_ids))]
 
 
 # ---- Runs

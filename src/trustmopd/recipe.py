@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import yaml
 from pydantic import AfterValidator, Field, model_validator
 
+from trustmopd.engines import engine_names
 from trustmopd.evaluation.benchmarks import check_benchmark_name
 from trustmopd.rules import SCORES, UNSCORED
 from trustmopd.runs.layout import AVERAGE
@@ -22,6 +23,12 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
+def _engine(name: str) -> str:
+    if name not in engine_names():
+        raise ValueError(f"there is no such engine. Choose from {', '.join(engine_names())}.")
+    return name
+
+
 def _score(name: str) -> str:
     if name not in SCORES:
         raise ValueError(f"there is no such score. Choose from {', '.join(SCORES)}; the paper's own is displacement.")
@@ -29,6 +36,7 @@ def _score(name: str) -> str:
 
 
 Benchmark = Annotated[str, AfterValidator(check_benchmark_name)]
+EngineName = Annotated[str, AfterValidator(_engine)]
 Score = Annotated[str, AfterValidator(_score)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -79,6 +87,7 @@ class Evaluation(Section):
     temperature: Annotated[float, Field(ge=0, description="The paper samples at 0.6; 0 is greedy.")] = 0.6
     top_p: Annotated[float, Field(gt=0, le=1, description="The share of the likeliest tokens; 1 is all.")] = 1.0
     max_new_tokens: Annotated[int, Field(gt=0, description="Give the longest response, in tokens.")] = 30000
+    engine: Annotated[EngineName, Field(description="What samples: transformers or vllm.")] = "transformers"
     data: Annotated[dict[str, Place], Field(description="Give local files by benchmark, {aime25: path}.")] = {}
 
 

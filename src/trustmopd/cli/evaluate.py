@@ -37,7 +37,10 @@ def evaluate(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many prompts of each.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="A local copy, as ifeval=FILE; may be repeated.")] = None,
-    engine: Annotated[str, typer.Option(help="What samples: transformers or vllm.")] = "transformers",
+    engine: Annotated[
+        str | None,
+        typer.Option(help="What samples: transformers or vllm.", show_default="the recipe's, or transformers"),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Responses at a time, with transformers.")] = 16,
     tensor_parallel_size: Annotated[int, typer.Option(min=1, help="GPUs to a model, with vllm.")] = 1,
     jobs: Annotated[

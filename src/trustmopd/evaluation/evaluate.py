@@ -16,7 +16,7 @@ from trustmopd.evaluation.journal import GRADED, SAMPLED, Journal, Key, by_key
 from trustmopd.evaluation.methods import Method
 from trustmopd.evaluation.rows import Row
 from trustmopd.evaluation.run_record import run_folder
-from trustmopd.evaluation.sampling import Engine, Request, Sampling
+from trustmopd.evaluation.sampling import Request, Sampler, Sampling
 from trustmopd.runs import RowDirectory
 
 
@@ -25,27 +25,32 @@ def evaluate_checkpoint(
     folder: Path,
     benchmarks: Sequence[Loaded],
     sampling: Sampling,
-    make_engine: Callable[[], Engine],
+    make_sampler: Callable[[], Sampler],
     *,
     jobs: int = 2,
     quiet: bool = False,
 ) -> None:
-    """Writes what was sampled, how it was graded, and a record of both into `folder`. The engine is made only if
+    """Writes what was sampled, how it was graded, and a record of both into `folder`. The sampler is made only if
     something is left to sample."""
-    engines: list[Engine] = []
+    samplers: list[Sampler] = []
 
-    def engine() -> Engine:
-        if not engines:
-            engines.append(make_engine())
-        return engines[0]
+    def sampler() -> Sampler:
+        if not samplers:
+            samplers.append(make_sampler())
+        return samplers[0]
 
     with run_folder(folder, method, sampling, benchmarks):
         for loaded in benchmarks:
-            _evaluate(loaded, RowDirectory(folder), sampling, engine, jobs, None if quiet else method.folder)
+            _evaluate(loaded, RowDirectory(folder), sampling, sampler, jobs, None if quiet else method.folder)
 
 
 def _evaluate(
-    loaded: Loaded, folder: RowDirectory, sampling: Sampling, engine: Callable[[], Engine], jobs: int, label: str | None
+    loaded: Loaded,
+    folder: RowDirectory,
+    sampling: Sampling,
+    sampler: Callable[[], Sampler],
+    jobs: int,
+    label: str | None,
 ) -> None:
     """`label` names the progress bar; None for no bar."""
     benchmark, rows = loaded.benchmark, {row["id"]: row for row in loaded.rows}
@@ -59,7 +64,7 @@ def _evaluate(
         done = _by_key(graded, rows, benchmark)
         lacking = [key for key in wanted if key not in sampled and key not in done]
         missing = [Request(*key, benchmark.prompt(rows[key[0]])) for key in lacking]
-        model = engine() if missing else None  # before our bar: loading has a bar of its own
+        model = sampler() if missing else None  # before our bar: loading has a bar of its own
         with tqdm(total=len(wanted), desc=f"{label} {benchmark.name}", unit="response", disable=label is None) as bar:
             for key in wanted:
                 if key in done:

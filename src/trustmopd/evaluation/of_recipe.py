@@ -15,7 +15,7 @@ from trustmopd.evaluation.evaluate import evaluate_checkpoint
 from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.methods import AVERAGE, INITIAL, TEACHER, Method, make_average, methods_of
 from trustmopd.evaluation.run_record import check_run_folder, check_scores, read_record
-from trustmopd.evaluation.sampling import Engine, Sampling, check_engine, make_engine
+from trustmopd.evaluation.sampling import Sampler, Sampling, check_engine, make_sampler
 from trustmopd.evaluation.scores import for_seed, write_scores
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
@@ -43,7 +43,7 @@ class EvaluationOptions:
     data: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    engine: str = "transformers"
+    engine: str | None = None
     batch_size: int = 16
     tensor_parallel_size: int = 1
     jobs: int | None = None  # responses graded at a time; None: one a core
@@ -88,21 +88,20 @@ def _evaluate(
     data: Mapping[str, str],
     sampling: Sampling,
 ) -> Evaluation:
+    engine = options.engine or (recipe.evaluation.engine if recipe else "transformers")
     for method in methods:
-        check_engine(options.engine, method.source)
+        check_engine(engine, method.source)
         if method.name != AVERAGE:  # which is made
             check_checkpoint(method.source, method.base)
     loaded = load_benchmarks(names, data, options.limit)
-    engine_options = {"tensor_parallel_size": options.tensor_parallel_size}
+    devices = options.tensor_parallel_size if engine == "vllm" else 1
+    own = {"tensor_parallel_size": devices} if engine == "vllm" else {}
 
-    def engine_of(method: Method) -> Engine:
-        return make_engine(
-            options.engine, method.source, method.base, batch_size=options.batch_size, options=engine_options
-        )
+    def sampler_of(method: Method) -> Sampler:
+        return make_sampler(engine, method.source, method.base, batch_size=options.batch_size, options=own)
 
-    devices = options.tensor_parallel_size if options.engine == "vllm" else 1
     evaluate_rows(
-        recipe, methods, folder, loaded, sampling, engine_of, devices=devices, jobs=options.jobs or os.cpu_count() or 1
+        recipe, methods, folder, loaded, sampling, sampler_of, devices=devices, jobs=options.jobs or os.cpu_count() or 1
     )
     return Evaluation(folder, [each.benchmark.name for each in loaded])
 
@@ -118,7 +117,7 @@ def evaluate_rows(
     out: Path,
     benchmarks: Sequence[Loaded],
     sampling: Sampling,
-    make_engine: Callable[[Method], Engine],
+    make_sampler: Callable[[Method], Sampler],
     *,
     devices: int = 1,
     jobs: int = 1,
@@ -136,8 +135,8 @@ def evaluate_rows(
             make_average(recipe)
         trained = recipe is not None and method.name == recipe.name
         with counted_evaluation(runs[method.seed], devices) if trained else nullcontext():
-            engine = partial(make_engine, method)
-            evaluate_checkpoint(method, folder, benchmarks, sampling, engine, jobs=jobs, quiet=quiet)
+            sampler = partial(make_sampler, method)
+            evaluate_checkpoint(method, folder, benchmarks, sampling, sampler, jobs=jobs, quiet=quiet)
 
 
 def hand_over(recipe: Recipe, out: Path, benchmarks: Collection[str]) -> None:

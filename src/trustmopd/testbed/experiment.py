@@ -14,7 +14,7 @@ from trustmopd.evaluation.benchmarks import load_benchmarks
 from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.methods import AVERAGE, INITIAL, TEACHER, Method, methods_of
 from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over, sampling_of
-from trustmopd.evaluation.sampling import Engine, make_engine
+from trustmopd.evaluation.sampling import Sampler, make_sampler
 from trustmopd.files import write_text
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RowDirectory, RunDirectory
@@ -171,5 +171,5 @@ class Experiment:
         evaluate_rows(recipe, methods, self.evaluation, benchmarks, sampling_of(recipe), sampling_engine, quiet=True)
 
 
-def sampling_engine(method: Method) -> Engine:
-    return make_engine("transformers", method.source, method.base, batch_size=EVALUATION_BATCH)
+def sampling_engine(method: Method) -> Sampler:
+    return make_sampler("transformers", method.source, method.base, batch_size=EVALUATION_BATCH)

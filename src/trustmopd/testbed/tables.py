@@ -32,7 +32,7 @@ def write_results(out: Path) -> Path:
     rows = score_rows(collect([evaluation / row for row in done])[0])
     write_scores(evaluation, rows)
     runs = {cell: open_run(cell.run(out).path) for cell in cells}
-    weights = {cell: mean(line["agreement/max_weight"] for line in run.steps) for cell, run in runs.items()}
+    weights = {cell: mean(line["agreement/max_weight"] for line in run.logged_steps) for cell, run in runs.items()}
     write_text(out / "results.csv", _result_table(rows, cells, weights).to_csv())
     write_text(out / "cells.csv", _cell_table(cells, weights).to_csv())
     scale = study["scale"]

@@ -64,6 +64,12 @@ class TrustMOPDConfig(DistillationConfig):
         4.0, "Hidden states of frozen policies above this size wait in pinned host memory."
     )
 
+    # Rollouts by vLLM
+    rollout_timeout: float = _field(3600.0, "With use_vllm: most seconds for one batch of rollouts, then the run ends.")
+    logprob_gap_limit: float = _field(
+        0.3, "With use_vllm: most nats that its log-probs may differ from the student's, averaged over a step."
+    )
+
     # Records
     record_allocation_every: int = _field(10, "Write token records of some rollouts every so many steps; 0 never.")
     run_dir: str | None = _field(None, "Where manifest, calibration, metrics and records go; None: output_dir.")

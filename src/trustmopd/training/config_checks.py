@@ -49,6 +49,8 @@ _POSITIVE = {
     "repetition_penalty": "1 is none.",
     "learning_rate": "The paper uses 1e-6.",
     "num_train_epochs": "Set max_steps to go by steps.",
+    "rollout_timeout": "In seconds: an hour is 3600.",
+    "logprob_gap_limit": "In nats: bfloat16 rounding makes about 0.02.",
     "save_steps": "To save nothing, set save_strategy = 'no'.",
 }
 

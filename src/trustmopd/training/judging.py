@@ -75,6 +75,7 @@ class Judge:
                 vocab_size=self.vocab_size,
                 temperature=args.distillation_temperature,
                 step=step + 1,
+                with_sampled="rollout_logp" in batch,
             )
             if args.is_papers_own:
                 return scored, trust_objective(scored.at, mu, args.gamma)

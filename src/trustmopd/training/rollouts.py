@@ -17,20 +17,18 @@ from trl.trainer.utils import split_tensor_dict
 from trustmopd.method import Objective
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.passes import micro_batches
-from trustmopd.training.prompts import SURPLUS
+from trustmopd.training.prompts import DRAW, SURPLUS
 from trustmopd.training.scoring import ScoredCandidates
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
 
 
-def compile_cache(generation: GenerationConfig, longest_prompt: int, args: TrustMOPDConfig) -> None:
+def compile_cache(generation: GenerationConfig, longest: int) -> None:
     """A cache of fixed size is there to be compiled, which TRL turns off. With one size for all batches it is compiled
     once."""
-    assert args.max_completion_length is not None
     generation.disable_compile = False
-    longest_prompt = min(longest_prompt, args.max_prompt_length or longest_prompt)
-    generation.max_cache_len = longest_prompt + args.max_completion_length
+    generation.max_cache_len = longest
 
 
 class JudgeRollouts(Protocol):
@@ -55,7 +53,7 @@ def judge_rollouts(
             starts = range(0, len(rows), args.global_batch_size)
             for start in tqdm(starts, desc=description, unit="batch", disable=not accelerator.is_main_process):
                 block = rows[start : start + args.global_batch_size]
-                batch = _roll_out(trainer, block)
+                batch = _roll_out(trainer, block, [f"rollouts/{seed}/{start + place}" for place in range(len(block))])
                 for part in _parts(batch, args, accelerator):
                     yield part, *trainer.judge(part)
     finally:
@@ -65,16 +63,23 @@ def judge_rollouts(
         trainer.clock.take()
 
 
-def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int]) -> dict[str, Any]:
-    """Every process writes the same number of responses; where the block does not fill them, the rest are masked
-    out."""
+def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int], draws: Sequence[str]) -> dict[str, Any]:
+    """`draws` name the random numbers: not those of any training step. Every process writes the same number of
+    responses; where the block does not fill them, the rest are masked out."""
     accelerator, args = trainer.accelerator, trainer.args
     under_budget = args.max_tokens_per_micro_batch is not None
     step = accelerator.num_processes * (1 if under_budget else args.per_device_train_batch_size)
     filled = -(-len(block) // step) * step
     places = range(accelerator.process_index, filled, accelerator.num_processes)
     batch = trainer._generate_and_score_completions(
-        [{**trainer.train_dataset[block[place % len(block)]], SURPLUS: place >= len(block)} for place in places]
+        [
+            {
+                **trainer.train_dataset[block[place % len(block)]],
+                SURPLUS: place >= len(block),
+                DRAW: draws[place % len(block)],
+            }
+            for place in places
+        ]
     )
     batch["place"] = torch.tensor([block[place % len(block)] for place in places])
     return batch

@@ -15,10 +15,13 @@ from trustmopd.teachers import REFERENCE, Answers
 
 @dataclass(frozen=True)
 class ScoredCandidates:
-    """`student_mass` is the share of the student's full distribution that its candidates hold; 0 on padding."""
+    """`student_mass` is the share of the student's full distribution that its candidates hold; 0 on padding.
+    `sampled_logp`, where asked for, is the student's log-probability of the sampled tokens at temperature 1, over the
+    N response tokens alone."""
 
     at: CandidateState
     student_mass: Float[Tensor, "B T"]
+    sampled_logp: Float[Tensor, " N"] | None = None
 
 
 def score_candidates(
@@ -33,6 +36,7 @@ def score_candidates(
     vocab_size: int,
     temperature: float,
     step: int,
+    with_sampled: bool = False,
 ) -> ScoredCandidates:
     """`hidden` are the student's states before the unmasked response tokens, one row's after another's; `rows` are the
     numbers that these responses had when `answers` were asked for. Padding gets logit 0 in every model: finite, and
@@ -64,6 +68,9 @@ def score_candidates(
     with torch.no_grad():
         teacher_logits = torch.stack([padded(logits_of(name)) for name in answers if name != REFERENCE])
         reference_logits = padded(logits_of(REFERENCE)) if REFERENCE in answers else None
+        sampled_logp = None
+        if with_sampled:
+            sampled_logp = student_head.logits_of(hidden, sampled_ids[valid].unsqueeze(-1))[:, 0] - logsumexp
         mass = padded((torch.logsumexp(student_logits, dim=-1) - logsumexp).exp())
     _check_finite(given, step)
     at = CandidateState(
@@ -74,7 +81,7 @@ def score_candidates(
         sampled_ids=sampled_ids,
         mask=mask,
     )
-    return ScoredCandidates(at, mass)
+    return ScoredCandidates(at, mass, sampled_logp)
 
 
 def _wide(valid: Tensor, values: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from trustmopd.teachers.spec import model_id
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
 from trustmopd.training.prompts import prompt_lengths
+from trustmopd.training.vllm_checks import check_vllm_can_sample
 
 #: More passes over a prompt set than this are told.
 MANY_PASSES = 20
@@ -107,17 +108,20 @@ def check_ingredients(
     _tell_of_prompts(prompts, tokenizer, args)
     lengths = prompt_lengths(prompts, tokenizer, tools=tools, **args.chat_template_kwargs or {})
     assert args.max_completion_length is not None
+    longest = min(max(lengths), args.max_prompt_length or max(lengths)) + args.max_completion_length
     vocab_size = preflight(
         model,
         pool,
         reference,
         tokenizer,
         num_candidates=args.num_candidates,
-        longest=min(max(lengths), args.max_prompt_length or max(lengths)) + args.max_completion_length,
+        longest=longest,
         scores_reference=args.needs_reference,
         allow_template_mismatch=args.allow_template_mismatch,
         trust_remote_code=args.trust_remote_code,
     )
+    if args.use_vllm:
+        check_vllm_can_sample(model, used_teachers(pool, args), reference, args, longest)
     return Ingredients(source, pool, reference, tokenizer, vocab_size, lengths)
 
 

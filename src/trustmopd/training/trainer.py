@@ -26,11 +26,12 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Tr
 from trl import DistillationTrainer
 
 from trustmopd.data import of_one_kind
+from trustmopd.engines import Completion
 from trustmopd.files import locked, write_text
 from trustmopd.method import Calibration, Objective, response_means
 from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
-from trustmopd.training.batch import labels_of, num_responses, prompt_columns
+from trustmopd.training.batch import draws_of, labels_of, num_responses, padded_logprobs, prompt_columns
 from trustmopd.training.calibrating import check_habits, measure_calibration
 from trustmopd.training.card import model_card
 from trustmopd.training.clock import PhaseClock
@@ -43,6 +44,9 @@ from trustmopd.training.passes import loss_in_passes, micro_batches
 from trustmopd.training.prompts import SURPLUS, fit_prompts, truncate, with_rows
 from trustmopd.training.records import TokenRecorder
 from trustmopd.training.resuming import apply_changes, fresh_groups
+from trustmopd.training.rollout_engine import rollout_engine, rollout_params
+from trustmopd.training.rollout_gap import MEAN as GAP
+from trustmopd.training.rollout_gap import LogprobGap
 from trustmopd.training.rollouts import compile_cache, judge_rollouts
 from trustmopd.training.run_files import RunFiles, keep_newest
 from trustmopd.training.sampler import EpochSampler
@@ -100,21 +104,29 @@ class TrustMOPDTrainer(DistillationTrainer):
         )
         assert train_dataset is not None
         train_dataset, overlong = fit_prompts(with_rows(train_dataset), given.prompt_lengths, args)
-        super().__init__(
-            model=str(model) if isinstance(model, Path) else model,
-            args=args,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=given.tokenizer,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            quantization_config=quantization_config,
-            peft_config=peft_config,
-            tools=tools,
-        )
+        use_vllm, args.use_vllm = args.use_vllm, False  # the engine is made below, and is not TRL's
+        try:
+            super().__init__(
+                model=str(model) if isinstance(model, Path) else model,
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                processing_class=given.tokenizer,
+                callbacks=callbacks,
+                optimizers=optimizers,
+                quantization_config=quantization_config,
+                peft_config=peft_config,
+                tools=tools,
+            )
+        finally:
+            args.use_vllm = use_vllm
         check_trainable(self.model)
+        longest = max(given.prompt_lengths)
+        longest = min(longest, args.max_prompt_length or longest) + self.max_completion_length
         if args.cache_implementation is not None:
-            compile_cache(self.generation_config, max(given.prompt_lengths), args)
+            compile_cache(self.generation_config, longest)
+        self.engine = rollout_engine(self, longest)
+        self.gap = LogprobGap(args.logprob_gap_limit)
         self.teachers = given.teachers
         self.pool = load_pool(given, self.model, args, self.accelerator)
         self.identity = identity_of(
@@ -137,6 +149,8 @@ class TrustMOPDTrainer(DistillationTrainer):
         self.recorder = TokenRecorder(run, self._tokenizer, every=args.record_allocation_every, seed=args.seed)
         self.calibration: Calibration | None = None
         self._empty: list[int] | None = None
+        self._draws: list[str] = []
+        self._made: list[Completion] = []
         if args.calibrates and args.calibration_path is not None:
             self.calibration = self._loaded(Path(args.calibration_path))
         self.add_callback(self.files)
@@ -155,9 +169,13 @@ class TrustMOPDTrainer(DistillationTrainer):
         return [truncate(ids, limit, truncation) for ids in prompt_ids], images, fields
 
     def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> list[list[int]]:
-        completions = super()._generate_single_turn(prompt_ids, *args, **kwargs)
-        if self._empty is not None:  # a later turn, after tools, of some rows only: TRL expects empty ones there
+        later = self._empty is not None  # a turn after tools, of some rows only
+        draws = [f"{self._draws[0]}, later turn {place}" for place in range(len(prompt_ids))] if later else self._draws
+        made = self.engine.sample(prompt_ids, rollout_params(self.args, draws))
+        completions = [each.ids for each in made]
+        if later:  # TRL expects empty ones there
             return completions
+        self._made = made
         # TRL reads the last token of every completion. An engine may return none: put in one, and mask it out below.
         self._empty = [row for row, ids in enumerate(completions) if not ids]
         return [ids or [self._tokenizer.pad_token_id] for ids in completions]
@@ -166,8 +184,13 @@ class TrustMOPDTrainer(DistillationTrainer):
         """TRL's rollouts, with all that a shuffle of them must carry along: rows, labels, and what every frozen
         policy says."""
         self._empty = None
+        self._draws = draws_of(
+            inputs, seed=self.args.seed, step=self.state.global_step, process=self.accelerator.process_index
+        )
         with self.clock("rollout"):
             batch = super()._generate_and_score_completions(inputs)
+        if self.args.use_vllm and not self.tools:  # with tools, a response has tokens that nobody sampled
+            batch["rollout_logp"] = padded_logprobs(self._made, batch["completion_ids"])
         surplus = [index for index, example in enumerate(inputs) if example.get(SURPLUS)]
         batch["completion_mask"][[*(self._empty or []), *surplus]] = 0
         batch |= prompt_columns(inputs, self.args.domain_column)
@@ -224,6 +247,8 @@ class TrustMOPDTrainer(DistillationTrainer):
         check_loss(loss, self.state.global_step + 1)
         entropy = torch.special.entr(scored.at.student_logp.detach()[valid].exp()).sum()
         self._note(scored, result, inputs)
+        if scored.sampled_logp is not None and self.model.training:
+            self.gap.add(inputs["rollout_logp"][valid], scored.sampled_logp)
         return loss, entropy, valid.sum()
 
     def _note(self, scored: ScoredCandidates, result: Objective, inputs: dict[str, Any]) -> None:
@@ -248,6 +273,8 @@ class TrustMOPDTrainer(DistillationTrainer):
             with self.clock("records"):
                 self.recorder.finish(self.state.global_step + 1, writes=self.accelerator.is_main_process)
         metrics = self.totals.reduce(self.accelerator)
+        if self.args.use_vllm:
+            metrics |= self.gap.finish(self.accelerator, self.state.global_step)
         seconds = {"records": 0.0} if self.args.record_allocation_every else {}
         metrics |= {f"seconds/{phase}": value for phase, value in (seconds | self.clock.take()).items()}
         metrics["memory/peak_gib"] = peak_memory_gib(self.accelerator.device)
@@ -311,6 +338,7 @@ class TrustMOPDTrainer(DistillationTrainer):
             if not resume_from_checkpoint:
                 return super().train(None, *args, **kwargs)
             resume = self.files.resume_from(resume_from_checkpoint)
+            self.gap.first = next((line[GAP] for line in resume.state.log_history if GAP in line), None)
             if self.args.calibrates:
                 self.calibration = self._loaded(RunDirectory(resume.checkpoint).calibration)
             if resume.state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many

@@ -64,11 +64,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str,
         rows = [{"id": str(i), "prompt": f"{i} + 1 =", "answer": i + 1} for i in range(prompts)]
         (out / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
-        def engine(_: str, source: Any, *rest: Any, **options: Any) -> Knows:
+        def sampler(_: str, source: Any, *rest: Any, **options: Any) -> Knows:
             return Knows(next((count for name, count in known.items() if name in Path(source.model).parts), 0))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sampling, "make_engine", engine)
+            patch.setattr(sampling, "make_sampler", sampler)
             for rule in ("trust", "uniform"):
                 shutil.copytree(folder / rule, out / rule)
                 fields = [f"output={out / rule}", f"evaluation.benchmarks=[{out / 'sums.jsonl'}]"]
