@@ -37,7 +37,7 @@ def part_of(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
     prompt, response = (max(1, int((part[f"{side}_mask"] != 0).sum(dim=1).max())) for side in ("prompt", "completion"))
     for name in ("prompt_ids", "prompt_mask"):
         part[name] = part[name][:, -prompt:]
-    for name in {"completion_ids", "completion_mask", "tool_mask"} & part.keys():
+    for name in {"completion_ids", "completion_mask", "tool_mask", "rollout_logp"} & part.keys():
         part[name] = part[name][:, :response]
     return part
 
