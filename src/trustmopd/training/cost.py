@@ -45,7 +45,7 @@ class Bill:
         return {
             "device": gpus[0] if gpus else f"CPU, {platform.machine()}",
             "devices": self.devices,
-            "scored": {"teachers": len(self.identity.asked), "reference": int(self.identity.reference is not None)},
+            "scored": {"teachers": len(self.identity.asked), "reference": len(self.identity.references)},
         }
 
     def _device_time(self, seconds: float) -> dict[str, float]:

@@ -59,6 +59,8 @@ class Judge:
                 states[:, -sampled_ids.shape[1] - 1 : -1],  # the state before a token predicts it
                 Head.of(student),
                 self._answers,
+                self.pool.teachers,
+                self.pool.references,
                 asked.tolist(),
                 sampled_ids,
                 response_mask(batch),

@@ -1,7 +1,7 @@
 """From hidden states to the `CandidateState` that the method works on: the student's candidates, and what every
 frozen policy says about them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from trustmopd.heads import Head
 from trustmopd.method import CandidateState, renormalise
-from trustmopd.teachers import REFERENCE, Answers
+from trustmopd.teachers import Answers
+from trustmopd.teachers.references import role_of
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ def score_candidates(
     student_hidden: Float[Tensor, "B T H"],
     student_head: Head,
     answers: Answers,
+    teachers: Sequence[str],
+    references: Mapping[str, str],
     rows: Sequence[int],
     sampled_ids: Int[Tensor, "B T"],
     mask: Shaped[Tensor, "B T"],
@@ -34,8 +37,9 @@ def score_candidates(
     temperature: float,
     step: int,
 ) -> ScoredCandidates:
-    """`rows` are the numbers that these responses had when `answers` were asked for. Heads see the response tokens
-    only. Padding gets logit 0 in every model: finite, and ignored by the mask."""
+    """`rows` are the numbers that these responses had when `answers` were asked for; `references` names whom each
+    teacher is measured from. Heads see the response tokens only. Padding gets logit 0 in every model: finite, and
+    ignored by the mask."""
     valid = mask != 0
     hidden = student_hidden[valid]
     ids, logsumexp = student_head.top(hidden.detach(), num_candidates, vocab_size)
@@ -54,7 +58,7 @@ def score_candidates(
         if not mine:
             return student_logits.new_zeros(student_logits.shape, requires_grad=False)
         found = answers[name].logits_at(mine, ids if tokens is None else ids[tokens])
-        given[f"teacher '{name}'" if name != REFERENCE else "the reference"] = found
+        given[role_of(name)] = found
         if tokens is None:
             return found
         logits = found.new_zeros(student_logits.shape)
@@ -62,8 +66,11 @@ def score_candidates(
         return logits
 
     with torch.no_grad():
-        teacher_logits = torch.stack([padded(logits_of(name)) for name in answers if name != REFERENCE])
-        reference_logits = padded(logits_of(REFERENCE)) if REFERENCE in answers else None
+        teacher_logits = torch.stack([padded(logits_of(name)) for name in teachers])
+        starts = {name: padded(logits_of(name)) for name in dict.fromkeys(references.values())}
+        reference_logits = next(iter(starts.values()), None)
+        if len(starts) > 1:
+            reference_logits = torch.stack([starts[references[name]] for name in teachers])
         mass = padded((torch.logsumexp(student_logits, dim=-1) - logsumexp).exp())
     _check_finite(given, step)
     at = CandidateState(
