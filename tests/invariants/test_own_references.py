@@ -150,7 +150,7 @@ def test_a_reference_that_cannot_serve_is_told_before_anything_is_loaded(pool, o
     base = tiny.save(other, folder / "self")
     narrow = tiny.model(5, vocab=50)
     for teacher, named in (
-        (Teacher(model=base, reference=base), "teacher 'math' .*its reference"),
+        (Teacher(model=base, reference=base), "teacher 'math' .*its own reference"),
         (Teacher(model=base, reference=folder / "nowhere"), "the reference of teacher 'math'.*nowhere"),
         (Teacher(model=base, reference=narrow), "the reference of teacher 'math'.*50 vocabulary rows"),
         (Teacher(model=base, reference=Teacher(adapter=folder)), "the reference of teacher 'math'"),

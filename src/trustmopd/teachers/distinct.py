@@ -16,7 +16,7 @@ from peft import PeftConfig
 
 from trustmopd.checkpoint_files import same_weights, tensors_of
 from trustmopd.teachers.references import Start, is_reference
-from trustmopd.teachers.spec import Teacher
+from trustmopd.teachers.spec import REFERENCE, Teacher
 
 
 def check_distinct(teachers: Mapping[str, Teacher], base: Teacher, student: Teacher, starts: Sequence[Start]) -> None:
@@ -48,8 +48,9 @@ def adapter_settings(config: PeftConfig) -> dict[str, Any]:
 def _refusal(name: str, source: str, other: str, other_source: str) -> ValueError:
     both = source if source == other_source else f"{source} and {other_source}"
     if is_reference(other):
+        which = "the reference" if other == REFERENCE else "its own reference"
         return ValueError(
-            f"teacher '{name}' has the weights of its reference ({both}): it has moved nowhere, so it cannot be "
+            f"teacher '{name}' has the weights of {which} ({both}): it has moved nowhere, so it cannot be "
             f"trusted anywhere. Check its path, or drop it from the pool (in a recipe: teachers.{name}=null)."
         )
     return ValueError(
