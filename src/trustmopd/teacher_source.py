@@ -25,10 +25,14 @@ TeacherName = Annotated[str, AfterValidator(check_teacher_name)]
 
 
 class TeacherSource(Section):
-    """A checkpoint, a LoRA adapter, or an adapter on a checkpoint of its own."""
+    """A checkpoint, a LoRA adapter, or an adapter on a checkpoint of its own; and what it was grown from, if that is
+    not the common reference."""
 
     model: Annotated[Place | None, Field(description="Give a Hub id or a path.")] = None
     adapter: Annotated[Place | None, Field(description="Give the Hub id or the path of a LoRA adapter.")] = None
+    reference: Annotated[
+        "TeacherSource | None", Field(description="Give what this teacher was grown from, or student.")
+    ] = None
     revision: Annotated[Text | None, Field(description="Give a branch, a tag or a commit.")] = None
     dtype: Annotated[Text | None, Field(description="Give the name of a torch dtype, such as bfloat16.")] = None
 
@@ -41,4 +45,6 @@ class TeacherSource(Section):
     def _can_be_loaded(self) -> "TeacherSource":
         if self.model is None and self.adapter is None:
             raise ValueError("there is nothing to load. Give `model` (a Hub id or a path), `adapter`, or both.")
+        if self.reference is not None and (self.reference.model is None or self.reference.reference is not None):
+            raise ValueError("its reference is not a model by itself. Give the Hub id or the path of one, or student.")
         return self

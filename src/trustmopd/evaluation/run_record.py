@@ -91,7 +91,7 @@ def _about(method: Method, sampling: Sampling) -> dict[str, Any]:
     """What the responses of one folder have in common: checkpoint and sampling."""
     settings = asdict(sampling)
     del settings["samples"]
-    about = {"method": method.name, "seed": method.seed, **method.source.model_dump()}
+    about = {"method": method.name, "seed": method.seed, **method.source.model_dump(exclude={"reference"})}
     about |= {"base": method.base, "files": weight_files(method.source, method.base)}
     if method.mean_of:  # every recipe keeps its own copy
         made_from = [" + ".join(filter(None, (each.model, each.adapter))) for each in method.mean_of]

@@ -22,3 +22,8 @@ def opinion(policy: str) -> tuple[str, str]:
     if policy in (STUDENT, REFERENCE):
         return f"{policy}_logp", f"{policy}_rest"
     return f"logp_{policy}", f"rest_{policy}"
+
+
+def own_reference(teacher: str) -> tuple[str, str]:
+    """The same of the policy that a teacher is measured from, where teachers have references of their own."""
+    return f"{REFERENCE}_logp_{teacher}", f"{REFERENCE}_rest_{teacher}"

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from trustmopd.heads import Head
 from trustmopd.teachers.answers import Answers, LocalAnswer, Rollouts, Shelf
 from trustmopd.teachers.backbone import backbone_of
-from trustmopd.teachers.spec import REFERENCE
+from trustmopd.teachers.references import is_reference
 
 Timer = Callable[[str], AbstractContextManager[None]]
 
@@ -113,15 +113,19 @@ class Member:
 
 
 class TeacherPool:
-    """The frozen policies of a run: the teachers in use, in order, and the reference where a score needs it."""
+    """The frozen policies of a run: the teachers in use, in order, and their references where a score needs them.
+    `references` names the member that each teacher is measured from."""
 
-    def __init__(self, members: Mapping[str, Member], *, autocast_dtype: torch.dtype | None = None):
+    def __init__(
+        self, members: Mapping[str, Member], references: Mapping[str, str], autocast_dtype: torch.dtype | None = None
+    ):
         self.members = dict(members)
+        self.references = dict(references)
         self.autocast_dtype = autocast_dtype
 
     @property
     def teachers(self) -> list[str]:
-        return [name for name in self.members if name != REFERENCE]
+        return [name for name in self.members if not is_reference(name)]
 
     @torch.no_grad()
     def ask(self, rollouts: Rollouts, *, timer: Timer = lambda phase: nullcontext()) -> Answers:
@@ -137,7 +141,7 @@ class TeacherPool:
                 if following is not None:
                     following.prefetch()
                 for member in members:
-                    with timer("reference") if member.name == REFERENCE else nullcontext():
+                    with timer("reference") if is_reference(member.name) else nullcontext():
                         for rows in rollouts.passes(rollouts.rows_of(member.name)):
                             kept = shelf.keep(self._hidden_states(member, rollouts, rows))
                             tokens = (rollouts.response_mask[rows] != 0).sum(dim=1).tolist()

@@ -44,5 +44,5 @@ class Bill:
         return {
             "device": gpus[0] if gpus else f"CPU, {platform.machine()}",
             "devices": self.devices,
-            "scored": {"teachers": len(self.identity.asked), "reference": int(self.identity.reference is not None)},
+            "scored": {"teachers": len(self.identity.asked), "reference": len(self.identity.references)},
         }

@@ -68,6 +68,8 @@ class Judge:
                 read.states(backbone_of(student)),
                 Head.of(student),
                 self._answers,
+                self.pool.teachers,
+                self.pool.references,
                 asked.tolist(),
                 sampled_ids,
                 response_mask(batch),

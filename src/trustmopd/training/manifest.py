@@ -20,6 +20,11 @@ def dependencies(run: RunIdentity, args: TrustMOPDConfig) -> dict[str, Any]:
         "student": run.student.fingerprint,
         "teachers": {name: teacher.fingerprint for name, teacher in run.asked.items()},
         "reference": run.reference.fingerprint if run.reference else None,
+        **(
+            {"own_references": {n: own.fingerprint for n, own in run.own_references.items()}}
+            if run.own_references
+            else {}
+        ),
         "tokenizer": run.tokenizer,
         "prompts": run.prompt_hash,
         **{name: getattr(args, name) for name in SAMPLING},
@@ -41,6 +46,7 @@ def run_manifest(
                 "adapter": run.adapter,
             },
             "reference": asdict(run.reference) if run.reference else None,
+            "own_references": {name: asdict(own) for name, own in run.own_references.items()},
             "teachers": {name: asdict(teacher) for name, teacher in run.teachers.items()},
         },
         "tokenizer": run.tokenizer,

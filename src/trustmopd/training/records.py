@@ -138,12 +138,13 @@ def token_table(
     top = student_logp.topk(min(TOP, student_logp.shape[-1]), dim=-1).indices
     top_ids = of_tokens(at.candidate_ids).gather(-1, top)
     columns["top_ids"] = _lists(top_ids, np.int32)
-    opinions = {STUDENT: student_logp}
-    if at.reference_logp is not None:
-        opinions[REFERENCE] = of_tokens(at.reference_logp)
-    opinions |= {name: of_tokens(at.teacher_logp[k]) for k, name in enumerate(teachers)}
-    for policy, logp in opinions.items():
-        logp_column, rest_column = columns_of.opinion(policy)
+    opinions = {columns_of.opinion(STUDENT): student_logp}
+    if at.reference_logp is not None and at.reference_logp.ndim < at.teacher_logp.ndim:
+        opinions[columns_of.opinion(REFERENCE)] = of_tokens(at.reference_logp)
+    elif at.reference_logp is not None:
+        opinions |= {columns_of.own_reference(n): of_tokens(at.reference_logp[k]) for k, n in enumerate(teachers)}
+    opinions |= {columns_of.opinion(name): of_tokens(at.teacher_logp[k]) for k, name in enumerate(teachers)}
+    for (logp_column, rest_column), logp in opinions.items():
         kept = logp.gather(-1, top)
         columns[logp_column] = _lists(kept, np.float16)
         columns[rest_column] = _array((1 - kept.exp().sum(dim=-1)).clamp_min(0), np.float16)

@@ -154,10 +154,12 @@ def apply_changes(
 def _ingredients(manifest: Mapping[str, Any]) -> dict[str, Any]:
     models = manifest["models"]
     teachers = {f"teacher '{name}'": teacher for name, teacher in models["teachers"].items()}
+    own = {f"the reference of teacher '{n}'": each for n, each in models.get("own_references", {}).items()}
     return {
         "the student": models["student"],
         "the reference": models["reference"],
         **teachers,
+        **own,
         "the prompt set": manifest["prompts"],
     }
 

@@ -1,7 +1,7 @@
 """From hidden states to the `CandidateState` that the method works on: the student's candidates, and what every
 frozen policy says about them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from trustmopd.heads import Head
 from trustmopd.method import CandidateState, renormalise
-from trustmopd.teachers import REFERENCE, Answers
+from trustmopd.teachers import Answers
+from trustmopd.teachers.references import role_of
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ def score_candidates(
     hidden: Float[Tensor, "N H"],
     student_head: Head,
     answers: Answers,
+    teachers: Sequence[str],
+    references: Mapping[str, str],
     rows: Sequence[int],
     sampled_ids: Int[Tensor, "B T"],
     mask: Shaped[Tensor, "B T"],
@@ -39,8 +42,8 @@ def score_candidates(
     with_sampled: bool = False,
 ) -> ScoredCandidates:
     """`hidden` are the student's states before the unmasked response tokens, one row's after another's; `rows` are the
-    numbers that these responses had when `answers` were asked for. Padding gets logit 0 in every model: finite, and
-    ignored by the mask."""
+    numbers that these responses had when `answers` were asked for; `references` names whom each teacher is measured
+    from. Padding gets logit 0 in every model: finite, and ignored by the mask."""
     valid = mask != 0
     ids, logsumexp = student_head.top(hidden.detach(), num_candidates, vocab_size)
     student_logits = student_head.logits_of(hidden, ids)
@@ -58,7 +61,7 @@ def score_candidates(
         if not mine:
             return student_logits.new_zeros(student_logits.shape, requires_grad=False)
         found = answers[name].logits_at(mine, ids if tokens is None else ids[tokens])
-        given[f"teacher '{name}'" if name != REFERENCE else "the reference"] = found
+        given[role_of(name)] = found
         if tokens is None:
             return found
         logits = found.new_zeros(student_logits.shape)
@@ -66,8 +69,11 @@ def score_candidates(
         return logits
 
     with torch.no_grad():
-        teacher_logits = torch.stack([padded(logits_of(name)) for name in answers if name != REFERENCE])
-        reference_logits = padded(logits_of(REFERENCE)) if REFERENCE in answers else None
+        teacher_logits = torch.stack([padded(logits_of(name)) for name in teachers])
+        starts = {name: padded(logits_of(name)) for name in dict.fromkeys(references.values())}
+        reference_logits = next(iter(starts.values()), None)
+        if len(starts) > 1:
+            reference_logits = torch.stack([starts[references[name]] for name in teachers])
         sampled_logp = None
         if with_sampled:
             sampled_logp = student_head.logits_of(hidden, sampled_ids[valid].unsqueeze(-1))[:, 0] - logsumexp

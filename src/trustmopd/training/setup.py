@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from trustmopd.data import check_labels, check_prompts
 from trustmopd.method import Calibration
 from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, as_teachers, build_pool, load_tokenizer, preflight
-from trustmopd.teachers.spec import model_id
+from trustmopd.teachers.spec import STUDENT, model_id
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
 from trustmopd.training.prompts import prompt_lengths
@@ -57,6 +57,9 @@ def check_ingredients(
             "labels are checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
         )
     pool = as_teachers(teachers)
+    for name, teacher in pool.items():
+        if isinstance(own := teacher.reference, Teacher) and _is_student(own.model, model) and own.adapter is None:
+            pool[name] = replace(teacher, reference=STUDENT)
     evaluated = eval_prompts if isinstance(eval_prompts, Mapping) else {"eval": eval_prompts}
     for checked in (prompts, *(dataset for dataset in evaluated.values() if isinstance(dataset, Dataset))):
         check_prompts(checked)
@@ -159,9 +162,8 @@ def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args:
 
 
 def _as_reference(reference: Any, student: Any) -> Teacher | None:
-    """None where the reference is the student itself, by object or by name."""
-    named = isinstance(reference, (str, Path)) and str(reference) == str(student)
-    if reference is None or reference is student or named:
+    """None where the reference is the student itself."""
+    if reference is None or _is_student(reference, student):
         return None
     if isinstance(reference, Teacher) and reference.model is None:
         raise ValueError(
@@ -170,6 +172,11 @@ def _as_reference(reference: Any, student: Any) -> Teacher | None:
         )
     given = reference if isinstance(reference, Teacher) else Teacher(model=reference)
     return replace(as_teachers({"as-reference": given})["as-reference"], name=REFERENCE)
+
+
+def _is_student(reference: Any, student: Any) -> bool:
+    """By object or by name."""
+    return reference is student or (isinstance(reference, (str, Path)) and str(reference) == str(student))
 
 
 def used_teachers(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> dict[str, Teacher]:
