@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -16,9 +16,11 @@ def launch(
     logs: Path,
     timeout: float = 400,
     kill_when: Callable[[], bool] | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> None:
-    """Run Python with these arguments in processes told of each other as by `torchrun`. When one fails or time is up,
-    all end; once `kill_when` says so they are killed, and that is no failure."""
+    """Run Python with these arguments in processes told of each other as by `torchrun`, with `settings` in their
+    environment. When one fails or time is up, all end; once `kill_when` says so they are killed, and that is no
+    failure."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -27,7 +29,7 @@ def launch(
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
         place |= {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-        environment = os.environ | {name: str(value) for name, value in place.items()}
+        environment = os.environ | dict(settings or {}) | {name: str(value) for name, value in place.items()}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         with (logs / f"rank-{rank}.log").open("w") as log:
             command = [sys.executable, *arguments]

@@ -35,41 +35,40 @@ def train(
 ) -> None:
     """Distil: calibrate if needed, train every seed of the recipe, leave a run directory for each."""
     with errors(again=shlex.join(["trustmopd", "train", str(recipe), *(overrides or []), "--resume"])):
-        from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
+        from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of
 
         loaded = load(recipe, overrides)
-        _check_one_layout(loaded)
         runs = {seed: RunDirectory(loaded.run_directory(seed)) for seed in loaded.seeds}
-        checkpoints = {seed: whole_checkpoints(run.checkpoints) for seed, run in runs.items()}
-        if begun := [loaded.run_directory(seed) for seed in loaded.seeds if checkpoints[seed] and not resume]:
-            raise ValueError(
-                f"{begun[0]} holds checkpoints of an earlier run. Continue it with --resume, or choose another "
-                "output=FOLDER."
-            )
+        from trustmopd.training.agreement import first_decides
         from trustmopd.training.environment import check_writable
         from trustmopd.training.from_recipe import config_of, trainer_of
         from trustmopd.training.progress import show_progress
         from trustmopd.training.resuming import check_same_settings
 
-        # A slip in the recipe is told before anything is loaded.
-        if "no" in [config_of(loaded, seed).save_strategy for seed in loaded.seeds]:
+        # A slip in the recipe is told before anything is loaded. From here on the processes know each other.
+        configs = {seed: config_of(loaded, seed) for seed in loaded.seeds}
+        checkpoints = first_decides(lambda: _begun(loaded, resume=resume))
+        if "no" in [config.save_strategy for config in configs.values()]:
             warnings.warn("save_strategy = no: the trained student is not saved anywhere.", stacklevel=1)
         if dry_run:
             _explain(loaded, resume=resume)
             return
-        for seed in loaded.seeds:
-            check_writable(loaded.run_directory(seed))
-            if checkpoints[seed]:
-                config = config_of(loaded, seed)
-                check_same_settings(
-                    resumable_checkpoint(True, str(config.output_dir), runs[seed].path), config.to_dict()
-                )
+
+        def check_runs() -> None:
+            for seed, config in configs.items():
+                check_writable(runs[seed].path)
+                if checkpoints[seed]:
+                    newest = resumable_checkpoint(True, str(config.output_dir), runs[seed].path)
+                    check_same_settings(newest, config.to_dict())
+
+        first_decides(check_runs)
         calibration: dict[str, str] = {}
         for seed in loaded.seeds:
             console.rule(plain(f"{loaded.name}, seed {seed}"))
             if resume and not checkpoints[seed]:
                 say(f"There is no checkpoint in {runs[seed].checkpoints} to resume from: training starts at step 0.")
             trainer = trainer_of(loaded, seed, **calibration)
+            say(f"Engine: {trainer.engine}")
             show_progress(trainer, "Distilling")
             trainer.files.recipe = loaded.to_yaml()
             trainer.train(resume_from_checkpoint=bool(checkpoints[seed]))
@@ -145,6 +144,21 @@ def diagnose(
             paths = [write_json(RunDirectory(loaded.run_directory(s)).diagnosis, found.to_dict()) for s in loaded.seeds]
             _show(found)
             say(f"Saved: {', '.join(map(str, paths))}")
+
+
+def _begun(recipe: "Recipe", *, resume: bool) -> dict[int, list[Path]]:
+    """The whole checkpoints of every seed; there are none, or they are to be resumed from."""
+    from trustmopd.runs import RunDirectory, whole_checkpoints
+
+    _check_one_layout(recipe)
+    runs = {seed: recipe.run_directory(seed) for seed in recipe.seeds}
+    found = {seed: whole_checkpoints(RunDirectory(run).checkpoints) for seed, run in runs.items()}
+    if begun := [runs[seed] for seed in recipe.seeds if found[seed] and not resume]:
+        raise ValueError(
+            f"{begun[0]} holds checkpoints of an earlier run. Continue it with --resume, or choose another "
+            "output=FOLDER."
+        )
+    return found
 
 
 def _check_one_layout(recipe: "Recipe") -> None:

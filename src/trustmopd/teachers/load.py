@@ -16,10 +16,12 @@ from trustmopd.teachers.distinct import adapter_settings, check_fingerprints
 from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tensors
 from trustmopd.teachers.pool import Host, Member, TeacherPool
 from trustmopd.teachers.spec import REFERENCE, Teacher, model_id
+from trustmopd.teachers.whole import whole_loading
 
 StudentModel: TypeAlias = PreTrainedModel | PeftModel
 
 
+@whole_loading()
 def build_pool(
     teachers: Mapping[str, Teacher],
     reference: Teacher | None,
@@ -35,13 +37,13 @@ def build_pool(
 ) -> TeacherPool:
     """`teachers` are those the allocation rule uses. `reference=None` is the initial student, as it is now; with
     `share`, a LoRA student lends it, and all adapters, its frozen weights."""
-    loader = _Loader(student, dtype, trust_remote_code)
+    loader = _Loader(student, dtype, trust_remote_code, share)
     members: dict[str, Member] = {}
     adapters = {name: teacher for name, teacher in teachers.items() if teacher.model is None}
     base: StudentModel | None = None
     host: Host | None = None
     if with_reference or adapters:
-        base, shared, own_adapter = loader.reference(reference, share)
+        base, shared, own_adapter = loader.reference(reference)
         base_fingerprint = fingerprint(base)
         source = reference.source if reference is not None else f"{model_id(student)} (initial student)"
         for name, teacher in adapters.items():
@@ -83,24 +85,30 @@ def frozen_twin(student: StudentModel, dtype: torch.dtype | None = None) -> Stud
 
 
 class _Loader:
-    def __init__(self, student: StudentModel, dtype: torch.dtype, trust_remote_code: bool):
+    def __init__(self, student: StudentModel, dtype: torch.dtype, trust_remote_code: bool, share: bool):
         self.student = student
         self.dtype = dtype
         self.trust_remote_code = trust_remote_code
+        self.share = share
 
-    def reference(self, given: Teacher | None, share: bool) -> tuple[StudentModel, bool, str | None]:
+    def reference(self, given: Teacher | None) -> tuple[StudentModel, bool, str | None]:
         """The reference model, whether it shares the student's tensors, and the adapter that makes it the reference."""
         if given is not None:
             return self.full("the reference", given)
         if not isinstance(self.student, PeftModel):
             all_copied = all(parameter.requires_grad for parameter in self.student.parameters())
-            return frozen_twin(self.student, self.dtype if all_copied else None), not all_copied, None
+            twin = frozen_twin(self.student, self.dtype if all_copied else None)
+            return (twin, False, None) if all_copied else (*self._own(twin), None)
         twin = frozen_twin(self.student)
         # A fresh adapter adds nothing: the bare base is the initial student. A trained one is part of it.
         fresh = fingerprint(twin) == fingerprint(bare := frozen_twin(twin).unload())
         twin = bare if fresh else twin
         own_adapter = None if fresh else twin.active_adapter
-        return (twin, True, own_adapter) if share else (copy.deepcopy(twin), False, own_adapter)
+        return *self._own(twin), own_adapter
+
+    def _own(self, twin: StudentModel) -> tuple[StudentModel, bool]:
+        """A twin of the student, and whether it still shares tensors with it."""
+        return (twin, True) if self.share else (copy.deepcopy(twin), False)
 
     def full(self, role: str, teacher: Teacher) -> tuple[StudentModel, bool, str | None]:
         """A model of its own, whether it shares tensors with another, and the adapter that is active in it."""
@@ -113,8 +121,10 @@ class _Loader:
         assert given is not None
         base = self.student.get_base_model() if isinstance(self.student, PeftModel) else None
         # The student is trained, and one loaded base may carry several teachers: neither may be frozen or written into.
-        shared = teacher.adapter is not None or given is self.student or given is base
-        model = frozen_twin(given) if shared else given
+        is_student = given is self.student or given is base
+        model, shared = (frozen_twin(given), True) if is_student or teacher.adapter is not None else (given, False)
+        if is_student:
+            model, shared = self._own(model)
         if teacher.adapter is not None:
             model = self.add_adapter(model, "teacher", teacher)
             model.set_adapter("teacher", inference_mode=True)

@@ -132,8 +132,8 @@ def check_values(args: "TrustMOPDConfig") -> None:
         _check_json("deepspeed", args.deepspeed)
     if args.deepspeed is not None and find_spec("deepspeed") is None:
         raise ValueError(
-            f"deepspeed = {args.deepspeed!r}, but DeepSpeed is not installed. Install it (pip install deepspeed), "
-            "or leave it unset."
+            f"deepspeed = {args.deepspeed!r}, but DeepSpeed is not installed. Install it (pip install "
+            "'trustmopd[deepspeed]'), or leave it unset."
         )
     if isinstance(args.fsdp_config, str):
         _check_json("fsdp_config", args.fsdp_config)
