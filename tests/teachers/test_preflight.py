@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from trustmopd.teachers import Teacher, as_teachers, build_pool, preflight
-from trustmopd.teachers.preflight import check_files, facts_of
+from trustmopd.teachers.facts import check_files, facts_of
 
 
 def run(checkpoints, teachers, *, student=None, reference=None, **options):

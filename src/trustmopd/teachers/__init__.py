@@ -1,10 +1,11 @@
 """The frozen policies of a run: who is asked, whether they fit, where they live."""
 
 from trustmopd.teachers.answers import Answer, Answers, Rollouts
+from trustmopd.teachers.facts import load_tokenizer
 from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tokenizer
 from trustmopd.teachers.load import build_pool
 from trustmopd.teachers.pool import Member, TeacherPool
-from trustmopd.teachers.preflight import load_tokenizer, preflight
+from trustmopd.teachers.preflight import preflight
 from trustmopd.teachers.spec import REFERENCE, Teacher, as_teachers
 
 __all__ = [

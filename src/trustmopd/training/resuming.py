@@ -16,7 +16,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from trustmopd.runs.checkpoints import read_manifest, step_of
 from trustmopd.runs.layout import CHECKPOINT
-from trustmopd.teachers.preflight import check_files
+from trustmopd.teachers.facts import check_files
 from trustmopd.training.manifest import SAMPLING
 
 logger = logging.getLogger(__name__)
