@@ -29,6 +29,10 @@ class Rollouts:
     def rows_of(self, name: str) -> list[int]:
         return list(range(len(self.input_ids))) if self.rows is None else self.rows.get(name, [])
 
+    def passes(self, rows: list[int]) -> list[list[int]]:
+        """Which of `rows` are read together."""
+        return [rows[start : start + self.at_a_time] for start in range(0, len(rows), self.at_a_time)]
+
 
 class Answer(Protocol):
     """One policy's answer about the rows that it was asked about."""

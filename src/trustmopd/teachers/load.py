@@ -15,6 +15,7 @@ from trustmopd.heads import Head
 from trustmopd.teachers.distinct import adapter_settings, check_fingerprints
 from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tensors
 from trustmopd.teachers.pool import Host, Member, TeacherPool
+from trustmopd.teachers.sharded import ShardedHost
 from trustmopd.teachers.spec import REFERENCE, Teacher, model_id
 from trustmopd.teachers.whole import whole_loading
 
@@ -30,7 +31,7 @@ def build_pool(
     with_reference: bool,
     device: torch.device,
     dtype: torch.dtype,
-    offload: bool = False,
+    placement: str = "resident",
     share: bool = True,
     autocast_dtype: torch.dtype | None = None,
     trust_remote_code: bool = False,
@@ -46,29 +47,39 @@ def build_pool(
         base, shared, own_adapter = loader.reference(reference)
         base_fingerprint = fingerprint(base)
         source = reference.source if reference is not None else f"{model_id(student)} (initial student)"
+        fingerprints = {}
         for name, teacher in adapters.items():
             base = loader.add_adapter(base, f"teacher-{name}", teacher)
-        host = Host(base.eval(), device, offload=offload, shared=shared)
+            fingerprints[name] = f"{base_fingerprint}+{_adapter_fingerprint(base, f'teacher-{name}')}"
+        host = _host(base.eval(), device, placement, shared=shared)
     for name, teacher in teachers.items():
         if teacher.model is None:
-            assert host is not None and isinstance(base, PeftModel)
-            adapter = f"teacher-{name}"
-            adapter_fingerprint = fingerprint_tensors(
-                get_peft_model_state_dict(base, adapter_name=adapter).items(),
-                adapter_settings(base.peft_config[adapter]),
-            )
+            assert host is not None and base is not None
             members[name] = Member(
-                name, host, Head.of(base), teacher.source, f"{base_fingerprint}+{adapter_fingerprint}", adapter
+                name, host, Head.of(base), teacher.source, fingerprints[name], adapter=f"teacher-{name}"
             )
         else:
             model, shares, active = loader.full(f"teacher '{name}'", teacher)
-            own_host = Host(model.eval(), device, offload=offload, shared=shares)
-            members[name] = Member(name, own_host, Head.of(model), teacher.source, fingerprint(model), active)
+            weights = fingerprint(model)  # before they are spread
+            own_host = _host(model.eval(), device, placement, shared=shares)
+            members[name] = Member(name, own_host, Head.of(model), teacher.source, weights, active)
     if with_reference:
         assert host is not None and base is not None
         members[REFERENCE] = Member(REFERENCE, host, Head.of(base), source, base_fingerprint, own_adapter)
     check_fingerprints(members)
     return TeacherPool(members, autocast_dtype=autocast_dtype)
+
+
+def _host(model: StudentModel, device: torch.device, placement: str, *, shared: bool) -> Host:
+    """Tensors that the student uses as well stay where they are."""
+    if placement == "sharded" and not shared:
+        return ShardedHost(model, device)
+    return Host(model, device, offload=placement == "offload", shared=shared)
+
+
+def _adapter_fingerprint(model: PeftModel, adapter: str) -> str:
+    tensors = get_peft_model_state_dict(model, adapter_name=adapter)
+    return fingerprint_tensors(tensors.items(), adapter_settings(model.peft_config[adapter]))
 
 
 def frozen_twin(student: StudentModel, dtype: torch.dtype | None = None) -> StudentModel:

@@ -48,7 +48,10 @@ class TrustMOPDConfig(DistillationConfig):
     prompt_truncation: str = _field("left", "A longer prompt is cut (left, right), dropped (drop), or refused (error).")
 
     # Teachers
-    teacher_placement: str = _field("resident", "resident on the device, or offload: in host memory between passes.")
+    teacher_placement: str = _field(
+        "resident",
+        "resident on the device, offload: in host memory between passes, or sharded: spread over the processes.",
+    )
     teacher_dtype: str | None = _field(
         None, "dtype of teachers and reference; None: bfloat16 where the hardware has it."
     )

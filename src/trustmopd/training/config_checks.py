@@ -81,7 +81,7 @@ def check_values(args: "TrustMOPDConfig") -> None:
     _choice("score", args.score, tuple(SCORES))
     _choice("granularity", args.granularity, ("token", "response"))
     _choice("prompt_truncation", args.prompt_truncation, ("left", "right", "drop", "error"))
-    _choice("teacher_placement", args.teacher_placement, ("resident", "offload"))
+    _choice("teacher_placement", args.teacher_placement, ("resident", "offload", "sharded"))
     check_gamma(args.gamma)
     for name, (low, high) in _RANGES.items():
         value = getattr(args, name)

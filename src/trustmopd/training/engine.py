@@ -65,6 +65,11 @@ class Engine:
                     f"{kind} was asked for, but accelerate runs {self}: it shards models on accelerators only, in "
                     "several processes. Take recipes/accelerate/ddp.yaml here, or run it on GPUs."
                 )
+        if args.teacher_placement == "sharded" and self.processes == 1:
+            raise ValueError(
+                "teacher_placement = 'sharded' spreads teachers over several processes, and there is one. Start "
+                "several (torchrun, accelerate launch), or use resident or offload."
+            )
         if self.name not in _SPREAD:
             better = "fsdp_version: 2" if self.name.startswith("FSDP") else "zero_stage: 2 or zero_stage: 3"
             raise ValueError(

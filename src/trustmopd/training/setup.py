@@ -182,7 +182,7 @@ def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerat
         with_reference=args.needs_reference,
         device=accelerator.device,
         dtype=getattr(torch, args.teacher_dtype) if args.teacher_dtype else mixed or torch.float32,
-        offload=args.teacher_placement == "offload",
+        placement=args.teacher_placement,
         # Sharding takes the student's tensors apart: the pool then keeps a base of its own.
         share=accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED),
         autocast_dtype=mixed,
