@@ -48,12 +48,13 @@ TRAINING: dict[str, Any] = {
 @dataclass(frozen=True)
 class Engine:
     """`config` is a file of recipes/accelerate, `options` what the launcher is told beside it, `recipe` one that
-    `write_recipes` writes."""
+    `write_recipes` writes, `overrides` what changes in it."""
 
     name: str
     config: str
     recipe: str
     options: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     changes_processes: bool = True
 
     @property
@@ -74,7 +75,12 @@ ENGINES = {
     "ddp": Engine("DDP", "ddp.yaml", "tied"),
     "ddp-lora": Engine("DDP", "ddp.yaml", "lora"),
     "fsdp2": Engine("FSDP2", "fsdp2.yaml", "untied"),
-    "fsdp2-full": Engine("FSDP2", "fsdp2.yaml", "tied", (*FULL, "--fsdp_activation_checkpointing", "true")),
+    "fsdp2-full": Engine("FSDP2", "fsdp2.yaml", "tied", FULL),
+    "fsdp2-activation-checkpointing": Engine(
+        *("FSDP2", "fsdp2.yaml", "untied", ("--fsdp_activation_checkpointing", "true")),
+        overrides=("training.gradient_checkpointing=false",),
+    ),
+    "fsdp2-sharded-teachers": Engine("FSDP2", "fsdp2.yaml", "tied", overrides=("training.teacher_placement=sharded",)),
     "fsdp2-lora": Engine("FSDP2", "fsdp2.yaml", "lora"),
     "fsdp2-lora-full": Engine("FSDP2", "fsdp2.yaml", "lora", FULL),
     "zero2": Engine("ZeRO-2", "zero2.yaml", "tied", changes_processes=False),
@@ -181,16 +187,16 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in metrics(run)]
 
 
-def start_and_resume(recipe: Path, folder: Path) -> None:
+def start_and_resume(recipe: Path, folder: Path, *overrides: str) -> None:
     """Leaves the runs `whole`, `resumed` and `own`, and the gradients of `whole`."""
-    assert train(recipe, folder / "whole") == 0
+    assert train(recipe, folder / "whole", *overrides) == 0
     first = int(os.environ.get("RANK", "0")) == 0
     if first:
         torch.save(Watched.last.gradients, folder / "gradients.pt")
         keep_until(folder / "whole", MIDDLE, folder / "resumed")
     Watched.last.accelerator.wait_for_everyone()
-    assert train(recipe, folder / "resumed", "--resume") == 0
-    assert train(recipe, folder / "own", "training.max_steps=1", replayed=False) == 0
+    assert train(recipe, folder / "resumed", "--resume", *overrides) == 0
+    assert train(recipe, folder / "own", "training.max_steps=1", *overrides, replayed=False) == 0
 
 
 if __name__ == "__main__":
@@ -199,7 +205,7 @@ if __name__ == "__main__":
     what, recipe, folder = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     status = 0
     if what == "start_and_resume":
-        start_and_resume(recipe, folder)
+        start_and_resume(recipe, folder, *sys.argv[4:])
     else:
         status = train(recipe, folder, *sys.argv[4:])
     if torch.distributed.is_initialized():

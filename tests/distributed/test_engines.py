@@ -62,7 +62,7 @@ def ran(
     if engine.name.startswith("ZeRO") and find_spec("deepspeed") is None:
         pytest.skip("DeepSpeed is not installed: make test-distributed installs it")
     folder, recipe = tmp_path_factory.mktemp(request.param), recipes / f"{engine.recipe}.yaml"
-    arguments = [engines.__file__, "start_and_resume", str(recipe), str(folder)]
+    arguments = [engines.__file__, "start_and_resume", str(recipe), str(folder), *engine.overrides]
     launch(arguments, processes=2, logs=folder, settings=engine.settings)
     return Ran(request.param, folder, recipe, baselines[engine.recipe])
 
@@ -110,7 +110,7 @@ def test_it_samples_its_own_rollouts(ran: Ran) -> None:
 
 def test_four_processes_go_on_or_say_why_not(ran: Ran, tmp_path: Path) -> None:
     run = engines.keep_until(ran.folder / "whole", MIDDLE, tmp_path / "four")
-    arguments = [engines.__file__, "train", str(ran.recipe), str(run), "--resume"]
+    arguments = [engines.__file__, "train", str(ran.recipe), str(run), "--resume", *ran.engine.overrides]
     if ran.engine.changes_processes:
         launch(arguments, processes=4, logs=tmp_path, settings=ran.engine.settings)
         assert engines.losses(run) == pytest.approx(engines.losses(ran.folder / "whole"), rel=1e-4)
