@@ -15,6 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
 DISTRIBUTED := .venv-distributed
+SITE_PACKAGES := python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # Left out of `make test`: every test in them launches processes several times.
 DISTRIBUTED_TESTS := $(addprefix tests/distributed/test_,engines.py failure.py nodes.py sharded.py)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -56,8 +57,7 @@ test: system lint ## Lint, then all tests
 # These tests alone want DeepSpeed: it is put into an environment of its own, over the packages of .venv.
 $(DISTRIBUTED)/.installed: $(TEST_STAMP)
 	test -x $(DISTRIBUTED)/bin/python || $(BIN)/python -m venv $(DISTRIBUTED)
-	$(BIN)/python -c 'import sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})")' \
-	  > "$$($(DISTRIBUTED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
+	echo "import site; site.addsitedir('$$($(BIN)/$(SITE_PACKAGES))')" > "$$($(DISTRIBUTED)/bin/$(SITE_PACKAGES))/base.pth"
 	$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[deepspeed]'
 	touch $@
 

@@ -121,3 +121,16 @@ def test_four_processes_go_on_or_say_why_not(ran: Ran, tmp_path: Path) -> None:
     said = (tmp_path / "rank-0.log").read_text()
     assert "error" in said and "was written by 2 processes" in said and "Traceback" not in said
     assert engines.losses(run) == engines.losses(untouched)
+
+
+def test_an_engine_that_accelerate_would_replace_is_refused(recipes: Path, tmp_path: Path) -> None:
+    arguments = ["-m", "trustmopd", "train", str(recipes / "tied.yaml"), f"output={tmp_path / 'run'}"]
+    with pytest.raises(RuntimeError, match="processes ended"):
+        launch([*arguments, "training.use_cpu=true"], processes=2, logs=tmp_path, settings=ENGINES["fsdp2"].settings)
+    said = (tmp_path / "rank-0.log").read_text()
+    assert "FSDP was asked for" in said and "DDP, 2 processes" in said and "Traceback" not in said
+
+
+def test_sharded_teachers_need_several_processes(recipes: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert engines.train(recipes / "tied.yaml", tmp_path / "run", "training.teacher_placement=sharded") == 1
+    assert "several processes" in capsys.readouterr().err
