@@ -47,6 +47,7 @@ SHAPES = {
     "tiny": (64, 2, 4, 2, 128, 1024),
 }
 PROMPT = 128
+RANK = 16
 WARM_UP = 1
 NAMES = ("math", "code", "if")
 RULES = ("trust", "uniform", "random", "single")
@@ -156,10 +157,17 @@ def model(case: Case, seed: int) -> PreTrainedModel:
     return made
 
 
-def trainer(case: Case, steps: int, folder: Path) -> TrustMOPDTrainer:
-    student = model(case, 0)
+def trainer(
+    case: Case,
+    steps: int,
+    folder: Path,
+    *,
+    kind: type[TrustMOPDTrainer] | None = None,
+    student_dtype: torch.dtype = torch.bfloat16,
+) -> TrustMOPDTrainer:
+    student = model(case, 0).to(student_dtype)
     teachers: dict[str, Any] = {}
-    lora = LoraConfig(r=16, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], task_type="CAUSAL_LM")
+    lora = LoraConfig(r=RANK, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], task_type="CAUSAL_LM")
     if case.placement == "adapters":
         adapted = get_peft_model(model(case, 0), lora)
         for name in NAMES:
@@ -193,7 +201,7 @@ def trainer(case: Case, steps: int, folder: Path) -> TrustMOPDTrainer:
     prompts = Dataset.from_dict(
         {"prompt": [[{"role": "user", "content": words}]] * ((WARM_UP + steps) * case.responses)}
     )
-    made = TRAINERS.get(case.allocation, GivenRollouts)(
+    made = (kind or TRAINERS.get(case.allocation, GivenRollouts))(
         student,
         teachers,
         args=args,

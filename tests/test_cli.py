@@ -74,6 +74,7 @@ def test_dry_run_says_what_would_happen_and_writes_nothing(recipe: Path, tmp_pat
     assert "all checks passed" in said
     assert "4 steps of 8 prompts (4 × 2 accumulation)" in said
     assert "not loaded: this rule needs none" in said
+    assert "GiB at the peak of a step" in said and "fits in" in said
     assert not output.exists()
 
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import shutil
 import time
 
 import pytest
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 from trustmopd.cli import app
 from trustmopd.smollm2 import stories
 from trustmopd.smollm2.lora import ADAPTER, changes, lora_config, save_adapter
-from trustmopd.smollm2.reinforcement import reached, train_specialist
+from trustmopd.smollm2.reinforcement import finished, reached, train_specialist
 from trustmopd.smollm2.scores import score
 from trustmopd.smollm2.settings import Lora, Scoring, Settings, Specialist
 from trustmopd.smollm2.weights import INSTRUCT, find_gguf, load_instruct, save_base
@@ -101,8 +102,8 @@ def test_base_and_adapters_take_turns_in_one_model(adapter, tmp_path):
     save_base(tiny.model(0), tiny.tokenizer(), None, base)
     tasks = {"math": stories.tasks(3, random.Random(0))}
     policies = {"base": None, "moved": adapter, "again": None}
-    scoring = Scoring(samples=2, batch_size=4)
-    matrix, responses = score(base, policies, tasks, Lora(rank=2), scoring, 8)
+    settings = Settings(max_new_tokens=8, lora=Lora(rank=2), scoring=Scoring(samples=2, batch_size=4))
+    matrix, responses = score(base, policies, tasks, settings)
     assert [(name, *row) for name, row in matrix.items()] == [(name, "math") for name in policies]
     said = {name: [row["response"] for row in responses if row["policy"] == name] for name in policies}
     assert len(said["base"]) == 6
@@ -114,19 +115,43 @@ def test_a_specialist_stopped_at_its_deadline_goes_on_from_its_checkpoint(tmp_pa
     base, out, scratch = tmp_path / "base", tmp_path / "math", tmp_path / "checkpoints"
     save_base(tiny.model(0), tiny.tokenizer(), None, base)
     settings = Settings(
+        max_prompt_tokens=1000,
         max_new_tokens=4,
         lora=Lora(rank=2),
         specialist=Specialist(max_steps=3, prompts_per_step=2, generations=2, micro_batches=2, save_every=10),
     )
     tasks = stories.tasks(20, random.Random(0))
     first = train_specialist("math", base, tasks, settings, out, scratch, time.monotonic())
-    assert (first["steps"], first["finished"]) == (1, False)
+    assert first["steps"] == 1
+    assert not finished(first["rewards"], settings.specialist)
     assert (out / ADAPTER).is_file()
     (scratch / "checkpoint-2").mkdir()  # begun, and killed
     second = train_specialist("math", base, tasks, settings, out, scratch, None)
-    assert (second["steps"], second["finished"], second["reached_target"]) == (3, True, False)
+    assert second["steps"] == 3
+    assert finished(second["rewards"], settings.specialist)
+    assert not reached(second["rewards"], settings.specialist)
     assert second["rewards"][0] == first["rewards"][0]
     assert len(second["rewards"]) == len(second["kl"]) == 3
+
+
+@pytest.mark.slow
+def test_a_specialist_whose_checkpoints_are_lost_goes_on_from_its_adapter(adapter, tmp_path):
+    base, out = tmp_path / "base", tmp_path / "math"
+    save_base(tiny.model(0), tiny.tokenizer(), None, base)
+    shutil.copytree(adapter, out)
+    settings = Settings(
+        max_prompt_tokens=1000,
+        max_new_tokens=4,
+        lora=Lora(rank=2),
+        specialist=Specialist(max_steps=6, prompts_per_step=2, generations=2, learning_rate=0.0),
+    )
+    earlier = {name: [0.5] * 5 for name in ("rewards", "kl", "lengths", "seconds")}
+    tasks = stories.tasks(20, random.Random(0))
+    made = train_specialist("math", base, tasks, settings, out, tmp_path / "none", None, earlier)
+    assert (made["steps"], made["rewards"][:5]) == (6, [0.5] * 5)
+    assert made["kl"][5] > 0  # not from zero: the adapter was there before the step
+    before, after = load_file(adapter / ADAPTER), load_file(out / ADAPTER)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
 @pytest.mark.slow

@@ -1,12 +1,13 @@
 """Tasks have solutions that pass and wrong answers that do not, and nothing of the evaluation is trained on."""
 
 import random
+import re
 from itertools import pairwise
 
 import pytest
 from shared_data import real
 
-from trustmopd.smollm2 import constraints, functions, stories, word_problems
+from trustmopd.smollm2 import constraints, functions, renumbered, stories, word_problems
 from trustmopd.smollm2.domains import demonstrations, evaluation_tasks, training_tasks
 from trustmopd.smollm2.settings import Base
 from trustmopd.smollm2.splits import part
@@ -142,10 +143,50 @@ def test_stories_come_out_whole_and_pass_with_their_solutions():
 
 
 def test_svamp_is_split_and_solved(data):
-    train, held_out = (word_problems.svamp(side, data["svamp"]) for side in (False, True))
+    train, held_out = (word_problems.svamp(word_problems.svamp_rows(side, data["svamp"])) for side in (False, True))
     assert (len(train), len(held_out)) == (700, 300)
     assert {task.prompt for task in train}.isdisjoint(task.prompt for task in held_out)
     assert sum(passes(task, task.solution) for task in train) >= 698  # one row's answer is not its equation's
+
+
+def test_renumbered_problems_keep_the_text_and_have_the_answer_of_their_equation(data):
+    rows = word_problems.svamp_rows(False, data["svamp"])
+    tasks = renumbered.renumbered(rows, 1000, random.Random(0), {row["prompt"] for row in rows})
+    assert len({task.prompt for task in tasks}) == len(tasks) == 1000
+    assert all(passes(task, task.solution) for task in tasks)
+    texts = {re.sub(r"\d+", "#", row["prompt"]) for row in rows}
+    assert {re.sub(r"\d+", "#", task.prompt) for task in tasks} <= texts
+    assert {task.prompt for task in tasks}.isdisjoint(row["prompt"] for row in rows)
+    assert not any(re.search(r"\d\.\d|= -", task.solution) for task in tasks)  # whole numbers on the way, none below 0
+
+
+def test_a_problem_whose_numbers_cannot_be_told_apart_is_not_renumbered():
+    def row(text, equation):
+        return {"id": text, "prompt": text, "Equation": equation}
+
+    clear = row("5 apples and 3 pears?", "( 5.0 + 3.0 )")
+    others = [row("3 apples and 3 pears?", "( 3.0 + 3.0 )"), row("2.5 apples and 3 pears?", "( 2.5 + 3.0 )")]
+    others.append(row("five apples and 3 pears?", "( 5.0 + 3.0 )"))
+    assert renumbered.renumbered(others, 5, random.Random(0)) == []
+    made = renumbered.renumbered([clear, *others], 5, random.Random(0))
+    assert len(made) == 5
+    assert all(task.prompt.endswith("pears?") and passes(task, task.solution) for task in made)
+
+
+def test_sums_are_right_and_whole():
+    tasks = renumbered.sums(200, random.Random(0))
+    assert len({task.prompt for task in tasks}) == 200
+    assert all(passes(task, task.solution) and "." not in task.solution.partition("The")[0] for task in tasks)
+
+
+def test_responses_shown_for_formats_follow_every_constraint_of_train():
+    tasks = constraints.solved_tasks(1500, random.Random(0))
+    assert len(tasks) == 1500
+    assert all(passes(task, task.solution) for task in tasks)
+    held_out = set(part([constraints.name_of(each) for each in constraints.mixtures() if len(each) == 2], True))
+    shown = {composition(task) for task in tasks}
+    assert shown.isdisjoint(held_out)
+    assert {name for name in shown if "+" not in name} == set(constraints.CHECKS)
 
 
 def test_gsm8k_solutions_pass_without_the_calculators_notes(data):
@@ -157,7 +198,7 @@ def test_gsm8k_solutions_pass_without_the_calculators_notes(data):
 def test_nothing_shown_or_asked_in_training_is_evaluated(data):
     settings = Base(svamp=300, gsm8k=200, stories=50, functions=50)
     shown = demonstrations(settings, data, 0)
-    assert {task.domain for task in shown} == {"math", "code"}
+    assert {task.domain for task in shown} == {"math", "code", "if"}
     evaluated = {domain: evaluation_tasks(domain, 300, data) for domain in ("math", "code", "if")}
     assert [len(tasks) for tasks in evaluated.values()] == [300, 300, 300]
     for domain, tasks in evaluated.items():

@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from trustmopd import __version__
-from trustmopd.cli import analyze, data, evaluate, merge, reproduce, testbed, training
+from trustmopd.cli import analyze, data, evaluate, merge, plan, reproduce, testbed, training
 from trustmopd.cli.common import app, say
 
-__all__ = ["analyze", "app", "data", "evaluate", "merge", "reproduce", "testbed", "training"]
+__all__ = ["analyze", "app", "data", "evaluate", "merge", "plan", "reproduce", "testbed", "training"]
 
 
 def _version(show: bool) -> None:

@@ -7,12 +7,13 @@ import json
 import random
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+from trustmopd.smollm2.format_solutions import follow
 from trustmopd.smollm2.splits import part
-from trustmopd.smollm2.tasks import Check, Task
+from trustmopd.smollm2.tasks import Check, Task, passes
 
 _FORMS = (
     "Write a short note about {topic}.",
@@ -65,6 +66,7 @@ _TOPICS = (
 _OPENERS = ("Today", "Honestly", "Imagine", "Listen", "Nobody", "Sometimes", "Remember", "Perhaps")
 _CLOSINGS = ("Thank you for reading.", "That is all for now.", "Try it yourself.", "More on that tomorrow.")
 _KEYWORDS = ("bright", "slow", "simple", "wonder", "careful", "old", "quiet", "together", "fresh", "golden")
+_TRIES = 60
 _PLAIN = ("very", "and", "is", "it", "people", "can")
 
 
@@ -231,17 +233,34 @@ def name_of(mixture: tuple[Constraint, ...]) -> str:
 
 def tasks(held_out: bool, count: int, rng: random.Random) -> list[Task]:
     """Two thirds with one constraint, one third with two."""
+    return [task for task, _ in _drawn(held_out, count, rng)]
+
+
+def solved_tasks(count: int, rng: random.Random) -> list[Task]:
+    """Tasks to train on, each with a response that follows its constraints; some that are hard to follow are left
+    out."""
+    solved: list[Task] = []
+    for task, topic in _drawn(False, 2 * count, rng):
+        tries = (follow(task.checks, topic, rng) for _ in range(_TRIES))
+        solution = next((response for response in tries if passes(task, response)), None)
+        solved += [replace(task, solution=solution)] if solution is not None else []
+    return solved[:count]
+
+
+def _drawn(held_out: bool, count: int, rng: random.Random) -> list[tuple[Task, str]]:
+    """Tasks with their topics."""
     topics, forms = part(_TOPICS, held_out), part(_FORMS, held_out)
     single = [each for each in mixtures() if len(each) == 1]
     names = set(part([name_of(each) for each in mixtures() if len(each) == 2], held_out))
     pairs = [each for each in mixtures() if name_of(each) in names]
-    made: dict[str, Task] = {}
+    made: dict[str, tuple[Task, str]] = {}
     for number in range(100 * count):
         if len(made) == count:
             break
         mixture = rng.choice(pairs if number % 3 == 2 else single)
-        task = _task(mixture, rng.choice(forms).format(topic=rng.choice(topics)), rng)
-        made.setdefault(task.prompt, task)
+        form, topic = rng.choice(forms), rng.choice(topics)
+        task = _task(mixture, form.format(topic=topic), rng)
+        made.setdefault(task.prompt, (task, topic))
     return list(made.values())
 
 

@@ -3,11 +3,12 @@
 import random
 from collections.abc import Mapping
 
-from trustmopd.smollm2 import constraints, functions, stories, word_problems
+from trustmopd.evaluation.rows import Row
+from trustmopd.smollm2 import constraints, functions, renumbered, stories, word_problems
 from trustmopd.smollm2.settings import Base
 from trustmopd.smollm2.tasks import Task, passes
 
-#: Prompts that RL draws from, for a domain; of mathematics, a third each are SVAMP's, GSM8K's and our own.
+#: Prompts that RL draws from, for a domain; of mathematics, half are SVAMP's with other numbers, a tenth are GSM8K's.
 POOL = 3000
 
 Data = Mapping[str, str]
@@ -16,11 +17,15 @@ Data = Mapping[str, str]
 def demonstrations(settings: Base, data: Data, seed: int) -> list[Task]:
     """Tasks whose solutions the base is trained on, each solution a right one, in random order."""
     rng = random.Random(f"demonstrations/{seed}")
+    rows, _, known = _svamp_halves(settings, data, seed)
     chosen = [
-        *_some(word_problems.svamp(False, data.get("svamp")), settings.svamp, seed),
+        *word_problems.svamp(rows),
+        *renumbered.renumbered(rows, settings.renumbered, rng, known),
+        *renumbered.sums(settings.sums, rng),
         *_some(word_problems.gsm8k(data.get("gsm8k"), settings.gsm8k_steps), settings.gsm8k, seed),
         *stories.tasks(settings.stories, rng),
         *functions.tasks(False, settings.functions, rng),
+        *constraints.solved_tasks(settings.formats, rng),
     ]
     right = [task for task in chosen if task.solution is not None and passes(task, task.solution)]
     rng.shuffle(right)
@@ -35,13 +40,11 @@ def training_tasks(domain: str, settings: Base, data: Data, seed: int) -> list[T
     elif domain == "if":
         tasks = constraints.tasks(False, POOL, rng)
     else:
-        svamp = word_problems.svamp(False, data.get("svamp"))
-        gsm8k = word_problems.gsm8k(data.get("gsm8k"), 2)
+        _, rows, known = _svamp_halves(settings, data, seed)
         shown = {task.id for task in demonstrations(settings, data, seed)}
-        fresh = [task for task in svamp if task.id not in shown]
-        repeated = [fresh[number % len(fresh)] for number in range(POOL // 3)] if fresh else []
-        easy = [task for task in gsm8k if task.id not in shown][: POOL // 3]
-        tasks = [*repeated, *easy, *stories.tasks(POOL - len(repeated) - len(easy), rng)]
+        gsm8k = [task for task in word_problems.gsm8k(data.get("gsm8k"), 2) if task.id not in shown]
+        tasks = [*word_problems.svamp(rows), *renumbered.renumbered(rows, POOL // 2, rng, known), *gsm8k[: POOL // 10]]
+        tasks += stories.tasks(POOL - len(tasks), rng)
     rng.shuffle(tasks)
     return tasks
 
@@ -53,7 +56,16 @@ def evaluation_tasks(domain: str, count: int, data: Data) -> list[Task]:
         return functions.tasks(True, count, rng)
     if domain == "if":
         return constraints.tasks(True, count, rng)
-    return word_problems.svamp(True, data.get("svamp"))[:count]
+    return word_problems.svamp(word_problems.svamp_rows(True, data.get("svamp")))[:count]
+
+
+def _svamp_halves(settings: Base, data: Data, seed: int) -> tuple[list[Row], list[Row], set[str]]:
+    """SVAMP's train problems: those that supervised training shows, with other numbers too, and those that RL asks;
+    and the prompts of all its problems, of which no other numbers may make another."""
+    rows = word_problems.svamp_rows(False, data.get("svamp"))
+    known = {str(row["prompt"]) for row in [*rows, *word_problems.svamp_rows(True, data.get("svamp"))]}
+    random.Random(seed).shuffle(rows)
+    return rows[: settings.svamp], rows[settings.svamp :], known
 
 
 def _some(tasks: list[Task], count: int, seed: int) -> list[Task]:

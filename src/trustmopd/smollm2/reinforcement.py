@@ -1,51 +1,71 @@
 """The specialists: TRL's GRPO with a LoRA adapter over the base, on one domain's prompts, rewarded by its checks."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
+from peft import set_peft_model_state_dict
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from trustmopd.smollm2.lora import lora_config, save_adapter
+from trustmopd.smollm2.lora import ADAPTER, lora_config, save_adapter
 from trustmopd.smollm2.settings import Settings, Specialist
-from trustmopd.smollm2.tasks import Task, passes
+from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
 
 _PRINT_EVERY = 10
+#: What is kept of each step: its name in the record, in TRL's log, and decimals.
+_MEASURED = {
+    "rewards": ("reward", 4),
+    "kl": ("kl", 5),
+    "lengths": ("completions/mean_length", 1),
+    "seconds": ("step_time", 2),
+}
 
 
 def train_specialist(
-    domain: str, base: Path, tasks: Sequence[Task], settings: Settings, out: Path, scratch: Path, deadline: float | None
+    domain: str,
+    base: Path,
+    tasks: Sequence[Task],
+    settings: Settings,
+    out: Path,
+    scratch: Path,
+    deadline: float | None,
+    earlier: Mapping[str, list[float]] | None = None,
 ) -> dict[str, Any]:
     """Train on `tasks` until the rule of `settings.specialist` or `deadline` (of time.monotonic) ends it; save the
-    adapter in `out`. Checkpoints are in `scratch`, and the last is gone on from."""
+    adapter in `out`. Checkpoints are in `scratch`, and the last is gone on from. Where they are lost and `out` has an
+    adapter, it is gone on from that, with a new optimiser: `earlier` is what was measured in the steps before."""
     how = settings.specialist
     on_gpu = torch.cuda.is_available()
     tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
-    watch = _Watch(domain, how, deadline)
-    samples = how.prompts_per_step * how.generations
+    checkpoint = _last_checkpoint(scratch)
+    before = {name: [] if checkpoint else list((earlier or {}).get(name, ())) for name in _MEASURED}
+    done = len(before["rewards"])
+    watch = _Watch(domain, how, deadline, before["rewards"])
+    asked = [task for task in tasks if len(prompt_tokens(tokenizer, task)) <= settings.max_prompt_tokens]
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16 if on_gpu else torch.float32),
-        reward_funcs=_rewards(tasks),
-        train_dataset=Dataset.from_list([{"prompt": task.messages, "task": i} for i, task in enumerate(tasks)]),
+        reward_funcs=_rewards(asked),
+        train_dataset=Dataset.from_list([{"prompt": task.messages, "task": i} for i, task in enumerate(asked)]),
         processing_class=tokenizer,
         peft_config=lora_config(settings.lora),
         callbacks=[watch],
         args=GRPOConfig(
             output_dir=str(scratch),
-            seed=settings.seed,
-            max_steps=how.max_steps,
+            seed=settings.seed + done,  # else the prompts of the first steps would be asked again
+            max_steps=how.max_steps - done,
             learning_rate=how.learning_rate,
             lr_scheduler_type="constant_with_warmup",  # where it stops must not depend on how long it might go on
             warmup_steps=5,
             beta=how.beta,
             temperature=1.0,
             num_generations=how.generations,
-            per_device_train_batch_size=samples // how.micro_batches,
+            per_device_train_batch_size=how.prompts_per_step * how.generations // how.micro_batches,
             gradient_accumulation_steps=how.micro_batches,
             steps_per_generation=how.micro_batches,
             max_completion_length=settings.max_new_tokens,
@@ -64,41 +84,29 @@ def train_specialist(
         ),
     )
     trainer.remove_callback(PrinterCallback)
-    if on_gpu:
-        compile_generation(trainer, tasks)
-    trainer.train(resume_from_checkpoint=_last_checkpoint(scratch))
+    if on_gpu:  # a cache of fixed size is there to be compiled, which TRL forbids; of one size, it is compiled once
+        trainer.generation_config.disable_compile = False
+        trainer.generation_config.max_cache_len = settings.max_prompt_tokens + settings.max_new_tokens
+    if done:
+        set_peft_model_state_dict(trainer.accelerator.unwrap_model(trainer.model), load_file(out / ADAPTER))
+    trainer.train(resume_from_checkpoint=checkpoint)
     save_adapter(trainer.accelerator.unwrap_model(trainer.model), out)
     logs = [log for log in trainer.state.log_history if "reward" in log]
-    return {
-        "domain": domain,
-        "steps": trainer.state.global_step,
-        "reached_target": reached([log["reward"] for log in logs], how),
-        "finished": watch.finished(trainer.state),
-        "rewards": [round(log["reward"], 4) for log in logs],
-        "kl": [round(log.get("kl", 0.0), 5) for log in logs],
-        "lengths": [round(log["completions/mean_length"], 1) for log in logs],
-        "seconds": [round(log.get("step_time", 0.0), 2) for log in logs],
+    measured = {
+        name: [*before[name], *(round(log.get(key, 0.0), digits) for log in logs)]
+        for name, (key, digits) in _MEASURED.items()
     }
-
-
-def compile_generation(trainer: Any, tasks: Sequence[Task]) -> None:
-    """A cache of fixed size is there to be compiled, which TRL forbids; sized once, it is compiled once."""
-    lengths = (
-        len(
-            trainer.processing_class.apply_chat_template(task.messages, add_generation_prompt=True, return_dict=True)[
-                "input_ids"
-            ]
-        )
-        for task in tasks
-    )
-    trainer.generation_config.disable_compile = False
-    trainer.generation_config.max_cache_len = max(lengths) + trainer.max_completion_length
+    return {"domain": domain, "steps": len(measured["rewards"]), **measured}
 
 
 def _last_checkpoint(scratch: Path) -> str | None:
     """The last whole one: the trainer writes its state last, and a kill may have come before."""
     whole = [path.parent for path in scratch.glob("checkpoint-*/trainer_state.json")]
     return str(max(whole, key=lambda path: int(path.name.rpartition("-")[2]))) if whole else None
+
+
+def finished(rewards: Sequence[float], how: Specialist) -> bool:
+    return len(rewards) >= how.max_steps or reached(rewards, how)
 
 
 def reached(rewards: Sequence[float], how: Specialist) -> bool:
@@ -111,10 +119,8 @@ def reached(rewards: Sequence[float], how: Specialist) -> bool:
 
 def _rewards(tasks: Sequence[Task]) -> Any:
     def verified(completions: list, task: list[int], **_: Any) -> list[float]:
-        return [
-            float(passes(tasks[number], completion[0]["content"]))
-            for number, completion in zip(task, completions, strict=True)
-        ]
+        responses = [completion[0]["content"] for completion in completions]
+        return [float(passed) for passed in verdicts([tasks[number] for number in task], responses)]
 
     return verified
 
@@ -122,28 +128,22 @@ def _rewards(tasks: Sequence[Task]) -> Any:
 class _Watch(TrainerCallback):
     """Ends the training at the target or at the deadline, with a checkpoint, and tells of its progress."""
 
-    def __init__(self, domain: str, how: Specialist, deadline: float | None) -> None:
-        self.domain, self.how, self.deadline = domain, how, deadline
-
-    def finished(self, state: Any) -> bool:
-        return state.global_step >= self.how.max_steps or reached(_all_rewards(state), self.how)
+    def __init__(self, domain: str, how: Specialist, deadline: float | None, earlier: Sequence[float]) -> None:
+        self.domain, self.how, self.deadline, self.earlier = domain, how, deadline, earlier
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> Any:
         if logs is None or "reward" not in logs:  # the summary at the end of training
             return control
-        if state.global_step % _PRINT_EVERY == 0 or state.global_step == 1:
-            recent = _all_rewards(state)[-self.how.window :]
+        rewards = [*self.earlier, *(log["reward"] for log in state.log_history if "reward" in log)]
+        if len(rewards) % _PRINT_EVERY == 0 or state.global_step == 1:
+            recent = rewards[-self.how.window :]
             print(
-                f"{self.domain}: step {state.global_step}, reward {sum(recent) / len(recent):.3f}, "
+                f"{self.domain}: step {len(rewards)}, reward {sum(recent) / len(recent):.3f}, "
                 f"KL {logs.get('kl', 0.0):.4f}, {logs['completions/mean_length']:.0f} tokens, "
                 f"{logs.get('step_time', 0.0):.1f} s",
                 flush=True,
             )
         late = self.deadline is not None and time.monotonic() > self.deadline
-        if late or self.finished(state):
+        if late or finished(rewards, self.how):
             control.should_save = control.should_training_stop = True
         return control
-
-
-def _all_rewards(state: Any) -> list[float]:
-    return [log["reward"] for log in state.log_history if "reward" in log]

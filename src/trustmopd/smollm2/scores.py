@@ -12,28 +12,30 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from trustmopd.smollm2.lora import ADAPTER, lora_config
-from trustmopd.smollm2.settings import Lora, Scoring
-from trustmopd.smollm2.tasks import Task, passes
+from trustmopd.smollm2.settings import Settings
+from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
 
 
 class Sampler:
     """Batches of one shape, so that the model is compiled once. `policy` puts other weights into it, in place."""
 
-    def __init__(self, base: Path, lora: Lora, scoring: Scoring, max_new_tokens: int, tasks: Sequence[Task]) -> None:
+    def __init__(self, base: Path, settings: Settings, tasks: Sequence[Task]) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.scoring = scoring
+        self.scoring = settings.scoring
         self.tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
         model = AutoModelForCausalLM.from_pretrained(
             base, dtype=torch.bfloat16 if self.device == "cuda" else torch.float32
         )
-        self.model = get_peft_model(model, lora_config(lora)).to(self.device).eval()
+        # An adapter as it is stored, in bfloat16: in float32 it would be slower and no more exact.
+        wrapped = get_peft_model(model, lora_config(settings.lora), autocast_adapter_dtype=False)
+        self.model = wrapped.to(self.device).eval()
         self._blank = {name: torch.zeros_like(each) for name, each in self._adapter().items()}
-        self.width = max(len(self._prompt(task)) for task in tasks)
-        compiled = {"cache_implementation": "static", "max_cache_len": self.width + max_new_tokens}
+        self.width = max(settings.max_prompt_tokens, *(len(prompt_tokens(self.tokenizer, task)) for task in tasks))
+        compiled = {"cache_implementation": "static", "max_cache_len": self.width + settings.max_new_tokens}
         self.config = GenerationConfig(
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=settings.max_new_tokens,
             do_sample=True,
-            temperature=scoring.temperature,
+            temperature=settings.scoring.temperature,
             top_k=0,
             top_p=1.0,
             pad_token_id=self.tokenizer.pad_token_id,
@@ -54,7 +56,7 @@ class Sampler:
             batch = list(tasks[start : start + size])
             full = (batch * size)[:size]  # a batch of another size would be compiled anew
             inputs = self.tokenizer.pad(
-                {"input_ids": [self._prompt(task) for task in full]},
+                {"input_ids": [prompt_tokens(self.tokenizer, task) for task in full]},
                 padding="max_length",
                 max_length=self.width,
                 return_tensors="pt",
@@ -64,24 +66,15 @@ class Sampler:
             responses += self.tokenizer.batch_decode(output[: len(batch)], skip_special_tokens=True)
         return responses
 
-    def _prompt(self, task: Task) -> list[int]:
-        text = self.tokenizer.apply_chat_template(task.messages, tokenize=False, add_generation_prompt=True)
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
-
     def _adapter(self) -> Mapping[str, Any]:
         return get_peft_model_state_dict(self.model)
 
 
 def score(
-    base: Path,
-    adapters: Mapping[str, Path | None],
-    tasks: Mapping[str, Sequence[Task]],
-    lora: Lora,
-    scoring: Scoring,
-    max_new_tokens: int,
+    base: Path, adapters: Mapping[str, Path | None], tasks: Mapping[str, Sequence[Task]], settings: Settings
 ) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
     """Policy → domain → share of right responses; and every response, with its verdict."""
-    sampler = Sampler(base, lora, scoring, max_new_tokens, [task for some in tasks.values() for task in some])
+    sampler = Sampler(base, settings, [task for some in tasks.values() for task in some])
     matrix: dict[str, dict[str, float]] = {}
     responses: list[dict[str, Any]] = []
     with tqdm(total=len(adapters) * len(tasks), desc="evaluation", unit="cell") as bar:
@@ -90,13 +83,13 @@ def score(
             matrix[name] = {}
             for domain, asked in tasks.items():
                 began = time.perf_counter()
-                repeated = [task for task in asked for _ in range(scoring.samples)]
+                repeated = [task for task in asked for _ in range(settings.scoring.samples)]
                 drawn = sampler.sample(repeated, seed=0)
-                verdicts = [passes(task, response) for task, response in zip(repeated, drawn, strict=True)]
-                matrix[name][domain] = round(sum(verdicts) / len(verdicts), 4)
+                passed = verdicts(repeated, drawn)
+                matrix[name][domain] = round(sum(passed) / len(passed), 4)
                 responses += [
-                    {"policy": name, "id": task.id, "domain": domain, "response": response, "passed": passed}
-                    for task, response, passed in zip(repeated, drawn, verdicts, strict=True)
+                    {"policy": name, "id": task.id, "domain": domain, "response": response, "passed": right}
+                    for task, response, right in zip(repeated, drawn, passed, strict=True)
                 ]
                 bar.set_postfix_str(
                     f"{name} on {domain}: {matrix[name][domain]:.1%}, {time.perf_counter() - began:.0f} s"

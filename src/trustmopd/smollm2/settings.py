@@ -17,14 +17,17 @@ class Lora:
 class Base:
     """Supervised training of the instruction model on solutions: how many of each kind, how often, how fast."""
 
-    svamp: int = 300  # the other 400 of its train half are prompts of RL
-    gsm8k: int = 1500
-    gsm8k_steps: int = 3  # longest solution, in lines
-    stories: int = 600
-    functions: int = 40
-    epochs: float = 3.0
-    batch_size: int = 32
-    learning_rate: float = 5e-4
+    svamp: int = 400  # the other 300 of its train half are prompts of RL
+    renumbered: int = 1500  # of those 400, with other numbers
+    sums: int = 1000
+    gsm8k: int = 400
+    gsm8k_steps: int = 2  # longest solution, in lines
+    stories: int = 1000
+    functions: int = 120
+    formats: int = 150
+    epochs: float = 2.0
+    batch_size: int = 64
+    learning_rate: float = 1e-3
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,12 @@ class Specialist:
     max_steps: int = 300
     target_gain: float = 0.3
     window: int = 8
-    learning_rate: float = 1e-4
+    learning_rate: float = 2e-4
     beta: float = 0.03
-    prompts_per_step: int = 48
+    prompts_per_step: int = 32
     generations: int = 8
-    micro_batches: int = 4
-    save_every: int = 20
+    micro_batches: int = 2  # of 31,000 tokens, 25 GB
+    save_every: int = 10
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Scoring:
 @dataclass(frozen=True)
 class Settings:
     seed: int = 0
-    max_new_tokens: int = 160
+    max_prompt_tokens: int = 144  # longer prompts are not trained on, nor longer solutions than max_new_tokens
+    max_new_tokens: int = 112
     lora: Lora = field(default_factory=Lora)
     base: Base = field(default_factory=Base)
     specialist: Specialist = field(default_factory=Specialist)

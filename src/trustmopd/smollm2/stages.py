@@ -14,7 +14,7 @@ from trustmopd.evaluation import mathematics
 from trustmopd.files import read_json, write_json, write_text
 from trustmopd.smollm2.domains import Data, demonstrations, evaluation_tasks, training_tasks
 from trustmopd.smollm2.lora import ADAPTER
-from trustmopd.smollm2.reinforcement import train_specialist
+from trustmopd.smollm2.reinforcement import finished, train_specialist
 from trustmopd.smollm2.scores import score
 from trustmopd.smollm2.settings import Settings
 from trustmopd.smollm2.supervised import train_adapter
@@ -58,15 +58,15 @@ class Study:
     def specialists(self, only: Sequence[str], jobs: int, deadline: float | None, again: Sequence[str]) -> None:
         """Those of `only`, here; or all three, `jobs` at a time in processes of their own: the command `again`."""
         self.base()
-        todo = [domain for domain in only or DOMAINS if not self._record(domain).get("finished")]
+        todo = [domain for domain in only or DOMAINS if not self._finished(domain)]
         if only:
             for domain in todo:
                 self._specialist(domain, deadline)
             return
         _side_by_side({domain: [*again, "--only", domain] for domain in todo}, jobs)
         for domain in DOMAINS:
-            self._enter(domain, self._record(domain))
-        if halfway := [domain for domain in DOMAINS if not self._record(domain)["finished"]]:
+            self._enter(domain, {**self._record(domain), "finished": self._finished(domain)})
+        if halfway := [domain for domain in DOMAINS if not self._finished(domain)]:
             print(f"Out of time: {', '.join(halfway)} stopped at a checkpoint. The same command goes on.", flush=True)
 
     def scores(self) -> None:
@@ -95,8 +95,6 @@ class Study:
         self._enter("base", {"fingerprint": found, "sha256": digest(adapter / ADAPTER)})
 
     def _specialist(self, domain: str, deadline: float | None) -> None:
-        if self._record(domain).get("finished"):
-            return
         tasks = training_tasks(domain, self.settings.base, self.data, self.settings.seed)
         made = train_specialist(
             domain,
@@ -106,6 +104,7 @@ class Study:
             self.adapter(domain),
             self.out / "checkpoints" / domain,
             deadline,
+            self._record(domain),
         )
         made["sha256"] = digest(self.adapter(domain) / ADAPTER)
         write_json(self.out / "specialists" / f"{domain}.json", made)
@@ -114,11 +113,14 @@ class Study:
         path = self.out / "specialists" / f"{domain}.json"
         return read_json(path, what="record", remedy=_REMEDY) if path.is_file() else {}
 
+    def _finished(self, domain: str) -> bool:
+        """By the settings of now: a higher target makes it go on."""
+        return finished(self._record(domain).get("rewards", ()), self.settings.specialist)
+
     def _score(self, stage: str, base: Path, adapters: Mapping[str, Path | None]) -> None:
-        scoring = self.settings.scoring
-        tasks = {domain: evaluation_tasks(domain, scoring.prompts, self.data) for domain in DOMAINS}
+        tasks = {domain: evaluation_tasks(domain, self.settings.scoring.prompts, self.data) for domain in DOMAINS}
         began = time.perf_counter()
-        matrix, responses = score(base, adapters, tasks, self.settings.lora, scoring, self.settings.max_new_tokens)
+        matrix, responses = score(base, adapters, tasks, self.settings)
         seconds = round(time.perf_counter() - began, 1)
         write_json(self.out / "scores" / f"{stage}.json", {"scores": matrix, "seconds": seconds, **made_by()})
         lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in responses]

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 from trustmopd.evaluation.mathematics import INSTRUCTION
-from trustmopd.smollm2.tasks import Check, Task
+from trustmopd.smollm2.tasks import Task, number_task
 from trustmopd.smollm2.worked import value_of, worked_equation
 
 _NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Farid", "Grace", "Hugo", "Iris", "Jonas", "Kim", "Lena", "Mateo")
@@ -119,11 +119,4 @@ def _task(story: Story, rng: random.Random) -> Task:
             break
     name, other = rng.sample(_NAMES, 2)
     text = story.text.format(**numbers, name=name, other=other, things=rng.choice(_THINGS), place=rng.choice(_PLACES))
-    prompt = f"{text}\n\n{INSTRUCTION}"
-    return Task(
-        id=f"story/{text}",
-        domain="math",
-        prompt=prompt,
-        checks=(Check("number", {"prompt": prompt, "answer": f"{answer:g}"}),),
-        solution=worked_equation(equation),
-    )
+    return number_task(f"story/{text}", f"{text}\n\n{INSTRUCTION}", f"{answer:g}", worked_equation(equation))

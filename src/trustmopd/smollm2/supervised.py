@@ -12,7 +12,7 @@ from trl import SFTConfig, SFTTrainer
 
 from trustmopd.smollm2.lora import lora_config, save_adapter
 from trustmopd.smollm2.settings import Settings
-from trustmopd.smollm2.tasks import Task
+from trustmopd.smollm2.tasks import Task, prompt_tokens
 
 
 def train_adapter(model: Any, tokenizer: Any, tasks: Sequence[Task], settings: Settings, out: Path) -> dict[str, Any]:
@@ -24,6 +24,8 @@ def train_adapter(model: Any, tokenizer: Any, tasks: Sequence[Task], settings: S
             "completion": f"{task.solution}{tokenizer.eos_token}",
         }
         for task in tasks
+        if len(prompt_tokens(tokenizer, task)) <= settings.max_prompt_tokens
+        and len(tokenizer(task.solution)["input_ids"]) < settings.max_new_tokens
     ]
     on_gpu = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as scratch:

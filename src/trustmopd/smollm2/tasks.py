@@ -1,6 +1,6 @@
 """What a task is: a prompt, and checks that a response must all pass. Checks of two domains make a mixed task."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,24 @@ class Task:
         return [{"role": "user", "content": self.prompt}]
 
 
+def number_task(name: str, prompt: str, answer: str, solution: str) -> Task:
+    """A word problem whose answer is a number."""
+    known = {"prompt": prompt, "answer": answer}
+    return Task(id=name, domain="math", prompt=prompt, checks=(Check("number", known),), solution=solution)
+
+
+def prompt_tokens(tokenizer: Any, task: Task) -> list[int]:
+    text = tokenizer.apply_chat_template(task.messages, tokenize=False, add_generation_prompt=True)
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
 def passes(task: Task, response: str) -> bool:
     return all(_checker(check.kind)(check.arguments, response) for check in task.checks)
+
+
+def verdicts(tasks: Sequence[Task], responses: Sequence[str]) -> list[bool]:
+    """Whether each response passes."""
+    return [passes(task, response) for task, response in zip(tasks, responses, strict=True)]
 
 
 def _checker(kind: str) -> Callable[[dict[str, Any], str], bool]:

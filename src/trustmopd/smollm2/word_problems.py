@@ -1,6 +1,6 @@
 """Mathematics: SVAMP's and GSM8K's word problems with worked solutions, asked as `evaluate` asks them."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,17 +9,21 @@ from trustmopd.evaluation.benchmarks.word_problems import BENCHMARKS
 from trustmopd.evaluation.numeric import grade_number
 from trustmopd.evaluation.rows import Row
 from trustmopd.smollm2.splits import part
-from trustmopd.smollm2.tasks import Check, Task
+from trustmopd.smollm2.tasks import Task, number_task
 from trustmopd.smollm2.worked import worked_equation, worked_lines
 
 _SVAMP, _GSM8K = (next(each for each in BENCHMARKS if each.name == name) for name in ("svamp", "gsm8k"))
 
 
-def svamp(held_out: bool, path: str | Path | None = None) -> list[Task]:
+def svamp_rows(held_out: bool, path: str | Path | None = None) -> list[Row]:
     """SVAMP's thousand problems, split by the hashes of their IDs: 300 to evaluate, 700 to train."""
     rows = replace(_SVAMP, split="train+test").load(path)
     chosen = set(part([row["id"] for row in rows], held_out))
-    return [_task("svamp", row, worked_equation(str(row["Equation"]))) for row in rows if row["id"] in chosen]
+    return [row for row in rows if row["id"] in chosen]
+
+
+def svamp(rows: Sequence[Row]) -> list[Task]:
+    return [_task("svamp", row, worked_equation(str(row["Equation"]))) for row in rows]
 
 
 def gsm8k(path: str | Path | None = None, most_steps: int = 9) -> list[Task]:
@@ -39,11 +43,4 @@ def check(arguments: dict[str, Any], response: str) -> bool:
 
 
 def _task(source: str, row: Row, solution: str) -> Task:
-    known: Mapping[str, Any] = {"prompt": row["prompt"], "answer": str(row["answer"])}
-    return Task(
-        id=f"{source}/{row['id']}",
-        domain="math",
-        prompt=str(row["prompt"]),
-        checks=(Check("number", dict(known)),),
-        solution=solution,
-    )
+    return number_task(f"{source}/{row['id']}", str(row["prompt"]), str(row["answer"]), solution)

@@ -13,6 +13,7 @@ import torch
 from trustmopd.data import load_prompts, prompt_hash
 from trustmopd.evaluation.rows import SUFFIXES
 from trustmopd.method import Calibration
+from trustmopd.planning.here import memory_here
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
@@ -72,7 +73,7 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
     if begun:
         each = (found or f"seed {seed} begins: it has no checkpoint" for seed, found in begun.items())
         said["resumes from"] = ", ".join(each)
-    return said
+    return said | {"memory": memory_here(recipe, args, lora_of(recipe), max(given.prompt_lengths))}
 
 
 def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any) -> dict[str, Any]:

@@ -1,0 +1,58 @@
+"""The plan's line for a run as it is, on the machine at hand."""
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+import psutil
+import torch
+from peft import LoraConfig
+
+from trustmopd.planning.memory import GIB, peak
+from trustmopd.planning.plan import fits
+from trustmopd.planning.workload import DDP, FSDP2, ZERO3, Setup, student_dtype_of, workload_of
+from trustmopd.recipe import Recipe
+
+
+def memory_here(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prompt: int) -> str:
+    """Whether it fits, and GiB by part at the peak of a step; or why that is not known."""
+    try:
+        return _line(recipe, args, lora, longest_prompt)
+    except ValueError as error:  # a model that the run itself may well load
+        return f"not known: {error}"
+
+
+def _line(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prompt: int) -> str:
+    on_gpu = torch.cuda.is_available() and not args.use_cpu
+    prompt = min(longest_prompt, args.max_prompt_length or longest_prompt)
+    work = workload_of(recipe, args, lora, half=bool(args.bf16 or args.fp16), prompt=prompt)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    on_node = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
+    # Processes without GPUs share the memory of their machine.
+    size = torch.cuda.get_device_properties(0).total_memory if on_gpu else psutil.virtual_memory().total / on_node
+    setup = Setup(
+        args.teacher_placement,
+        _engine(args),
+        student_dtype_of(args),
+        gpus=on_node,
+        nodes=max(1, world // on_node),
+        memory=size / GIB,
+        sync_each_batch=bool(_accumulation(args).get("sync_each_batch")),
+    )
+    gib = peak(work, setup)
+    parts = ", ".join(f"{name.replace('_', ' ')} {size:.2g}" for name, size in asdict(gib).items() if size)
+    verdict = "fits in" if fits(gib, setup) else "does not fit in"
+    of = "each GPU" if on_gpu else "the host" if on_node == 1 else "each process's share of the host"
+    told = f"about {gib.total:.2g} GiB at the peak of a step {verdict} the {setup.memory:.3g} GiB of {of} ({parts})"
+    return told + ("" if fits(gib, setup) else ". `trustmopd plan` shows what would")
+
+
+def _engine(args: Any) -> str:
+    launched = {name: os.environ.get(f"ACCELERATE_USE_{name}", "false") == "true" for name in ("FSDP", "DEEPSPEED")}
+    if args.deepspeed is not None or launched["DEEPSPEED"]:
+        return ZERO3
+    return FSDP2 if args.fsdp or launched["FSDP"] else DDP
+
+
+def _accumulation(args: Any) -> dict[str, Any]:
+    return getattr(args.accelerator_config, "gradient_accumulation_kwargs", None) or {}

@@ -1,0 +1,81 @@
+"""What a model weighs and how wide it is, from its configuration alone."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from peft import LoraConfig
+from transformers import AutoConfig, PreTrainedConfig
+
+from trustmopd.teachers.skeleton import check_student_lora, skeleton
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Numbers of parameters: of the whole model, of its output head (which may be its embedding too), of the embedding
+    where it is a matrix of its own. Then the widths that activations and caches depend on; `key_value` is of keys and
+    values together, in one layer."""
+
+    parameters: int
+    head: int
+    embedding: int
+    layers: int
+    hidden: int
+    intermediate: int
+    key_value: int
+    vocab: int
+
+    @property
+    def layer(self) -> float:
+        """Parameters of one layer."""
+        return (self.parameters - self.head - self.embedding) / self.layers
+
+    @property
+    def root(self) -> int:
+        """What belongs to no layer: sharding engines keep it gathered from the forward to the backward."""
+        return self.head + self.embedding
+
+
+@cache
+def shape_of(role: str, source: str, revision: str | None = None, trust_remote_code: bool = False) -> Shape:
+    """`role` says whose shape it is, should its configuration not be here."""
+    try:
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{role}: there is no configuration of {source!r} here, and it could not be fetched "
+            f"({str(error).splitlines()[0]}). Give a folder that has its config.json; no weights are needed."
+        ) from error
+    model: Any = skeleton(source, revision=revision, trust_remote_code=trust_remote_code)
+    head = None if model is None else model.get_output_embeddings()
+    if model is None or head is None:
+        raise ValueError(
+            f"{role}: {source!r} is a {config.model_type}, which cannot be built as a causal language model, so its "
+            "parameters cannot be counted. Check its config.json."
+        )
+    tied = model.get_input_embeddings().weight is head.weight
+    embedding = 0 if tied else model.get_input_embeddings().weight.numel()
+    return _shape(config.get_text_config(), sum(p.numel() for p in model.parameters()), head.weight.numel(), embedding)
+
+
+def _shape(config: PreTrainedConfig, parameters: int, head: int, embedding: int) -> Shape:
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    head_width = getattr(config, "head_dim", None) or hidden // heads
+    key_value_heads = getattr(config, "num_key_value_heads", None) or heads
+    return Shape(
+        parameters=parameters,
+        head=head,
+        embedding=embedding,
+        layers=config.num_hidden_layers,
+        hidden=hidden,
+        intermediate=getattr(config, "intermediate_size", None) or 4 * hidden,
+        key_value=2 * key_value_heads * head_width,
+        vocab=config.vocab_size,
+    )
+
+
+def lora_parameters(config: LoraConfig, source: str, trust_remote_code: bool = False) -> int:
+    """Parameters of such an adapter on this model. The model has been counted before, so it can be built."""
+    adapted = check_student_lora(config, source, trust_remote_code=trust_remote_code)
+    assert adapted is not None
+    return sum(p.numel() for name, p in adapted.named_parameters() if "lora_" in name)

@@ -1,0 +1,151 @@
+"""What a recipe asks of a machine, in numbers: models, tokens, batch, and who samples."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from peft import LoraConfig
+
+from trustmopd.planning.shapes import Shape, lora_parameters, shape_of
+from trustmopd.recipe import Recipe
+
+RESIDENT, OFFLOAD, SHARDED, ADAPTERS = PLACEMENTS = ("resident", "offload", "sharded", "adapters")
+DDP, FSDP2, ZERO3 = ENGINES = ("DDP", "FSDP2", "ZeRO-3")
+FLOAT32, BFLOAT16 = DTYPES = ("float32", "bfloat16")
+#: Prompts of a run that sets no limit are taken to be this long.
+LONGEST_PROMPT = 4096
+#: An adapter where a recipe has none: what the adapters placement would train.
+LORA = {"r": 16, "target_modules": "all-linear"}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One way to run: a row of a plan. `gpus` of a node, `memory` of one of them in GiB."""
+
+    placement: str
+    engine: str
+    student_dtype: str
+    gpus: int = 1
+    nodes: int = 1
+    memory: float = math.inf
+    #: FSDP2 shards gradients after every micro-batch; otherwise each GPU keeps all of them until the last.
+    sync_each_batch: bool = True
+
+    @property
+    def world(self) -> int:
+        return self.gpus * self.nodes
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`teachers` have weights of their own, `adapter_teachers` is the number of those that are adapters over the
+    reference. `lora` counts the parameters of the student's adapter, or of the one it would have; `is_lora` says which.
+    Sizes are bytes an element: `frozen_bytes` of the frozen weights, `compute_bytes` of hidden states."""
+
+    student: Shape
+    teachers: tuple[Shape, ...]
+    adapter_teachers: int
+    reference: Shape | None
+    reference_is_student: bool
+    scores_reference: bool
+    is_lora: bool
+    lora: int
+    prompt: int
+    response: int
+    batch: int
+    micro_batch: int
+    candidates: int
+    frozen_bytes: int = 2
+    compute_bytes: int = 2
+    checkpointing: bool = True
+    static_cache: bool = False
+    vllm_share: float = 0.0
+    vllm_sleeps: bool = False
+    uses_vllm: bool = False
+    vllm_split: int = 1
+    steps: int | None = None
+    calibration_batches: int = 0
+
+    @property
+    def policies(self) -> int:
+        """Frozen policies that answer about every response."""
+        return len(self.teachers) + self.adapter_teachers + self.scores_reference
+
+    def trains_adapter(self, placement: str) -> bool:
+        return self.is_lora or placement == ADAPTERS
+
+    def hosts(self, setup: Setup) -> tuple[Shape, ...]:
+        """Frozen models with weights of their own. A LoRA student lends its base, unless the engine takes it apart."""
+        lends = setup.engine == DDP
+        if setup.placement == ADAPTERS:
+            return () if lends else (self.student,)
+        lent = self.is_lora and self.reference_is_student and lends
+        return self.teachers + (() if self.reference is None or lent else (self.reference,))
+
+    def adapters(self, setup: Setup) -> int:
+        """Teachers that are adapters."""
+        every = len(self.teachers) + self.adapter_teachers
+        return every if setup.placement == ADAPTERS else self.adapter_teachers
+
+    def micro_batches(self, world: int) -> list[int]:
+        """Those up to the recipe's with which the batch can be split over so many GPUs, the largest first."""
+        if self.batch % world:
+            raise ValueError(
+                f"global_batch_size = {self.batch} cannot be split evenly over {world} GPUs. Plan for a number of GPUs "
+                "that divides it, or set training.global_batch_size to a multiple."
+            )
+        each = self.batch // world
+        return [size for size in range(min(self.micro_batch, each), 0, -1) if each % size == 0]
+
+    def micro_batch_on(self, world: int) -> int:
+        return self.micro_batches(world)[0]
+
+
+def workload_of(
+    recipe: Recipe, args: Any, lora: LoraConfig | None = None, *, half: bool = True, prompt: int | None = None
+) -> Workload:
+    """Of a recipe, its TrustMOPDConfig, and the adapter of its student if it has one. `half`: the machine computes in
+    16 bits. `prompt` is the longest there is, where the prompt set is known."""
+    trusted = {"trust_remote_code": bool(args.trust_remote_code)}
+    student = shape_of("the student", recipe.student, (args.model_init_kwargs or {}).get("revision"), **trusted)
+    single = getattr(recipe.allocation, "teacher", None)
+    used = {name: t for name, t in recipe.teachers.items() if single in (None, name)}
+    full = {name: t for name, t in used.items() if t.model is not None}
+    teachers = tuple(shape_of(f"teacher '{n}'", str(t.model), t.revision, **trusted) for n, t in full.items())
+    own_reference = recipe.reference not in (None, recipe.student)
+    reference = None
+    if args.needs_reference or len(full) < len(used):
+        reference = shape_of("the reference", str(recipe.reference), **trusted) if own_reference else student
+    colocated = args.use_vllm and args.vllm_mode == "colocate"
+    return Workload(
+        student=student,
+        teachers=teachers,
+        adapter_teachers=len(used) - len(full),
+        reference=reference,
+        reference_is_student=not own_reference,
+        scores_reference=args.needs_reference,
+        is_lora=lora is not None,
+        lora=lora_parameters(lora or LoraConfig(**LORA, task_type="CAUSAL_LM"), recipe.student, **trusted),
+        prompt=prompt or args.max_prompt_length or LONGEST_PROMPT,
+        response=args.max_completion_length,
+        batch=args.global_batch_size,
+        micro_batch=args.per_device_train_batch_size,
+        candidates=args.num_candidates,
+        frozen_bytes=4 if args.teacher_dtype == FLOAT32 or not (half or args.teacher_dtype) else 2,
+        compute_bytes=2 if half else 4,
+        checkpointing=bool(args.gradient_checkpointing),
+        static_cache=args.cache_implementation is not None,
+        vllm_share=args.vllm_gpu_memory_utilization if colocated else 0.0,
+        vllm_sleeps=bool(args.vllm_enable_sleep_mode),
+        uses_vllm=bool(args.use_vllm),
+        vllm_split=args.vllm_tensor_parallel_size,
+        steps=args.max_steps if args.max_steps > 0 else None,
+        calibration_batches=args.calibration_batches if args.calibrates and args.calibration_path is None else 0,
+    )
+
+
+def student_dtype_of(args: Any) -> str:
+    """TRL loads a student as float32 unless it is told otherwise."""
+    given: Mapping[str, Any] = args.model_init_kwargs or {}
+    return BFLOAT16 if str(given.get("dtype", FLOAT32)).removeprefix("torch.") in (BFLOAT16, "float16") else FLOAT32

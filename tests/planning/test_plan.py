@@ -1,0 +1,210 @@
+"""`trustmopd plan` as a person and as a script use it."""
+
+import json
+import re
+import shlex
+from itertools import product
+from pathlib import Path
+
+import pytest
+import tiny
+import yaml
+from planned import measured_steps, work
+from planned import rates as benchmark
+from typer.testing import CliRunner, Result
+
+from trustmopd.cli import app
+from trustmopd.planning import Row, Setup, fastest, plan, workload_of
+from trustmopd.planning.seconds import learning_bytes, rates, rollout_bytes, sampling_seconds, seconds_per_step
+from trustmopd.planning.workload import DTYPES, ENGINES, PLACEMENTS
+from trustmopd.recipe import load_recipe
+from trustmopd.testbed.checkpoints import SHIPPED
+from trustmopd.training.from_recipe import config_of, lora_of
+
+ROOT = Path(__file__).parents[2]
+PARTS = ["weights", "gradients", "optimizer", "activations", "answers", "rollout_engine", "total"]
+FIELDS = ["placement", "engine", "student_dtype", "fits", "gib", "seconds_per_step", "gpu_hours", "set"]
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small world's own checkpoints. The prompts need not be there."""
+    path = tmp_path_factory.mktemp("plan") / "recipe.yaml"
+    fields = {
+        "name": "planned",
+        "student": str(SHIPPED / "reference"),
+        "teachers": {name: str(SHIPPED / name) for name in ("math", "code", "if")},
+        "prompts": {"path": "not-here.jsonl"},
+        "training": {"max_prompt_length": 64, "max_completion_length": 128},
+    }
+    path.write_text(yaml.safe_dump(fields))
+    return path
+
+
+def invoke(*words: object) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, words)])
+
+
+def planned(*words: object, code: int = 0) -> list[dict]:
+    result = invoke(*words, "--json")
+    assert result.exit_code == code, result.output
+    told = json.loads(result.stdout)
+    assert set(told) == {"schema_version", "rows"}
+    return told["rows"]
+
+
+def test_json_has_a_row_for_every_way_to_run(recipe: Path) -> None:
+    rows = planned(recipe, "--gpus", 8, "--memory", 80)
+    ways = [(row["placement"], row["engine"], row["student_dtype"]) for row in rows]
+    assert ways == list(product(PLACEMENTS, ENGINES, DTYPES))
+    for row in rows:
+        assert list(row) == FIELDS and list(row["gib"]) == PARTS
+        assert row["fits"] is True and row["seconds_per_step"] > 0 and row["gpu_hours"] > 0
+        assert sum(row["gib"][part] for part in PARTS[:-1]) == pytest.approx(row["gib"]["total"], abs=0.01)
+
+
+def test_what_a_row_sets_is_a_recipe_with_that_row(recipe: Path) -> None:
+    for row in planned(recipe, "--gpus", 4):
+        changed = load_recipe(recipe, [f"{name}={json.dumps(value)}" for name, value in row["set"].items()])
+        assert changed.training["model_init_kwargs"]["dtype"] == row["student_dtype"]
+        assert (changed.peft is not None) == (row["placement"] == "adapters")
+        assert bool(changed.training.get("fsdp")) == (row["engine"] == "FSDP2")
+        assert ("deepspeed" in changed.training) == (row["engine"] == "ZeRO-3")
+        if row["placement"] in ("resident", "offload") and row["engine"] != "ZeRO-3":
+            args = config_of(changed, 0)
+            assert args.teacher_placement == row["placement"]
+            if row["engine"] == "FSDP2":
+                assert args.accelerator_config.gradient_accumulation_kwargs == {"sync_each_batch": True}
+
+
+def test_nothing_fits_is_status_1(recipe: Path) -> None:
+    rows = planned(recipe, "--memory", 0.001, code=1)
+    assert not any(row["fits"] for row in rows)
+    assert invoke(recipe, "--memory", 0.001).exit_code == 1
+
+
+def test_the_fastest_that_fits_is_told_as_fields(recipe: Path) -> None:
+    result = invoke(recipe, "--gpus", 8, "--memory", 80)
+    assert result.exit_code == 0
+    assert "training.teacher_placement=" in result.stdout and "--dry-run" in result.stdout
+
+
+def test_the_fastest_is_one_that_can_be_run(recipe: Path) -> None:
+    loaded = load_recipe(recipe)
+    work = workload_of(loaded, config_of(loaded, 0))
+    rows = plan(loaded, work, gpus=8, memory=80)
+    best = fastest(rows)
+    assert best is not None and best.fits and best.setup.placement != "adapters", "its teachers are not adapters"
+    assert best.seconds_per_step == min(row.seconds_per_step for row in rows if row.fits and row.at_hand)
+    assert best.setup.student_dtype == "float32", "no slower, and small updates are kept"
+    offered = fastest(plan(loaded, work, gpus=8, memory=80, offered=["offload"]))
+    assert offered is not None and offered.setup.placement == "offload"
+
+
+def test_a_micro_batch_that_does_not_fit_is_made_smaller(recipe: Path) -> None:
+    loaded = load_recipe(recipe, ["training.max_completion_length=4096"])
+    work = workload_of(loaded, config_of(loaded, 0))
+
+    def first(memory: float) -> Row:
+        return plan(loaded, work, gpus=8, memory=memory)[0]
+
+    roomy = first(80)
+    assert "training.per_device_train_batch_size" not in roomy.set, "the recipe's own"
+    tight = first(roomy.gib.total)
+    assert tight.fits and tight.set["training.per_device_train_batch_size"] < 4
+
+
+def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
+    base = tiny.model(0)
+    student = tiny.save(base, tmp_path / "student")
+    adapters = {name: {"adapter": str(tiny.adapter(base, tmp_path / name, seed))} for seed, name in enumerate("ab")}
+    path = tmp_path / "recipe.yaml"
+    fields = {"name": "adapted", "student": student, "teachers": adapters, "prompts": {"path": "none.jsonl"}}
+    training = {"max_prompt_length": 64, "max_completion_length": 128}
+    path.write_text(yaml.safe_dump({**fields, "training": training, "peft": {"r": 4, "target_modules": ["q_proj"]}}))
+    loaded = load_recipe(path)
+    work = workload_of(loaded, config_of(loaded, 0), lora_of(loaded))
+    assert (work.teachers, work.adapter_teachers, work.policies) == ((), 2, 3)
+    assert work.lora == 2 * 4 * (32 + 32), "two layers, rank 4, 32 × 32"
+    assert work.hosts(Setup("resident", "DDP", "float32")) == ()
+    assert work.hosts(Setup("resident", "FSDP2", "float32")) == (work.student,), "sharding takes the student's apart"
+    assert all(row.at_hand for row in plan(loaded, work, gpus=1, memory=80))
+
+
+def test_one_teacher_of_many_and_no_reference(recipe: Path) -> None:
+    loaded = load_recipe(recipe, ["allocation={rule: single, teacher: code}"])
+    work = workload_of(loaded, config_of(loaded, 0))
+    assert (len(work.teachers), work.reference, work.policies) == (1, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--gpus", "0"], "--gpus 0"),
+        (["--memory", "-1"], "--memory -1"),
+        (["--nodes", "0"], "--nodes 0"),
+        (["--gpus", "7"], "global_batch_size = 64"),
+        (["student=no-such/model"], "config.json"),
+        (["teachers.code=no-such/model"], "teacher 'code'"),
+        (["peft={rank: 4}"], "peft.rank"),
+        (["training.max_stepz=4"], "max_steps"),
+    ],
+)
+def test_slips_are_told_with_the_value_and_what_to_do(recipe: Path, words: list[str], named: str) -> None:
+    result = invoke(recipe, *words)
+    assert result.exit_code == 1 and result.stderr.startswith("error: ") and named in result.stderr
+
+
+def test_rates_are_those_of_the_results() -> None:
+    assert rates() == benchmark.rates(), "run python benchmarks/rates.py"
+
+
+def test_seconds_of_the_measured_shape_are_the_measured_ones() -> None:
+    for row in measured_steps():
+        given = work(row["shape"], trust=row["allocation"] == "trust")
+        setup = Setup(row["placement"], "DDP", "bfloat16")
+        without = seconds_per_step(given, setup) - sampling_seconds(given, setup)
+        assert without == pytest.approx(float(row["step_seconds"]), rel=0.05), row["placement"]
+
+
+def test_bytes_between_gpus() -> None:
+    given = work("smollm3-3b")
+    size = given.student.parameters
+    assert learning_bytes(given, Setup("resident", "DDP", "float32")) == 0
+    assert learning_bytes(given, Setup("resident", "DDP", "float32", gpus=2)) == pytest.approx(size * 4)
+    passes = 64 / 2 / 4
+    fsdp2 = Setup("resident", "FSDP2", "float32", gpus=2)
+    assert learning_bytes(given, fsdp2) == pytest.approx(passes * 4 * size * 2 / 2)
+    sharded = Setup("sharded", "FSDP2", "float32", gpus=2)
+    frozen = 4 * (size - given.student.head) * 2
+    assert learning_bytes(given, sharded) - learning_bytes(given, fsdp2) == pytest.approx(passes * frozen / 2)
+    assert rollout_bytes(given, fsdp2) == pytest.approx(1024 * size * 2 / 2), "the student, anew for every token"
+
+
+PAGE = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
+SECTIONS = re.findall(r"```bash\n(trustmopd plan recipes/planning/.*?)```\n\n(\|.*?)\n\n", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize(("command", "table"), SECTIONS)
+def test_the_page_of_arithmetic_says_what_its_commands_print(
+    command: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "250")
+    words = shlex.split(command.replace("\\\n", " "))[1:]
+    printed = [cells(line, "│") for line in CliRunner().invoke(app, words).stdout.splitlines() if line.startswith("│")]
+    found = {tuple(row[:3]): [row[3].rstrip("*"), row[10], row[11], row[13]] for row in printed}
+    header, _, *rows = (cells(line, "|") for line in table.splitlines())
+    for row in rows:
+        fits, total, seconds, sent = found[tuple(row[:3])]
+        told = dict(zip(header, row, strict=True))
+        assert (told["fits"], told["total GiB"], told["GB sent"]) == (fits, total, sent), row
+        assert told.get("s/step", seconds) == seconds, row
+
+
+def test_the_page_has_the_three_plans() -> None:
+    assert len(SECTIONS) == 3
+
+
+def cells(line: str, border: str) -> list[str]:
+    return [cell.strip() for cell in line.strip(border).split(border)]
