@@ -14,10 +14,11 @@ from processes import ends, launch
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 
+STEPS = ("training.max_steps=8",)
 CHECKPOINT = Path("run", "checkpoints", "checkpoint-4")
 
 
@@ -25,11 +26,26 @@ def train(recipe: Path, *options: str) -> list[str]:
     return ["-m", "trustmopd", "train", str(recipe), "output=run", "training.use_cpu=true", *options]
 
 
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipe")
+    engines.write_recipes(folder)
+    return folder / "tied.yaml"
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Path) -> list[float]:
+    """The losses of two processes on one node that nothing happened to."""
+    output = recipe.parent / "whole"
+    arguments = ["-m", "trustmopd", "train", str(recipe), f"output={output}", "training.use_cpu=true", *STEPS]
+    launch(arguments, processes=2, logs=recipe.parent)
+    return engines.losses(output)
+
+
 @pytest.mark.parametrize("shared_disk", [True, False], ids=["shared disk", "a disk each"])
-def test_a_run_on_two_nodes_survives_the_loss_of_one(shared_disk: bool, tmp_path: Path) -> None:
-    engines.write_recipes(tmp_path)
-    recipe = tmp_path / "tied.yaml"
-    steps = ["training.max_steps=8"]
+def test_a_run_on_two_nodes_survives_the_loss_of_one(
+    shared_disk: bool, recipe: Path, whole: list[float], tmp_path: Path
+) -> None:
     with nodes.two_nodes(tmp_path, shared_disk=shared_disk) as (both, address):
         with nodes.torchrun(both, address, train(recipe, "training.max_steps=200")) as running:
             nodes.wait_for(both[0].folder / "run" / "metrics.jsonl", '"step": 5,')
@@ -43,18 +59,14 @@ def test_a_run_on_two_nodes_survives_the_loss_of_one(shared_disk: bool, tmp_path
         assert (manifest["engine"]["processes"], manifest["engine"]["nodes"]) == (2, 2)
         if not shared_disk:
             assert not (both[1].folder / CHECKPOINT / "manifest.json").exists()  # the first process alone writes it
-            with nodes.torchrun(both, address, train(recipe, *steps, "--resume")) as running:
+            with nodes.torchrun(both, address, train(recipe, *STEPS, "--resume")) as running:
                 assert [ends(process, 120) > 0 and process.returncode != 0 for process in running] == [True, True]
             for node in both:
                 said = node.log.read_text()
                 assert "rank 1" in said and str(CHECKPOINT) in said and "same path on each" in said
             nodes.copy(CHECKPOINT, both[0], both[1])
-        with nodes.torchrun(both, address, train(recipe, *steps, "--resume")) as running:
+        with nodes.torchrun(both, address, train(recipe, *STEPS, "--resume")) as running:
             assert [ends(process, 300) > 0 and process.returncode for process in running] == [0, 0]
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    options = [f"output={whole}", "training.use_cpu=true", *steps]
-    launch(["-m", "trustmopd", "train", str(recipe), *options], processes=2, logs=tmp_path)
-    expected, found = engines.losses(whole), engines.losses(both[0].folder / "run")
-    print(f"largest difference of a loss: {max(abs(a - b) for a, b in zip(expected, found, strict=True)):.2g}")
-    assert found == pytest.approx(expected, abs=1e-6) and len(found) == 8
+    found = engines.losses(both[0].folder / "run")
+    print(f"largest difference of a loss: {max(abs(a - b) for a, b in zip(whole, found, strict=True)):.2g}")
+    assert found == pytest.approx(whole, abs=1e-6) and len(found) == 8
