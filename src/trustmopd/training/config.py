@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from trl import DistillationConfig
 
 from trustmopd.rules import DISPLACEMENT, RULES, SCORES, TRUST
@@ -92,6 +93,9 @@ class TrustMOPDConfig(DistillationConfig):
             self.dataloader_pin_memory = False  # memory is pinned for an accelerator; torch warns where there is none
         super().__post_init__()
         check_mappings(self)
+        if self.use_cpu and dist.is_available() and dist.is_initialized():
+            # transformers tells accelerators alone; without it a process waits half an hour for one that hangs
+            dist.distributed_c10d._set_pg_timeout(self.ddp_timeout_delta, dist.group.WORLD)
 
     @property
     def scored(self) -> bool:
