@@ -86,7 +86,6 @@ ENGINES = {
     "zero2": Engine("ZeRO-2", "zero2.yaml", "tied", changes_processes=False),
     "zero2-lora": Engine("ZeRO-2", "zero2.yaml", "lora", changes_processes=False),
     "zero3": Engine("ZeRO-3", "zero3.yaml", "untied", changes_processes=False),
-    "zero3-tied": Engine("ZeRO-3", "zero3.yaml", "tied", changes_processes=False),
     "zero3-lora": Engine("ZeRO-3", "zero3.yaml", "lora", changes_processes=False),
 }
 

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(180
 #: Most of it is Python's own way out on a busy machine.
 SOON = 30
 #: `ddp_timeout`; processes wait that long for each other at the start, too, which is long on a busy machine.
-PATIENCE = 60
+PATIENCE = 40
 
 
 @pytest.fixture(scope="module")
