@@ -19,15 +19,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
+DISTRIBUTED := .venv-distributed
+SITE_PACKAGES := python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+# Left out of `make test`: every test in them launches processes several times.
+DISTRIBUTED_TESTS := $(addprefix tests/distributed/test_,engines.py failure.py nodes.py sharded.py)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 NLTK_DATA := $(CURDIR)/$(VENV)/nltk/llama_index/core/_static/nltk_cache
 OFFLINE := NLTK_DATA=$(NLTK_DATA) HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart system test test-vllm lint format clean
+.PHONY: help venv quickstart system test test-vllm test-distributed lint format clean
 
 help: ## What can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: $(STAMP) ## Watch it work: three small specialists, one student, in minutes and offline
 	$(OFFLINE) $(BIN)/trustmopd quickstart
@@ -53,7 +57,17 @@ system:
 	  || echo "Not installed here: $(SYSTEM_PACKAGES). Tests that need what is missing will skip."
 
 test: system lint ## Lint, then all tests
-	$(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS)
+	$(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS) $(addprefix --ignore ,$(DISTRIBUTED_TESTS))
+
+# These tests alone want DeepSpeed: it is put into an environment of its own, over the packages of .venv.
+$(DISTRIBUTED)/.installed: $(TEST_STAMP)
+	test -x $(DISTRIBUTED)/bin/python || $(BIN)/python -m venv $(DISTRIBUTED)
+	echo "import site; site.addsitedir('$$($(BIN)/$(SITE_PACKAGES))')" > "$$($(DISTRIBUTED)/bin/$(SITE_PACKAGES))/base.pth"
+	$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[deepspeed]'
+	touch $@
+
+test-distributed: $(DISTRIBUTED)/.installed ## Every engine, nodes and failures, in real processes
+	$(OFFLINE) $(DISTRIBUTED)/bin/python -m pytest $(DISTRIBUTED_TESTS)
 
 # An environment of its own: vLLM wants an older transformers than the rest is tested with. The builds of torchvision,
 # torchaudio and torchcodec that it brings do not fit this torch, and text models need none of them.
@@ -77,6 +91,6 @@ format: $(TEST_STAMP) ## Let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## Remove .venv and every cache
-	rm -rf $(VENV) $(VLLM_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis src/*.egg-info
+clean: ## Remove the environments and every cache
+	rm -rf $(VENV) $(VLLM_VENV) $(DISTRIBUTED) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis src/*.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

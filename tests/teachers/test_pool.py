@@ -82,9 +82,9 @@ def merged(base, adapter):
 
 
 @pytest.mark.parametrize("at_a_time", [1, 2, 5, 64])
-@pytest.mark.parametrize("offload", [False, True], ids=["resident", "offloaded"])
-def test_an_answer_is_the_models_own_forward_without_padding(base, specialists, at_a_time, offload):
-    pool = pool_of(copy.deepcopy(base), copy.deepcopy(specialists), offload=offload)
+@pytest.mark.parametrize("placement", ["resident", "offload"])
+def test_an_answer_is_the_models_own_forward_without_padding(base, specialists, at_a_time, placement):
+    pool = pool_of(copy.deepcopy(base), copy.deepcopy(specialists), placement=placement)
     assert pool.teachers == list(specialists)
     for _ in range(2):  # offloaded weights must come back for the next batch
         assert_answers(pool, {**specialists, REFERENCE: base}, at_a_time=at_a_time)
@@ -153,10 +153,10 @@ def test_tokens_that_a_tool_wrote_are_read_but_not_answered(base, specialists):
 # ---- Adapters
 
 
-@pytest.mark.parametrize("offload", [False, True], ids=["resident", "offloaded"])
-def test_adapters_on_one_base_answer_as_merged_models_and_the_bare_base_is_the_reference(base, adapters, offload):
+@pytest.mark.parametrize("placement", ["resident", "offload"])
+def test_adapters_on_one_base_answer_as_merged_models_and_the_bare_base_is_the_reference(base, adapters, placement):
     pool = pool_of(
-        copy.deepcopy(base), {name: Teacher(adapter=path) for name, path in adapters.items()}, offload=offload
+        copy.deepcopy(base), {name: Teacher(adapter=path) for name, path in adapters.items()}, placement=placement
     )
     assert len({id(member.host) for member in pool.members.values()}) == 1
     models = {name: merged(base, path) for name, path in adapters.items()}

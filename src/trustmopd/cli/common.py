@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -45,10 +46,27 @@ def errors(again: str | None = None, kept: str | None = "the checkpoints saved s
     except (ValueError, OSError, FloatingPointError) as error:
         if os.environ.get("TRUSTMOPD_TRACEBACK"):
             raise
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        print(f"error{_rank()}: {printable(str(error))}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except RuntimeError as error:
+        from trustmopd.training.agreement import lost_contact
+
+        if os.environ.get("TRUSTMOPD_TRACEBACK") or not lost_contact(error):
+            raise
+        reason = printable(str(error).strip().partition("\n")[0])
+        print(
+            f"error{_rank()}: another process failed, was killed, or did not answer in time ({reason:.200}). Its own "
+            f"log says why.{f' {kept} are kept.'.replace(' the', ' The', 1) if kept else ''}"
+            f"{f' Continue with: {again}' if again else ''}",
+            file=sys.stderr,
+        )
         raise typer.Exit(1) from None
     finally:
         warnings.formatwarning = formatted
+
+
+def _rank() -> str:
+    return f" (rank {os.environ['RANK']} on {socket.gethostname()})" if os.environ.get("WORLD_SIZE", "1") != "1" else ""
 
 
 def plain(text: object, style: str = "") -> Text:

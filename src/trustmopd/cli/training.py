@@ -48,7 +48,10 @@ def train(
             if resume and run.began_at is None:
                 say(f"There is no checkpoint in {run.run.checkpoints} to resume from: training starts at step 0.")
 
-        train_recipe(loaded, resume=resume, on_start=start, on_end=_show_trained)
+        def ready(trainer: "TrustMOPDTrainer") -> None:
+            say(f"Engine: {trainer.engine}")
+
+        train_recipe(loaded, resume=resume, on_start=start, on_ready=ready, on_end=_show_trained)
 
 
 @app.command(epilog="Example: trustmopd calibrate recipes/smollm3-3b/singlecap-trust.yaml")

@@ -16,11 +16,14 @@ from trustmopd.teachers.distinct import adapter_settings, check_fingerprints
 from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tensors
 from trustmopd.teachers.pool import Host, Member, TeacherPool
 from trustmopd.teachers.references import role_of, starts_of
+from trustmopd.teachers.sharded import ShardedHost
 from trustmopd.teachers.spec import Teacher, model_id
+from trustmopd.teachers.whole import whole_loading
 
 StudentModel: TypeAlias = PreTrainedModel | PeftModel
 
 
+@whole_loading()
 def build_pool(
     teachers: Mapping[str, Teacher],
     reference: Teacher | None,
@@ -29,26 +32,28 @@ def build_pool(
     with_reference: bool,
     device: torch.device,
     dtype: torch.dtype,
-    offload: bool = False,
+    placement: str = "resident",
     share: bool = True,
     autocast_dtype: torch.dtype | None = None,
     trust_remote_code: bool = False,
 ) -> TeacherPool:
     """`teachers` are those the allocation rule uses. `reference=None` is the initial student, as it is now; with
     `share`, a LoRA student lends it, and all adapters, its frozen weights. Each distinct reference is loaded once."""
-    loader = _Loader(student, dtype, trust_remote_code)
+    loader = _Loader(student, dtype, trust_remote_code, share)
     starts = [s for s in starts_of(teachers, reference) if s.carries or (with_reference and s.measures)]
     references: dict[str, Member] = {}
     adapted: dict[str, Member] = {}
     for start in starts:
-        base, shared, own_adapter = loader.reference(role_of(start.name), start.given, share)
-        weights = fingerprint(base)
+        base, shared, own_adapter = loader.reference(role_of(start.name), start.given)
+        weights = fingerprint(base)  # before they are spread
         source = start.given.source if start.given is not None else f"{model_id(student)} (initial student)"
+        adapters = {}
         for name in start.carries:
             base = loader.add_adapter(base, f"teacher-{name}", teachers[name])
-        host, head = Host(base.eval(), device, offload=offload, shared=shared), Head.of(base)
-        for name in start.carries:
-            adapted[name] = _on_base(name, teachers[name], host, head, weights)
+            adapters[name] = _adapter_fingerprint(base, f"teacher-{name}")
+        host, head = _host(base.eval(), device, placement, shared=shared), Head.of(base)
+        for name, own in adapters.items():
+            adapted[name] = Member(name, host, head, teachers[name].source, f"{weights}+{own}", f"teacher-{name}")
         if with_reference and start.measures:
             references[start.name] = Member(start.name, host, head, source, weights, own_adapter)
     members: dict[str, Member] = {}
@@ -57,8 +62,9 @@ def build_pool(
             members[name] = adapted[name]
             continue
         model, shares, active = loader.full(f"teacher '{name}'", teacher)
-        own_host = Host(model.eval(), device, offload=offload, shared=shares)
-        members[name] = Member(name, own_host, Head.of(model), teacher.source, fingerprint(model), active)
+        weights = fingerprint(model)
+        own_host = _host(model.eval(), device, placement, shared=shares)
+        members[name] = Member(name, own_host, Head.of(model), teacher.source, weights, active)
     # Copies of one checkpoint in two places are one reference, and read a rollout once.
     first = {member.fingerprint: name for name, member in reversed(references.items())}
     measured_from = {
@@ -74,13 +80,16 @@ def build_pool(
     )
 
 
-def _on_base(name: str, teacher: Teacher, host: Host, head: Head, weights: str) -> Member:
-    """A teacher that is one of the adapters on a host, whose own fingerprint is `weights`."""
-    model, adapter = host.model, f"teacher-{name}"
-    assert isinstance(model, PeftModel)
-    settings = adapter_settings(model.peft_config[adapter])
-    own = fingerprint_tensors(get_peft_model_state_dict(model, adapter_name=adapter).items(), settings)
-    return Member(name, host, head, teacher.source, f"{weights}+{own}", adapter)
+def _host(model: StudentModel, device: torch.device, placement: str, *, shared: bool) -> Host:
+    """Tensors that the student uses as well stay where they are."""
+    if placement == "sharded" and not shared:
+        return ShardedHost(model, device)
+    return Host(model, device, offload=placement == "offload", shared=shared)
+
+
+def _adapter_fingerprint(model: PeftModel, adapter: str) -> str:
+    tensors = get_peft_model_state_dict(model, adapter_name=adapter)
+    return fingerprint_tensors(tensors.items(), adapter_settings(model.peft_config[adapter]))
 
 
 def frozen_twin(student: StudentModel, dtype: torch.dtype | None = None) -> StudentModel:
@@ -97,24 +106,30 @@ def frozen_twin(student: StudentModel, dtype: torch.dtype | None = None) -> Stud
 
 
 class _Loader:
-    def __init__(self, student: StudentModel, dtype: torch.dtype, trust_remote_code: bool):
+    def __init__(self, student: StudentModel, dtype: torch.dtype, trust_remote_code: bool, share: bool):
         self.student = student
         self.dtype = dtype
         self.trust_remote_code = trust_remote_code
+        self.share = share
 
-    def reference(self, role: str, given: Teacher | None, share: bool) -> tuple[StudentModel, bool, str | None]:
+    def reference(self, role: str, given: Teacher | None) -> tuple[StudentModel, bool, str | None]:
         """The reference model, whether it shares the student's tensors, and the adapter that makes it the reference."""
         if given is not None:
             return self.full(role, given)
         if not isinstance(self.student, PeftModel):
             all_copied = all(parameter.requires_grad for parameter in self.student.parameters())
-            return frozen_twin(self.student, self.dtype if all_copied else None), not all_copied, None
+            twin = frozen_twin(self.student, self.dtype if all_copied else None)
+            return (twin, False, None) if all_copied else (*self._own(twin), None)
         twin = frozen_twin(self.student)
         # A fresh adapter adds nothing: the bare base is the initial student. A trained one is part of it.
         fresh = fingerprint(twin) == fingerprint(bare := frozen_twin(twin).unload())
         twin = bare if fresh else twin
         own_adapter = None if fresh else twin.active_adapter
-        return (twin, True, own_adapter) if share else (copy.deepcopy(twin), False, own_adapter)
+        return *self._own(twin), own_adapter
+
+    def _own(self, twin: StudentModel) -> tuple[StudentModel, bool]:
+        """A twin of the student, and whether it still shares tensors with it."""
+        return (twin, True) if self.share else (copy.deepcopy(twin), False)
 
     def full(self, role: str, teacher: Teacher) -> tuple[StudentModel, bool, str | None]:
         """A model of its own, whether it shares tensors with another, and the adapter that is active in it."""
@@ -127,8 +142,10 @@ class _Loader:
         assert given is not None
         base = self.student.get_base_model() if isinstance(self.student, PeftModel) else None
         # The student is trained, and one loaded base may carry several teachers: neither may be frozen or written into.
-        shared = teacher.adapter is not None or given is self.student or given is base
-        model = frozen_twin(given) if shared else given
+        is_student = given is self.student or given is base
+        model, shared = (frozen_twin(given), True) if is_student or teacher.adapter is not None else (given, False)
+        if is_student:
+            model, shared = self._own(model)
         if teacher.adapter is not None:
             model = self.add_adapter(model, "teacher", teacher)
             model.set_adapter("teacher", inference_mode=True)

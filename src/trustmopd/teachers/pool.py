@@ -29,6 +29,9 @@ class Host:
     after it: nothing is ever written back, so nothing can be lost on the way. The output head, needed later, always
     stays. On a GPU the copy can be begun early (`prefetch`), beside the pass of another model."""
 
+    #: Whether it has to be asked by all processes at once.
+    asks_everyone = False
+
     def __init__(
         self, model: PreTrainedModel | PeftModel, device: torch.device, *, offload: bool = False, shared: bool = False
     ):
@@ -58,7 +61,8 @@ class Host:
                 ]
 
     @contextmanager
-    def on_device(self) -> Iterator[None]:
+    def on_device(self, passes: int) -> Iterator[None]:
+        """Ready for so many passes of this process."""
         kept = [tensor.data for tensor in self._in_host_memory]
         self.prefetch()
         arrived, self._arriving = self._arriving or [], None
@@ -132,17 +136,18 @@ class TeacherPool:
         """Every policy reads its rows once; models that share weights take turns on them."""
         by_host: dict[Host, list[Member]] = {}
         for member in self.members.values():
-            if rollouts.rows_of(member.name):
+            if rollouts.rows_of(member.name) or member.host.asks_everyone:
                 by_host.setdefault(member.host, []).append(member)
         shelf = Shelf(rollouts.bytes_on_device)
         states: dict[str, dict[int, Tensor]] = {name: {} for name in self.members}
         for (host, members), following in zip_longest(by_host.items(), list(by_host)[1:]):
-            with timer("teachers"), host.on_device():
+            passes = {member.name: rollouts.passes(rollouts.rows_of(member.name)) for member in members}
+            with timer("teachers"), host.on_device(sum(map(len, passes.values()))):
                 if following is not None:
                     following.prefetch()
                 for member in members:
                     with timer("reference") if is_reference(member.name) else nullcontext():
-                        for rows in rollouts.passes(rollouts.rows_of(member.name)):
+                        for rows in passes[member.name]:
                             kept = shelf.keep(self._hidden_states(member, rollouts, rows))
                             tokens = (rollouts.response_mask[rows] != 0).sum(dim=1).tolist()
                             states[member.name].update(zip(rows, kept.split(tokens), strict=True))

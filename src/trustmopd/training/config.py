@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from trl import DistillationConfig
 
 from trustmopd.rules import DISPLACEMENT, RULES, SCORES, TRUST
@@ -48,7 +49,10 @@ class TrustMOPDConfig(DistillationConfig):
     prompt_truncation: str = _field("left", "A longer prompt is cut (left, right), dropped (drop), or refused (error).")
 
     # Teachers
-    teacher_placement: str = _field("resident", "resident on the device, or offload: in host memory between passes.")
+    teacher_placement: str = _field(
+        "resident",
+        "resident on the device, offload: in host memory between passes, or sharded: spread over the processes.",
+    )
     teacher_dtype: str | None = _field(
         None, "dtype of teachers and reference; None: bfloat16 where the hardware has it."
     )
@@ -103,6 +107,9 @@ class TrustMOPDConfig(DistillationConfig):
             self.dataloader_pin_memory = False  # memory is pinned for an accelerator; torch warns where there is none
         super().__post_init__()
         check_mappings(self)
+        if self.use_cpu and dist.is_available() and dist.is_initialized():
+            # transformers tells accelerators alone; without it a process waits half an hour for one that hangs
+            dist.distributed_c10d._set_pg_timeout(self.ddp_timeout_delta, dist.group.WORLD)
 
     @property
     def scored(self) -> bool:

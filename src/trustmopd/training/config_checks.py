@@ -84,7 +84,7 @@ def check_values(args: "TrustMOPDConfig") -> None:
     _choice("score", args.score, tuple(SCORES))
     _choice("granularity", args.granularity, ("token", "response"))
     _choice("prompt_truncation", args.prompt_truncation, ("left", "right", "drop", "error"))
-    _choice("teacher_placement", args.teacher_placement, ("resident", "offload"))
+    _choice("teacher_placement", args.teacher_placement, ("resident", "offload", "sharded"))
     check_gamma(args.gamma)
     for name, (low, high) in _RANGES.items():
         value = getattr(args, name)
@@ -140,8 +140,8 @@ def check_values(args: "TrustMOPDConfig") -> None:
         _check_json("deepspeed", args.deepspeed)
     if args.deepspeed is not None and find_spec("deepspeed") is None:
         raise ValueError(
-            f"deepspeed = {args.deepspeed!r}, but DeepSpeed is not installed. Install it (pip install deepspeed), "
-            "or leave it unset."
+            f"deepspeed = {args.deepspeed!r}, but DeepSpeed is not installed. Install it (pip install "
+            "'trustmopd[deepspeed]'), or leave it unset."
         )
     if isinstance(args.fsdp_config, str):
         _check_json("fsdp_config", args.fsdp_config)

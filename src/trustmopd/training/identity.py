@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -16,6 +16,7 @@ from trustmopd import __version__
 from trustmopd.data import prompt_hash
 from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, fingerprint, fingerprint_tokenizer
 from trustmopd.teachers.distinct import adapter_settings
+from trustmopd.training.engine import Engine
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
@@ -56,6 +57,13 @@ class RunIdentity:
         """The teachers that the rule asks."""
         return {name: teacher for name, teacher in self.teachers.items() if teacher.fingerprint is not None}
 
+    @property
+    def fingerprints(self) -> dict[str, str | None]:
+        """Of every policy, by what a message calls it."""
+        frozen = {f"teacher '{name}'": teacher.fingerprint for name, teacher in self.asked.items()}
+        reference = {"the reference": self.reference.fingerprint} if self.reference else {}
+        return {"the student": self.student.fingerprint, **reference, **frozen}
+
 
 def identity_of(
     student: Any,
@@ -67,7 +75,7 @@ def identity_of(
     *,
     vocab_size: int,
     overlong_prompts: int,
-    num_processes: int,
+    engine: Engine,
 ) -> RunIdentity:
     """`prompts` are those that are trained on, `overlong_prompts` how many were cut or dropped for their length."""
     loaded = {name: Source(member.source, member.fingerprint) for name, member in pool.members.items()}
@@ -83,7 +91,7 @@ def identity_of(
         num_prompts=len(prompts),
         prompt_hash=prompt_hash(prompts),
         overlong_prompts=overlong_prompts,
-        machine=describe_machine(num_processes),
+        machine={**describe_machine(engine.processes), "engine": asdict(engine)},
     )
 
 

@@ -10,11 +10,13 @@ from trustmopd.files import write_json
 from trustmopd.method import Calibration
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
+from trustmopd.training.agreement import first_decides
 from trustmopd.training.diagnosis import Diagnosis, diagnose
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, trainer_of
 from trustmopd.training.progress import show_progress
 from trustmopd.training.resuming import check_same_settings
+from trustmopd.training.trainer import TrustMOPDTrainer
 
 
 @dataclass(frozen=True)
@@ -35,21 +37,29 @@ def train_recipe(
     *,
     resume: bool = False,
     on_start: Callable[[SeedRun], None] = lambda run: None,
+    on_ready: Callable[[TrustMOPDTrainer], None] = lambda trainer: None,
     on_end: Callable[[SeedRun], None] = lambda run: None,
 ) -> list[SeedRun]:
     """Train every seed, each in its run directory. `resume` continues each from its newest whole checkpoint. The
-    calibration of the first seed serves the others. The two functions are called around each seed."""
-    runs = check_runs(recipe, resume=resume)
-    for run in runs:
-        check_writable(run.run.path)
-        if run.began_at is not None:
-            config = config_of(recipe, run.seed)
-            check_same_settings(resumable_checkpoint(True, str(config.output_dir), run.run.path), config.to_dict())
+    calibration of the first seed serves the others. The functions are called as each seed starts, when its models are
+    loaded, and when it has ended."""
+    configs = {seed: config_of(recipe, seed) for seed in recipe.seeds}  # from here on the processes know each other
+    runs = first_decides(lambda: check_runs(recipe, resume=resume))
+
+    def check_folders() -> None:
+        for run in runs:
+            check_writable(run.run.path)
+            if run.began_at is not None:
+                config = configs[run.seed]
+                check_same_settings(resumable_checkpoint(True, str(config.output_dir), run.run.path), config.to_dict())
+
+    first_decides(check_folders)
     calibration: dict[str, str] = {}
     ended = []
     for run in runs:
         on_start(run)
         trainer = trainer_of(recipe, run.seed, **calibration)
+        on_ready(trainer)
         show_progress(trainer, "Distilling")
         trainer.files.recipe = recipe.to_yaml()
         trainer.train(resume_from_checkpoint=run.began_at is not None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerState
@@ -20,8 +21,8 @@ from trustmopd.training.lessons import LESSONS, STORED, TOLD
 
 logger = logging.getLogger(__name__)
 
-#: How DeepSpeed and FSDP keep weights and optimiser in a checkpoint: in files of their own.
-_SHARDED = ("global_step*", "pytorch_model_fsdp*")
+#: Where each engine keeps what a run is resumed from.
+_OPTIMIZER = {"ZeRO": "global_step*/*optim_states.pt", "FSDP": "optimizer*"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Resume:
     def of(cls, checkpoint: Path, manifest: Mapping[str, Any]) -> "Resume":
         """`manifest` is what the run would write now."""
         check_checkpoint(checkpoint)
+        check_same_engine(checkpoint, manifest["engine"])
         check_same_settings(checkpoint, manifest["config"])
         check_same_ingredients(checkpoint, manifest)
         stored, path = read_manifest(checkpoint), checkpoint / TRAINER_STATE_NAME
@@ -61,14 +63,21 @@ def check_checkpoint(checkpoint: Path) -> None:
             f"{checkpoint} was saved with save_only_model = True, without the optimiser's state: the run cannot go on "
             "from it. Start a new run with this checkpoint as the student."
         )
-    sharded = any(any(checkpoint.glob(pattern)) for pattern in _SHARDED)
-    if not sharded:
-        check_files("checkpoint", str(checkpoint))
-    for pattern in (TRAINER_STATE_NAME, *(() if sharded else ("optimizer.*", "scheduler.pt", "rng_state*.pth"))):
+    check_files("checkpoint", str(checkpoint))
+    engine = read_manifest(checkpoint).get("engine", {}).get("name", "DDP")
+    optimizer = _OPTIMIZER.get(engine[:4], "optimizer.*")
+    for pattern in (TRAINER_STATE_NAME, optimizer, "scheduler.pt", "rng_state*.pth"):
         if not any(checkpoint.glob(pattern)):
             raise ValueError(
                 f"{checkpoint} has no {pattern}, which a run is resumed from. Resume from another checkpoint, or start "
                 "a new run with this one as the student."
+            )
+    for shards in checkpoint.glob("*/.metadata"):  # of torch.distributed.checkpoint
+        written = {each.relative_path for each in FileSystemReader(shards.parent).read_metadata().storage_data.values()}
+        if missing := sorted(written - {file.name for file in shards.parent.iterdir()}):
+            raise ValueError(
+                f"{shards.parent} lacks {', '.join(missing)}, which other processes wrote. Bring the files of all "
+                "nodes into one folder."
             )
     for file in sorted((*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth"))):
         if not zipfile.is_zipfile(file):
@@ -91,6 +100,26 @@ def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:
         raise ValueError(
             f"max_steps = {config['max_steps']}, but {checkpoint} has {step_of(checkpoint)} steps already. Raise "
             "max_steps, or start a new run in another output folder."
+        )
+
+
+def check_same_engine(checkpoint: Path, engine: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint in another engine's files; one process and DDP write the same."""
+    stored = read_manifest(checkpoint).get("engine")
+    if stored is None:
+        return
+    files = [(each["name"].replace("one process", "DDP"), each["checkpoints"]) for each in (stored, engine)]
+    if files[0] != files[1]:
+        names = [f"{each['name']} with {each['checkpoints']} checkpoints" for each in (stored, engine)]
+        raise ValueError(
+            f"{checkpoint} was written by {names[0]}, and {names[1]} cannot read its optimizer's files. Take the same "
+            "engine, or start a new run with this checkpoint as the student."
+        )
+    if engine["name"].startswith("ZeRO") and stored["processes"] != engine["processes"]:
+        raise ValueError(
+            f"{checkpoint} was written by {stored['processes']} processes, and DeepSpeed resumes only with as many; "
+            f"now there are {engine['processes']}. Start as many processes, or start a new run with this checkpoint as "
+            "the student."
         )
 
 

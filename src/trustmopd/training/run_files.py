@@ -15,6 +15,7 @@ from trustmopd.method import Calibration
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import all_checkpoints
 from trustmopd.runs.layout import SET_ASIDE
+from trustmopd.training.agreement import all_succeed, first_decides
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.cost import Bill
 from trustmopd.training.identity import RunIdentity
@@ -22,6 +23,10 @@ from trustmopd.training.manifest import run_manifest
 from trustmopd.training.resuming import Resume
 
 logger = logging.getLogger(__name__)
+
+_NOT_SHARED = (
+    "Other processes can read it: if the nodes share no disk, copy the checkpoint to the same path on each of them."
+)
 
 
 class Trained(Protocol):
@@ -45,14 +50,15 @@ class RunFiles(TrainerCallback):
         self.args = args
         self.trainer = trainer
         self.bill = Bill(run, identity, devices)
-        self.run_id = uuid.uuid4().hex
+        self.run_id = first_decides(lambda: uuid.uuid4().hex)
         self.resume: Resume | None = None
         self.recipe: str | None = None  # as text, where the run comes from one
 
     def resume_from(self, checkpoint: str | bool) -> Resume:
-        """Take up the run that wrote a checkpoint (True: the newest whole one), if it is this one."""
-        path = resumable_checkpoint(checkpoint, str(self.args.output_dir), self.run.path)
-        self.resume = Resume.of(path, self.manifest())
+        """Take up the run that wrote a checkpoint (True: the newest whole one), if it is this one. The first process
+        chooses, and every process checks what it will read."""
+        path = first_decides(lambda: resumable_checkpoint(checkpoint, str(self.args.output_dir), self.run.path))
+        self.resume = all_succeed(lambda: Resume.of(path, self.manifest()), _NOT_SHARED)
         self.run_id = self.resume.run_id
         return self.resume
 

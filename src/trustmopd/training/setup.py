@@ -1,5 +1,6 @@
 """What a trainer is given, checked before anything is loaded or written."""
 
+import logging
 import re
 import warnings
 from collections.abc import Mapping
@@ -17,11 +18,15 @@ from transformers import PreTrainedTokenizerBase
 from trustmopd.data import check_labels, check_prompts
 from trustmopd.method import Calibration
 from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, as_teachers, build_pool, load_tokenizer, preflight
+from trustmopd.teachers.host_memory import check_host_memory
+from trustmopd.teachers.references import starts_of
 from trustmopd.teachers.spec import STUDENT, model_id
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
 from trustmopd.training.prompts import prompt_lengths
 from trustmopd.training.vllm_checks import check_vllm_can_sample
+
+logger = logging.getLogger(__name__)
 
 #: More passes over a prompt set than this are told.
 MANY_PASSES = 20
@@ -194,14 +199,25 @@ def check_trainable(student: Any) -> None:
 
 def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerator: Accelerator) -> TeacherPool:
     mixed = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+    dtype = getattr(torch, args.teacher_dtype) if args.teacher_dtype else mixed or torch.float32
+    teachers = used_teachers(given.teachers, args)
+    if args.teacher_placement == "offload":
+        starts = starts_of(teachers, given.reference)
+        bases = [
+            s.given.model if s.given else student for s in starts if s.carries or (args.needs_reference and s.measures)
+        ]
+        carried = {name for start in starts for name in start.carries}
+        told = check_host_memory([*bases, *(t.model for name, t in teachers.items() if name not in carried)], dtype)
+        if accelerator.is_local_main_process:
+            logger.warning("%s.", told)
     return build_pool(
-        used_teachers(given.teachers, args),
+        teachers,
         given.reference,
         student,
         with_reference=args.needs_reference,
         device=accelerator.device,
-        dtype=getattr(torch, args.teacher_dtype) if args.teacher_dtype else mixed or torch.float32,
-        offload=args.teacher_placement == "offload",
+        dtype=dtype,
+        placement=args.teacher_placement,
         # Sharding takes the student's tensors apart: the pool then keeps a base of its own.
         share=accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED),
         autocast_dtype=mixed,

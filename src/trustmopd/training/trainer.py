@@ -16,11 +16,11 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
-from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from peft import PeftConfig
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.distributed.fsdp import StateDictType
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 from trl import DistillationTrainer
@@ -31,11 +31,14 @@ from trustmopd.files import locked, write_text
 from trustmopd.method import Calibration, Objective, response_means
 from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
+from trustmopd.teachers.whole import whole_student
+from trustmopd.training.agreement import check_same, first_decides
 from trustmopd.training.batch import draws_of, labels_of, num_responses, padded_logprobs, prompt_columns
 from trustmopd.training.calibrating import check_habits, measure_calibration
 from trustmopd.training.card import model_card
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.engine import Engine
 from trustmopd.training.identity import identity_of
 from trustmopd.training.judging import Judge
 from trustmopd.training.manifest import dependencies
@@ -125,21 +128,25 @@ class TrustMOPDTrainer(DistillationTrainer):
         longest = min(longest, args.max_prompt_length or longest) + self.max_completion_length
         if args.cache_implementation is not None:
             compile_cache(self.generation_config, longest)
-        self.engine = rollout_engine(self, longest)
+        self.rollout_engine = rollout_engine(self, longest)
         self.gap = LogprobGap(args.logprob_gap_limit)
         self.teachers = given.teachers
-        self.pool = load_pool(given, self.model, args, self.accelerator)
-        self.identity = identity_of(
-            self.model,
-            given.source,
-            self.pool,
-            given.teachers,
-            self._tokenizer,
-            self.train_dataset,
-            vocab_size=given.vocab_size,
-            overlong_prompts=overlong,
-            num_processes=self.accelerator.num_processes,
-        )
+        self.engine = Engine.of(self.accelerator)
+        self.engine.check(args, self.accelerator)
+        with whole_student(self.model, self.accelerator):
+            self.pool = load_pool(given, self.model, args, self.accelerator)
+            self.identity = identity_of(
+                self.model,
+                given.source,
+                self.pool,
+                given.teachers,
+                self._tokenizer,
+                self.train_dataset,
+                vocab_size=given.vocab_size,
+                overlong_prompts=overlong,
+                engine=self.engine,
+            )
+        check_same(self.identity.fingerprints)
         self.run_dir = Path(args.run_dir or args.output_dir)
         run = RunDirectory(self.run_dir)
         self.files = RunFiles(run, self.identity, args, self, self.accelerator.num_processes)
@@ -171,7 +178,7 @@ class TrustMOPDTrainer(DistillationTrainer):
     def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> list[list[int]]:
         later = self._empty is not None  # a turn after tools, of some rows only
         draws = [f"{self._draws[0]}, later turn {place}" for place in range(len(prompt_ids))] if later else self._draws
-        made = self.engine.sample(prompt_ids, rollout_params(self.args, draws))
+        made = self.rollout_engine.sample(prompt_ids, rollout_params(self.args, draws))
         completions = [each.ids for each in made]
         if later:  # TRL expects empty ones there
             return completions
@@ -313,16 +320,17 @@ class TrustMOPDTrainer(DistillationTrainer):
         """Use what `calibrate` left in the run directory if it fits, measure otherwise."""
         if not self.args.calibrates or self.calibration is not None:
             return
-        saved, found = self.files.run.calibration, None
-        if self.accelerator.is_main_process and saved.is_file():
-            try:
-                found = self._loaded(saved)
-            except ValueError as error:
-                logger.warning("%s is not used, and will be replaced: %s", saved, error)
-        # The first process decides: others may not see its disk, and would wait in calibration for ever.
-        (self.calibration,) = broadcast_object_list([found])
+        self.calibration = first_decides(self._found_calibration)
         if self.calibration is None:
             self.calibrate()
+
+    def _found_calibration(self) -> Calibration | None:
+        saved = self.files.run.calibration
+        try:
+            return self._loaded(saved) if saved.is_file() else None
+        except ValueError as error:
+            logger.warning("%s is not used, and will be replaced: %s", saved, error)
+            return None
 
     def _loaded(self, path: Path) -> Calibration:
         calibration = Calibration.load(path)
@@ -340,7 +348,7 @@ class TrustMOPDTrainer(DistillationTrainer):
             resume = self.files.resume_from(resume_from_checkpoint)
             self.gap.first = next((line[GAP] for line in resume.state.log_history if GAP in line), None)
             if self.args.calibrates:
-                self.calibration = self._loaded(RunDirectory(resume.checkpoint).calibration)
+                self.calibration = first_decides(lambda: self._loaded(RunDirectory(resume.checkpoint).calibration))
             if resume.state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many
                 logger.warning(
                     "nothing is left to train: %s is at step %d, and max_steps is %d.",
@@ -404,6 +412,17 @@ class TrustMOPDTrainer(DistillationTrainer):
         super()._issue_warnings_after_load(
             SimpleNamespace(missing_keys=missing, unexpected_keys=load_result.unexpected_keys)
         )
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Weights that transformers can load, also where FSDP keeps its own in shards."""
+        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        if plugin is None:
+            return super().save_model(output_dir, _internal_call)
+        kept, plugin.state_dict_type = plugin.state_dict_type, StateDictType.FULL_STATE_DICT
+        try:
+            super().save_model(output_dir, _internal_call)
+        finally:
+            plugin.state_dict_type = kept
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Whole once its manifest is there: an old one of the same name loses its manifest first, and older checkpoints

@@ -1,0 +1,45 @@
+"""A frozen model spread over the processes: each keeps its share of every layer, and borrows the rest for a pass."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from peft import PeftModel
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import PreTrainedModel
+
+from trustmopd.teachers.backbone import backbone_of, last_hidden_states
+from trustmopd.teachers.pool import Host
+
+
+class ShardedHost(Host):
+    """The output head stays whole, and with it the embeddings that are tied to it. A pass is made by all processes at
+    once: one that has fewer rows to read makes dummy ones."""
+
+    asks_everyone = True
+
+    def __init__(self, model: PreTrainedModel | PeftModel, device: torch.device):
+        head = model.get_output_embeddings().to(device)
+        backbone = backbone_of(model)
+        lists = [module for module in backbone.modules() if isinstance(module, nn.ModuleList)]
+        if not lists:
+            raise ValueError(
+                f"teacher_placement = 'sharded', but {type(backbone).__name__} has no list of layers to spread. Use "
+                "resident or offload."
+            )
+        mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
+        for layer in max(lists, key=len):
+            fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+        fully_shard(backbone, mesh=mesh, reshard_after_forward=True, ignored_params=set(head.parameters()))
+        super().__init__(model, device, shared=False)
+
+    @contextmanager
+    def on_device(self, passes: int) -> Iterator[None]:
+        most = torch.tensor(passes, device=self.device)
+        torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
+        yield
+        token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        for _ in range(int(most) - passes):
+            last_hidden_states(backbone_of(self.model), token, torch.ones_like(token))

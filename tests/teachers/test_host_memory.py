@@ -1,0 +1,24 @@
+"""Offloaded teachers say what they pin on a node, and are refused where it is not there."""
+
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import tiny
+import torch
+
+from trustmopd.teachers.host_memory import check_host_memory
+
+
+@pytest.mark.parametrize("processes", [1, 8])
+def test_every_process_of_a_node_pins_its_own_copy_of_every_model(processes, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    base = tiny.model(hidden=64)
+    saved = tiny.save(base, tmp_path / "teacher")
+    needed = processes * 2 * 2 * sum(p.numel() for p in base.parameters())  # two models, two bytes a number
+    memory = SimpleNamespace(available=needed)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    assert f"{needed / 2**30:.3g} GiB" in check_host_memory([base, saved], torch.bfloat16)
+    memory.available = needed - 1
+    with pytest.raises(ValueError, match=f"{processes} processes"):
+        check_host_memory([base, saved], torch.bfloat16)
