@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trustmopd.recipe import Recipe
     from trustmopd.training.diagnosis import Diagnosis, DomainDiagnosis
     from trustmopd.training.recipe_stages import SeedRun
+    from trustmopd.training.trainer import TrustMOPDTrainer
 
 RecipePath = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
 Overrides = Annotated[

@@ -40,7 +40,7 @@ def build_pool(
     """`teachers` are those the allocation rule uses. `reference=None` is the initial student, as it is now; with
     `share`, a LoRA student lends it, and all adapters, its frozen weights. Each distinct reference is loaded once."""
     loader = _Loader(student, dtype, trust_remote_code, share)
-    starts = [s for s in starts_of(teachers, reference) if s.carries or (with_reference and s.measures)]
+    starts = [start for start in starts_of(teachers, reference) if start.used(with_reference)]
     references: dict[str, Member] = {}
     adapted: dict[str, Member] = {}
     for start in starts:

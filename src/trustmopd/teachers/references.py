@@ -17,6 +17,10 @@ class Start:
     measures: list[str] = field(default_factory=list)
     carries: list[str] = field(default_factory=list)
 
+    def used(self, with_reference: bool) -> bool:
+        """Whether a run loads it; `with_reference`: its rule measures displacement."""
+        return bool(self.carries) or (with_reference and bool(self.measures))
+
 
 def starts_of(teachers: Mapping[str, Teacher], reference: Teacher | None) -> list[Start]:
     """The distinct starting points of a pool, the common one first: it is there even if no teacher is measured from it,

@@ -207,7 +207,7 @@ def _weights(recipe: Recipe, args: TrustMOPDConfig, given: Ingredients, student:
             add(name, skeleton(teacher.model, revision=teacher.revision), str(teacher.dtype or frozen))
     for start in starts:
         lent = start.given is None and recipe.peft is not None  # by the student, whose base is frozen
-        if not lent and (start.carries or (args.needs_reference and start.measures)):
+        if not lent and start.used(args.needs_reference):
             source = start.given or Teacher(model=recipe.student)
             add(role_of(start.name), skeleton(source.model, revision=source.revision), str(source.dtype or frozen))
     free = shutil.disk_usage(next(path for path in Path(args.output_dir).absolute().parents if path.exists())).free

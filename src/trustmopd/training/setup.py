@@ -203,9 +203,7 @@ def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerat
     teachers = used_teachers(given.teachers, args)
     if args.teacher_placement == "offload":
         starts = starts_of(teachers, given.reference)
-        bases = [
-            s.given.model if s.given else student for s in starts if s.carries or (args.needs_reference and s.measures)
-        ]
+        bases = [start.given.model if start.given else student for start in starts if start.used(args.needs_reference)]
         carried = {name for start in starts for name in start.carries}
         told = check_host_memory([*bases, *(t.model for name, t in teachers.items() if name not in carried)], dtype)
         if accelerator.is_local_main_process:
