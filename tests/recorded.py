@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
-from trustmopd.evaluation.answers import Answers
-from trustmopd.evaluation.cost import counted
-from trustmopd.evaluation.scores import summarise, write_scores
+from trustmopd.evaluation.graded import Graded
+from trustmopd.evaluation.scores import score_rows, write_scores
 from trustmopd.files import write_json, write_text
 from trustmopd.method import CandidateState, objective, renormalise, trust, uniform_weights
 from trustmopd.method.objective import SCORES
 from trustmopd.runs import RunDirectory
+from trustmopd.runs.cost import counted_evaluation
 from trustmopd.training.diagnosis import Diagnosis, DomainDiagnosis
 from trustmopd.training.records import TokenTexts, token_table, write_records
 from trustmopd.training.scoring import ScoredCandidates
@@ -159,7 +159,7 @@ def change(run: Path, path: str, value: object, name: str = "manifest.json") -> 
 
 def evaluate(run: Path, device_hours: float) -> None:
     """What `trustmopd evaluate` adds to the run's cost."""
-    with counted(run, devices=1):
+    with counted_evaluation(RunDirectory(run), devices=1):
         pass
     change(run, "evaluation", {"seconds": 3600 * device_hours, "device_hours": device_hours}, "cost.json")
 
@@ -250,11 +250,11 @@ def rows_of(scores: Mapping[str, Mapping[str, float]], prompts: int = 2) -> dict
     """Rows of scores.json as `trustmopd evaluate` writes them, from domain scores by row. Routed teachers are added;
     every prompt of a domain has its score, so that there is nothing to resample."""
 
-    def checkpoint(row: Mapping[str, float]) -> dict[str, Answers]:
+    def checkpoint(row: Mapping[str, float]) -> dict[str, Graded]:
         facts = {"prompts": prompts, "responses": prompts}
-        return {f"{d}_set": Answers(d, {str(p): score for p in range(prompts)}, facts) for d, score in row.items()}
+        return {f"{d}_set": Graded(d, {str(p): score for p in range(prompts)}, facts) for d, score in row.items()}
 
-    return summarise({name: {0: checkpoint(row)} for name, row in scores.items()})
+    return score_rows({name: {0: checkpoint(row)} for name, row in scores.items()})
 
 
 def scores_of(name: str, overall: float) -> dict[str, Any]:

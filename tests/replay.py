@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, TrainerCallback
 from trl import DistillationTrainer
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd.engines import Completion, Params
 
 # Every run begins with a collection of garbage. Without this, each goes through the million objects that imports left.
 gc.freeze()
@@ -98,7 +99,14 @@ class Replay(DistillationTrainer):
 
 
 class ReplayedTrainer(TrustMOPDTrainer, Replay):
-    """`TrustMOPDTrainer` over `Replay`: what the former does with generated ids is still done."""
+    """`TrustMOPDTrainer` over `Replay`, which is its engine: what the former does with generated ids is still done."""
+
+    def replay(self, lengths: Sequence[int]) -> None:
+        super().replay(lengths)
+        self.engine = self
+
+    def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
+        return [Completion(ids, False) for ids in Replay._generate_single_turn(self, list(prompt_ids))]
 
 
 # ---- Runs
@@ -204,7 +212,7 @@ def difference(gradient: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> f
 
 @dataclass(frozen=True)
 class PlainResponse:
-    """Log-probabilities on the student's candidates: ``[T, C]``, teachers ``[K, T, C]``."""
+    """Log-probabilities on the student's candidates: ``[T, C]``, teachers and references ``[K, T, C]``."""
 
     row: int
     student_logp: Tensor
@@ -239,12 +247,15 @@ def plain_objective(
     rule: PlainRule,
     score: Callable[[PlainResponse], Tensor] = plain_displacement,
     *,
+    references: Sequence[PreTrainedModel] | None = None,
     lengths: Sequence[int] = LENGTHS,
     candidates: int = CANDIDATES,
     temperature: float = 1.0,
 ) -> Plain:
-    """One step's loss and gradient. The reference is the student; mu is the token mean of these responses' scores."""
-    student, reference = copy.deepcopy(student).double().train(), copy.deepcopy(student).double()
+    """One step's loss and gradient. Each teacher has its reference, by default the student; mu is the token mean of
+    these responses' scores."""
+    references = [copy.deepcopy(model).double() for model in references or [student] * len(teachers)]
+    student = copy.deepcopy(student).double().train()
     teachers = [copy.deepcopy(teacher).double() for teacher in teachers]
     asked = []
     for row, (prompt, response) in enumerate(zip(prompt_ids(len(lengths)), responses(lengths), strict=True)):
@@ -256,15 +267,16 @@ def plain_objective(
             return logits[:, : tiny.VOCAB] / temperature
 
         ids = logits_of(student).topk(candidates).indices
-        student_logp, reference_logp, *teacher_logp = (
-            logits_of(model).gather(-1, ids).log_softmax(dim=-1) for model in (student, reference, *teachers)
+        student_logp, *frozen = (
+            logits_of(model).gather(-1, ids).log_softmax(dim=-1) for model in (student, *references, *teachers)
         )
+        reference_logp, teacher_logp = frozen[: len(references)], frozen[len(references) :]
         asked.append(
             PlainResponse(
                 row,
                 student_logp,
                 torch.stack(teacher_logp).detach(),
-                reference_logp.detach(),
+                torch.stack(reference_logp).detach(),
                 ids,
                 torch.tensor(response),
             )

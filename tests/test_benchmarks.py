@@ -30,6 +30,21 @@ def test_a_head_that_cannot_run_here_gets_no_row(tmp_path):
     assert not (tmp_path / "heads.csv").exists()
 
 
+@pytest.mark.slow
+def test_padded_micro_batches_and_token_budgets_are_measured_on_one_loss(tmp_path):
+    small = ("--shape", "tiny", "--responses", "4", "--mean", "20", "--longest", "48", "--micro-batch", "2")
+    path = tmp_path / "budget.csv"
+    made = benchmark("bench_budget.py", *small, "--budgets", "0,400", "--device", "cpu", "--output", path)
+    assert made.returncode == 0, made.stderr
+    padded, within = csv.DictReader(path.read_text().splitlines())
+    assert (padded["budget"], within["budget"]) == ("0", "400")
+    assert int(within["tokens_read"]) < int(padded["tokens_read"])
+    assert float(within["loss"]) == pytest.approx(float(padded["loss"]), rel=0.02) and float(within["loss"]) > 0
+    assert all(
+        float(row[f"{phase}_seconds"]) > 0 for row in (padded, within) for phase in ("forward_backward", "reading")
+    )
+
+
 def test_a_misspelt_name_is_not_the_label_of_another_measurement():
     assert record.known("placement", "offload,resident", ("resident", "offload")) == ["offload", "resident"]
     with pytest.raises(SystemExit, match="no placement 'ofload'. Choose from resident, offload"):

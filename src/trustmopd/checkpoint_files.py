@@ -1,4 +1,4 @@
-"""A checkpoint as it lies in its files: where, which tensors, and what else makes a model of them."""
+"""The files of a checkpoint: where they are, which tensors they hold, and what else a model needs."""
 
 import json
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ def open_checkpoint(place: Located) -> Checkpoint:
     files = _weight_files(place)
     if not (place.folder / "config.json").is_file():
         raise FileNotFoundError(
-            f"checkpoint {place.source} has no config.json, so it is no model. Save it with save_pretrained."
+            f"checkpoint {place.source} has no config.json, so it is not a model. Save it with save_pretrained."
         )
     for path in files:
         tensors |= stored_tensors(path)

@@ -1,5 +1,6 @@
 """Files and folders that are either whole or not there; JSON with a schema version."""
 
+import hashlib
 import json
 import math
 import os
@@ -10,17 +11,29 @@ from pathlib import Path
 from typing import Any
 
 
-def write_text(path: str | Path, text: str) -> Path:
-    """Write beside the target and rename: a reader, or a killed run, never sees half a file."""
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """A file to write beside the target, renamed when the block ends well: a reader, or a killed run, never sees half a
+    file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        yield partial
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    return path
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    with whole_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+    return Path(path)
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_json(path: str | Path, payload: dict[str, Any], *, schema_version: int = 1) -> Path:
@@ -68,7 +81,7 @@ def check_free(folder: str | Path, *, overwrite: bool = False) -> None:
 
 
 def meant_here(path: str) -> bool:
-    """Whether a path is one on this disk, even if nothing lies there: a Hub id has two parts at most. A slip in it
+    """Whether a path is one on this disk, even if nothing is there: a Hub id has two parts at most. A slip in it
     should not be looked for on the Hub, which takes half a minute to fail without a network."""
     given = Path(path)
     return given.is_absolute() or path.startswith((".", "~")) or len(given.parts) > 2

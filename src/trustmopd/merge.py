@@ -80,7 +80,7 @@ def merge_adapter(
     if not (place := locate(adapter)).is_adapter:
         full = (place.folder / "config.json").is_file()
         remedy = "It has full weights already." if full else "Give a folder such as RUN/checkpoints/checkpoint-116."
-        raise ValueError(f"{adapter} is no adapter: it has no adapter_config.json. {remedy}")
+        raise ValueError(f"{adapter} is not an adapter: it has no adapter_config.json. {remedy}")
     return merge_checkpoints([adapter], output, base=base, overwrite=overwrite)
 
 
@@ -102,7 +102,7 @@ def _find(source: str | Path | Specialist, base: str | Path | None) -> tuple[Loc
 
 
 def _base_of(adapter: Located, given: str | Path | None) -> Located:
-    from trustmopd.adapted import trained_on
+    from trustmopd.adapter_merging import trained_on
 
     base = given or trained_on(adapter)
     if not base:
@@ -113,7 +113,7 @@ def _base_of(adapter: Located, given: str | Path | None) -> Located:
         return locate(base)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"the base of the adapter {adapter.source}: {error} If it lies elsewhere, give that place: --base, in "
+            f"the base of the adapter {adapter.source}: {error} If it was moved, give its new place: --base, in "
             "Python base=."
         ) from None
 
@@ -121,7 +121,7 @@ def _base_of(adapter: Located, given: str | Path | None) -> Located:
 def _open(model: Located, adapter: Located | None) -> Checkpoint:
     if adapter is None:
         return open_checkpoint(model)
-    from trustmopd.adapted import open_adapted  # loads PEFT, which averages of full checkpoints do without
+    from trustmopd.adapter_merging import open_adapted  # loads PEFT, which averages of full checkpoints do without
 
     return open_adapted(adapter, model)
 

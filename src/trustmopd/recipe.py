@@ -1,27 +1,20 @@
 """One YAML file describes one experiment. Read and checked without torch: a slip costs a second, not a GPU hour."""
 
-import difflib
-import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, Field, model_validator
 
-from trustmopd.layers import Dumper, RecipeError, check_kind, combine, read_layers, without_dropped
-from trustmopd.rules import RULES, SCORES, UNSCORED
+from trustmopd.engines import engine_names
+from trustmopd.evaluation.benchmarks import check_benchmark_name
+from trustmopd.rules import SCORES, UNSCORED
 from trustmopd.runs.layout import AVERAGE
-
-
-def _teacher_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == "reference":
-        raise ValueError(
-            "it names metrics (weight/<name>), and 'reference' is taken. Use letters, digits, '_' and '-'."
-        )
-    return name
+from trustmopd.sections import Folder, Place, Section, Text, check_fields
+from trustmopd.teacher_source import TeacherName
+from trustmopd.teacher_source import TeacherSource as TeacherSource
+from trustmopd.yaml_layers import Dumper, RecipeError, read_layers, without_dropped
 
 
 def _distinct(values: list[Any]) -> list[Any]:
@@ -30,15 +23,9 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
-def _benchmark(name: str) -> str:
-    from trustmopd.evaluation import benchmark_names  # light, and the only list of them
-    from trustmopd.evaluation.rows import SUFFIXES
-
-    if name not in benchmark_names() and not name.endswith(SUFFIXES):
-        raise ValueError(
-            f"there is no such benchmark. Choose from {', '.join(benchmark_names())}, or give a file, whose name must "
-            f"end in {', '.join(SUFFIXES)}."
-        )
+def _engine(name: str) -> str:
+    if name not in engine_names():
+        raise ValueError(f"there is no such engine. Choose from {', '.join(engine_names())}.")
     return name
 
 
@@ -48,64 +35,19 @@ def _score(name: str) -> str:
     return name
 
 
-def _from_home(place: Any) -> Any:
-    """A shell expands ~ at the start of a word alone, not after `output=`, and a file has no shell."""
-    return type(place)(os.path.expanduser(place))
-
-
-TeacherName = Annotated[str, AfterValidator(_teacher_name)]
-Text = Annotated[str, Field(min_length=1)]
-Place = Annotated[Text, AfterValidator(_from_home)]
-
-
-def _no_variable(place: Path) -> Path:
-    if "$" in str(place):
-        raise ValueError(
-            "a variable is not filled in here, and a folder of this very name would be made. Write it out."
-        )
-    return place
-
-
-Location = Annotated[
-    Path, Field(strict=False), AfterValidator(_from_home), AfterValidator(_no_variable), PlainSerializer(Path.as_posix)
-]
-Benchmark = Annotated[str, AfterValidator(_benchmark)]
+Benchmark = Annotated[str, AfterValidator(check_benchmark_name)]
+EngineName = Annotated[str, AfterValidator(_engine)]
 Score = Annotated[str, AfterValidator(_score)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
-class _Section(BaseModel):
-    # Strict: `gamma: true` is a slip and not the number 1. A field's description is the remedy that its errors give.
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class TeacherSource(_Section):
-    """Where one specialist's weights are: a checkpoint, a LoRA adapter, or an adapter on a checkpoint of its own."""
-
-    model: Annotated[Place | None, Field(description="Give a Hub id or a path.")] = None
-    adapter: Annotated[Place | None, Field(description="Give the Hub id or the path of a LoRA adapter.")] = None
-    revision: Annotated[Text | None, Field(description="Give a branch, a tag or a commit.")] = None
-    dtype: Annotated[Text | None, Field(description="Give the name of a torch dtype, such as bfloat16.")] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        return {"model": value} if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _can_be_loaded(self) -> "TeacherSource":
-        if self.model is None and self.adapter is None:
-            raise ValueError("there is nothing to load. Give `model` (a Hub id or a path), `adapter`, or both.")
-        return self
-
-
-class Prompts(_Section):
+class Prompts(Section):
     path: Annotated[Place, Field(description="Give a Hub id, a folder or a file.")]
     domain_column: Annotated[Text | None, Field(description="Give the column of each prompt's domain.")] = "domain"
     split: Annotated[Text, Field(description="Give the name of a split.")] = "train"
 
 
-class Trust(_Section):
+class Trust(Section):
     """Weights from the teachers' scores: the paper's method, and its ablations."""
 
     rule: Literal["trust"] = "trust"
@@ -115,12 +57,12 @@ class Trust(_Section):
     calibrated: Annotated[bool, Field(description="Write true, or false for raw scores.")] = True
 
 
-class Single(_Section):
+class Single(Section):
     rule: Literal["single"] = "single"
     teacher: Annotated[Text, Field(description="Give the name of one of the teachers.")]
 
 
-class Unscored(_Section):
+class Unscored(Section):
     """A rule with nothing more to set."""
 
     rule: Literal[tuple(name for name in UNSCORED if name != "single")]  # type: ignore[valid-type]
@@ -136,21 +78,24 @@ OWNED_ELSEWHERE = {
     "seed": "seeds",
     **dict.fromkeys(("output_dir", "run_dir"), "output"),
 }
-SECTIONS: dict[str, type[_Section]] = {**dict.fromkeys(RULES, Unscored), "trust": Trust, "single": Single}
 Allocation = Annotated[Trust | Single | Unscored, Field(discriminator="rule", description="Write {rule: trust}.")]
 
 
-class Evaluation(_Section):
+class Evaluation(Section):
     benchmarks: Annotated[list[Benchmark], AfterValidator(_distinct), Field(description="Give a list of these.")] = []
     samples: Annotated[int | None, Field(gt=0, description="Responses per problem; null: each benchmark's own.")] = None
     temperature: Annotated[float, Field(ge=0, description="The paper samples at 0.6; 0 is greedy.")] = 0.6
     top_p: Annotated[float, Field(gt=0, le=1, description="The share of the likeliest tokens; 1 is all.")] = 1.0
     max_new_tokens: Annotated[int, Field(gt=0, description="Give the longest response, in tokens.")] = 30000
+    engine: Annotated[EngineName, Field(description="What samples: transformers or vllm.")] = "transformers"
     data: Annotated[dict[str, Place], Field(description="Give local files by benchmark, {aime25: path}.")] = {}
 
 
-class Recipe(_Section):
-    """One experiment. Its paths start from the current directory, as Hub tools do."""
+class Recipe(Section):
+    """One experiment. Paths are relative to the current directory."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = OWNED_ELSEWHERE
+    hint: ClassVar[str] = " A setting of training is written as training.{field}."
 
     name: Annotated[Text, Field(description="Give the experiment a name.")]
     student: Annotated[Place, Field(description="Give the Hub id or the path of the model to train.")]
@@ -162,10 +107,10 @@ class Recipe(_Section):
     allocation: Allocation = Trust()
     training: Annotated[dict[str, Any], Field(description="Give fields of TrustMOPDConfig: {max_steps: 116}.")] = {}
     peft: Annotated[dict[str, Any] | None, Field(description="Give peft.LoraConfig's arguments, or null.")] = None
-    calibration: Annotated[Location | None, Field(description="Give the path of a calibration.json, or null.")] = None
+    calibration: Annotated[Folder | None, Field(description="Give the path of a calibration.json, or null.")] = None
     evaluation: Annotated[Evaluation, Field(description="Write evaluation: {benchmarks: [...]}.")] = Evaluation()
     seeds: Annotated[list[Seed], AfterValidator(_distinct), Field(min_length=1, description="Write [0, 1, 2].")] = [0]
-    output: Annotated[Location, Field(description="Give a folder, or leave it out: runs/<name>.")] = Path("runs")
+    output: Annotated[Folder, Field(description="Give a folder, or leave it out: runs/<name>.")] = Path("runs")
 
     @model_validator(mode="before")
     @classmethod
@@ -220,58 +165,13 @@ class Recipe(_Section):
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    files, changes = read_layers(path, overrides)
-    fields = combine(files, changes)
-    check_kind(path, fields, "a recipe")
-    kept = without_dropped(fields, "teachers", [*files, *changes], path)
-    given, rule = fields.get("teachers"), fields.get("allocation")
+    layers = read_layers(path, overrides, "a recipe")
+    kept = without_dropped(layers, "teachers")
+    given, rule = layers.fields.get("teachers"), layers.fields.get("allocation")
     dropped = [name for name, source in given.items() if source is None] if isinstance(given, dict) else []
     if isinstance(rule, dict) and (name := rule.get("teacher")) in dropped:
         raise RecipeError(
-            f"{path}: allocation.teacher = {name!r}, and teachers.{name} = null drops this teacher. Name another one, "
-            "or keep it."
+            f"{path}: allocation.teacher = {name!r}, but teachers.{name} = null drops this teacher. Name another "
+            "teacher, or keep this one."
         )
-    try:
-        return Recipe.model_validate(kept)
-    except ValidationError as error:
-        raise RecipeError("\n".join(f"{path}: {_explain(each)}" for each in error.errors(include_url=False))) from None
-
-
-_INNER: dict[str, type[_Section]] = {"teachers": TeacherSource, "prompts": Prompts, "evaluation": Evaluation}
-REASONS = {
-    "extra_forbidden": "there is no such field",
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "it should be a mapping of fields"),
-    **dict.fromkeys(("too_short", "string_too_short"), "it is empty"),
-    "path_type": "it should be a path",
-    "string_type": "it should be text, and YAML takes a bare number, date, yes or no for more than that: use quotes",
-}
-
-
-def _explain(problem: ErrorDetails) -> str:
-    """A field and its value, the reason, the remedy, from pydantic's record of one error."""
-    kind, value, place = problem["type"], problem["input"], [str(part) for part in problem["loc"] if part != "[key]"]
-    if not place:  # _sections_agree names the fields itself
-        return str(problem["ctx"]["error"])
-    section: type[_Section] = Recipe
-    if len(place) > 1 and place[0] == "allocation":
-        section = SECTIONS[place.pop(1)]  # pydantic puts the rule before the field
-    elif len(place) > 1:
-        section = _INNER.get(place[0], Recipe)
-    field = ".".join(place)
-    info = section.model_fields.get(place[-1]) or Recipe.model_fields.get(place[0])
-    remedy = info.description if info else "Remove it."
-    if kind == "missing":
-        return f"{field} is missing. {remedy}"
-    if kind == "value_error":
-        return f"{field} = {value!r:.80}: {problem['ctx']['error']}"
-    if kind.startswith("union_tag"):
-        return f"{field}.rule = {value['rule']!r}: there is no such rule. Choose from {', '.join(RULES)}."
-    if kind == "extra_forbidden":
-        known = [*section.model_fields, *(["extends"] if section is Recipe else [])]
-        owner = OWNED_ELSEWHERE.get(field)
-        close = [owner] if owner else difflib.get_close_matches(place[-1], known, n=1)
-        remedy = f"Did you mean `{close[0]}`?" if close else f"The fields here are {', '.join(known)}."
-        if not close and len(place) == 1:
-            remedy += f" A setting of training is written as training.{field}."
-    reason = REASONS.get(kind) or problem["msg"].replace("Input", "it")
-    return f"{field} = {value!r:.80}: {reason}. {remedy}"
+    return check_fields(Recipe, kept, path)

@@ -1,4 +1,4 @@
-"""The few statistics of every comparison: spread over seeds, paired differences, recovery, bootstrap intervals."""
+"""Statistics of every comparison: spread over seeds, paired differences, recovery, bootstrap means."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -42,19 +42,10 @@ def recovery(score: float, initial: float, routed: float) -> float:
     return (score - initial) / (routed - initial) if routed != initial else float("nan")
 
 
-def bootstrap_interval(
-    values: Sequence[float], *, confidence: float = 0.95, draws: int = 10_000, seed: int = 0
-) -> tuple[float, float]:
-    """Percentile interval of the mean of `values`, which are resampled as they stand: give one per independent unit
-    (a prompt's mean over its samples, not each sample)."""
-    means = bootstrap_means([values], draws=draws, seed=seed)
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
-
-
 def bootstrap_means(rows: Sequence[Sequence[float]], *, draws: int = 10_000, seed: int = 0) -> np.ndarray:
     """Means of resampled columns, [draws, rows]. All rows (methods) get the same columns (prompts) in a draw, so that
-    differences and ratios of the means can be resampled too."""
+    differences and ratios of the means can be resampled too. Give one column per independent unit: a prompt's mean
+    over its samples, not each sample."""
     data = np.asarray(rows, dtype=float)
     if data.size == 0:
         raise ValueError("no values to resample.")

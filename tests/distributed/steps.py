@@ -11,6 +11,12 @@ from unittest import mock
 import replay
 import torch
 from peft import LoraConfig
+from torch import Tensor
+from torch.distributed import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+from transformers import TrainerCallback
 
 from trustmopd import Teacher
 from trustmopd.heads import use_implementation
@@ -26,10 +32,29 @@ SPLITS = {
     1: {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1},
     2: {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
 }
-#: "kernels" is "trust" through the fused head and objective, in Triton's interpreter.
-RUNS = [*replay.RULES, "adapters", *(["kernels"] if find_spec("triton") else [])]
+#: "kernels" is "trust" through the fused head and objective, in Triton's interpreter; "budget_…" is a run under a token
+#: budget, for which the two processes need different numbers of passes.
+BUDGETS = {"budget_trust": "trust", "budget_adapters": "adapters"}
+RUNS = [*replay.RULES, "adapters", *BUDGETS, *(["kernels"] if find_spec("triton") else [])]
 #: Fewer than a step has, so that the processes must agree on a choice.
 RECORDED = 5
+
+
+class Synced(TrainerCallback):
+    """How many numbers the processes have added up in gradients."""
+
+    def __init__(self, trainer: replay.ReplayedTrainer):
+        self.trainer, self.numbers = trainer, 0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        wrapped = self.trainer.model_wrapped
+        if state.global_step == 0 and isinstance(wrapped, DistributedDataParallel):
+            wrapped.register_comm_hook(self, _count_and_reduce)
+
+
+def _count_and_reduce(state: Synced, bucket: GradBucket) -> Future[Tensor]:
+    state.numbers += bucket.buffer().numel()
+    return allreduce_hook(None, bucket)
 
 
 def options_of(num_processes: int) -> dict[str, Any]:
@@ -46,13 +71,18 @@ def take_steps(folder: Path, calibration: str, adapters: Path, num_processes: in
         "gradient_checkpointing": True,
     }
     runs["kernels"] = runs["trust"]
+    runs |= {name: {**runs[of], "max_tokens_per_micro_batch": 90} for name, of in BUDGETS.items()}
     for name in RUNS:
         head = use_implementation("fused" if name == "kernels" else "auto")
         with head, mock.patch.object(records, "ROLLOUTS", RECORDED):
-            run = replay.run(folder / name, **options_of(num_processes), **runs[name])
+            trainer = replay.trainer_of(folder / name, **options_of(num_processes), **runs[name])
+            synchronised = Synced(trainer)
+            trainer.add_callback(synchronised)
+            run = replay.trained(trainer)
         assert run.trainer.accelerator.num_processes == num_processes
         if run.trainer.accelerator.is_main_process:
-            torch.save({"gradients": run.gradients, "logs": run.logs}, folder / f"{name}.pt")
+            found = {"gradients": run.gradients, "logs": run.logs, "passes": len(run.losses)}
+            torch.save({**found, "synchronised": synchronised.numbers}, folder / f"{name}.pt")
 
 
 def measure(folder: Path, num_processes: int) -> None:

@@ -13,7 +13,8 @@ import tiny
 import torch
 from processes import launch
 
-pytestmark = pytest.mark.distributed
+# The processes have a time limit of their own.
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,23 @@ def test_the_kernels_take_the_step_that_plain_torch_takes(sides):
         for step, tolerance in ((0, 1e-5), (1, 1e-4)):
             assert replay.difference(plain["gradients"][step], fused["gradients"][step]) < tolerance
             assert logged(fused["logs"][step]) == pytest.approx(logged(plain["logs"][step]), rel=1e-4)
+
+
+@pytest.mark.parametrize("run", steps.BUDGETS)
+def test_a_token_budget_changes_neither_gradient_nor_metrics_in_any_number_of_processes(run, sides):
+    plain = torch.load(sides[0] / f"{steps.BUDGETS[run]}.pt")
+    for side in sides:
+        within = torch.load(side / f"{run}.pt")
+        for step, tolerance in ((0, 1e-5), (1, 1e-4)):
+            assert replay.difference(plain["gradients"][step], within["gradients"][step]) < tolerance
+            assert logged(within["logs"][step]) == pytest.approx(logged(plain["logs"][step]), rel=1e-4)
+
+
+@pytest.mark.parametrize("run", steps.RUNS)
+def test_gradients_are_synchronised_once_a_step_however_many_passes_it_has(run, sides):
+    two = torch.load(sides[1] / f"{run}.pt")
+    assert two["passes"] > 2
+    assert two["synchronised"] == 2 * sum(gradient.numel() for gradient in two["gradients"][0].values())
 
 
 @pytest.mark.parametrize("run", steps.RUNS)

@@ -1,4 +1,4 @@
-"""A student, its teachers and small sets, made once a file."""
+"""A student, its teachers and small sets, made once."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import tiny
 import yaml
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A student, three specialists, small sets of their domains, a recipe, and two trained seeds."""
     folder = tmp_path_factory.mktemp("world")

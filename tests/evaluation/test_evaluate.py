@@ -17,11 +17,11 @@ import tiny
 import yaml
 from evaluated import METHOD, Echo, run, sums
 
-from trustmopd.evaluation.answers import collect
+from trustmopd.evaluation.benchmarks import load_benchmarks
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
+from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.journal import GRADED, Journal, read_entries
 from trustmopd.evaluation.methods import Method
-from trustmopd.evaluation.run_record import load_benchmarks
 from trustmopd.evaluation.sampling import Sampling
 from trustmopd.recipe import TeacherSource
 
@@ -56,10 +56,10 @@ def test_a_folder_holds_one_checkpoint_and_one_way_of_sampling(world: Path, tmp_
     more = Echo()
     evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(samples=2), lambda: more)
     assert more.asked == [(f"math{i}", 1) for i in range(4)]
-    with pytest.raises(ValueError, match="temperature = 0.6, and now it is 1.0: they do not mix. Remove that folder"):
+    with pytest.raises(ValueError, match=r"temperature = 0\.6.*1\.0"):
         evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(temperature=1.0), Echo)
     other = Method("m", TeacherSource(model="elsewhere"), "m")
-    with pytest.raises(ValueError, match="model = 'somewhere'"):
+    with pytest.raises(ValueError, match="model = 'somewhere'.*'elsewhere'"):
         evaluate_checkpoint(other, tmp_path, sums(world), Sampling(), Echo)
 
 
@@ -89,7 +89,7 @@ def test_asking_for_less_is_said_and_scores_just_that(world: Path, tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(samples=3), lambda: Echo(stop_after=7))
     less = load_benchmarks([str(world / "math_sums.jsonl")], {}, limit=2)
-    with pytest.warns(UserWarning, match="asked with 4 prompts × 3 samples, and now with 2 × 2. Only these are scored"):
+    with pytest.warns(UserWarning, match="4 prompts × 3 samples.*2 × 2"):
         evaluate_checkpoint(METHOD, tmp_path, less, Sampling(samples=2), lambda: pytest.fail("it was sampled"))
     answers = collect([tmp_path])[0]["m"][0]["math_sums"]
     assert answers.by_prompt == {"math0": 0.5, "math1": 0.5} and answers.facts["responses"] == 4
@@ -106,7 +106,7 @@ def test_an_unfinished_benchmark_does_not_hide_the_one_asked_for(world: Path, tm
     run("evaluate", world / "student", "--benchmarks", files, "--max-new-tokens", 4, "--out", tmp_path)
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert list(scores["student"]["benchmarks"]) == ["code_sums", "if_sums"]
-    assert "math_sums is left out of every row" in run("scores", tmp_path)
+    assert "math_sums" in run("scores", tmp_path)
 
 
 def test_a_changed_prompt_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_changed_prompt_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     path.write_text(json.dumps({"id": "a", "prompt": "1 + 1?", "answer": 2}))
     evaluate_checkpoint(METHOD, tmp_path / "out", load_benchmarks([str(path)], {}), Sampling(), Echo)
     path.write_text(json.dumps({"id": "a", "prompt": "2 + 1?", "answer": 3}))
-    with pytest.raises(ValueError, match="prompt 'a' has changed since it was sampled"):
+    with pytest.raises(ValueError, match="prompt 'a'.*--out"):
         evaluate_checkpoint(METHOD, tmp_path / "out", load_benchmarks([str(path)], {}), Sampling(), Echo)
 
 
@@ -126,7 +126,7 @@ def test_a_full_disk_stops_with_whole_lines(tmp_path: Path) -> None:
         journal.append({"n": 0})
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
-            with pytest.raises(OSError, match=r"cannot write .*journal.jsonl .*kept. Make room and run the same"):
+            with pytest.raises(OSError, match=str(path)):
                 for n in range(1, 100):
                     journal.append({"n": n})
         finally:
@@ -141,22 +141,22 @@ def test_a_full_disk_stops_with_whole_lines(tmp_path: Path) -> None:
 
 def test_an_edited_journal_is_named_by_line(tmp_path: Path) -> None:
     (tmp_path / "j.jsonl").write_text('{"a": 1}\nnot json\n')
-    with pytest.raises(ValueError, match=r"j.jsonl, line 2 is not as it was written \(Expecting value.* Remove that"):
+    with pytest.raises(ValueError, match=r"j.jsonl, line 2 .*Expecting value"):
         Journal(tmp_path / "j.jsonl", {"a": int})
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "scores"])
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "field"),
     [
-        ({"id": None}, "its id is missing or wrong"),
-        ({"id": 3}, "its id is missing or wrong"),
-        ({"sample": None}, "its sample is missing or wrong"),
-        ({"score": "1"}, "its score is missing or wrong"),
-        ([1], "it has no fields"),
+        ({"id": None}, " id "),
+        ({"id": 3}, " id "),
+        ({"sample": None}, " sample "),
+        ({"score": "1"}, " score "),
+        ([1], ""),
     ],
 )
-def test_a_line_without_its_fields_is_named(world: Path, tmp_path: Path, verb: str, change: Any, words: str) -> None:
+def test_a_line_without_its_fields_is_named(world: Path, tmp_path: Path, verb: str, change: Any, field: str) -> None:
     method = Method("student", TeacherSource(model=str(world / "student")), "student")
     evaluate_checkpoint(method, tmp_path, sums(world), Sampling(), Echo)
     journal = tmp_path / "math_sums.jsonl"
@@ -166,7 +166,7 @@ def test_a_line_without_its_fields_is_named(world: Path, tmp_path: Path, verb: s
     journal.write_text("\n".join(lines) + "\n")
     arguments = ["--out", tmp_path, "--benchmarks", world / "math_sums.jsonl"]
     said = run(*(["evaluate", world / "student", *arguments] if verb == "evaluate" else ["scores", tmp_path]), code=1)
-    assert f"math_sums.jsonl, line 3 is not as it was written ({words})" in said
+    assert "math_sums.jsonl, line 3 " in said and field in said
 
 
 def test_a_table_of_several_folders_needs_a_place_of_its_own(world: Path, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_table_of_several_folders_needs_a_place_of_its_own(world: Path, tmp_pa
         run("scores", tmp_path / name)
     before = (tmp_path / "a" / "scores.json").read_bytes()
     said = run("scores", tmp_path / "a", tmp_path / "b", code=1)
-    assert "2 folders make a table of their own" in said and "--out runs/both" in said
+    assert "--out" in said
     said = run("scores", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "both")
     assert (tmp_path / "a" / "scores.json").read_bytes() == before
     assert {"a", "b"} < json.loads((tmp_path / "both" / "scores.json").read_text()).keys()
@@ -208,7 +208,7 @@ def test_one_command_evaluates_every_row_of_a_recipe(world: Path, tmp_path: Path
     assert record["model"].endswith("seed-1/checkpoints/checkpoint-10")  # the last whole one, by number
     entries = (tmp_path / "initial" / "math_sums.jsonl").read_text().splitlines()
     assert len(entries) == 8
-    assert "scores.json" in said and "routed-teachers" in said and "No row of routed" not in said
+    assert "scores.json" in said and "routed-teachers" in said
     handed = json.loads((world / "run" / "seed-1" / "evaluation" / "scores.json").read_text())
     assert handed["tiny"]["checkpoint"] == "checkpoint-10" and handed["tiny"]["seeds"] == [1]
     for suffix in (".md", ".csv", ".tex"):
@@ -234,16 +234,16 @@ def test_a_domain_without_a_teacher_of_its_name_is_told(world: Path, tmp_path: P
     rows = [{"id": f"{i}", "prompt": f"{i} + 1 =", "answer": i + 1, "domain": "sums"} for i in range(2)]
     (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
     said = run("evaluate", world / "recipe.yaml", "--benchmarks", tmp_path / "own.jsonl", "--out", tmp_path / "out")
-    assert "No row of routed teachers, and so no recovery: no teacher is named 'sums'" in said
-    assert "The teachers are code, if, math" in said
+    assert "'sums'" in said and "code, if, math" in said
+    assert "routed-teachers" not in json.loads((tmp_path / "out" / "scores.json").read_text())
 
 
 def test_one_row_alone_and_an_untrained_seed(world: Path, tmp_path: Path) -> None:
     said = run("evaluate", world / "recipe.yaml", "seeds=[0, 7]", "--only", "tiny", "--out", tmp_path)
-    assert "tiny, seed 7: not trained yet" in said
+    assert "tiny, seed 7" in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["scores.json", "tables", "tiny"]
     said = run("evaluate", world / "recipe.yaml", "--only", "teacher-art", "--out", tmp_path, code=1)
-    assert "--only teacher-art: there is no such row here. Choose from initial, teacher-math" in said
+    assert "teacher-art" in said and "initial, teacher-math" in said
 
 
 def test_a_checkpoint_alone_is_evaluated_with_files_in_the_folder_itself(world: Path, tmp_path: Path) -> None:
@@ -285,14 +285,10 @@ def test_ctrl_c_leaves_what_was_graded_and_the_same_command_goes_on(world: Path,
         said, _ = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert (
-        process.returncode == 130
-        and "responses and grades are kept. Continue with: the same command" in said
-        and "Traceback" not in said
-    )
+    assert process.returncode == 130 and "Traceback" not in said
     kept = graded.read_bytes()
     assert kept.endswith(b"\n") and 0 < len(kept.splitlines()) < 3000
     limit = len(kept.splitlines()) + 10
-    with pytest.warns(UserWarning, match="asked with 3000 prompts"):
+    with pytest.warns(UserWarning, match="3000 prompts"):
         run("evaluate", *command[4:], "--limit", limit)
     assert graded.read_bytes().startswith(kept)

@@ -13,13 +13,13 @@ import pytest
 from shared_data import real
 
 from trustmopd.evaluation import Benchmark, Unavailable, get_benchmark
-from trustmopd.evaluation.answers import collect
+from trustmopd.evaluation.benchmarks import Loaded
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
+from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.instructions import loose_variants
 from trustmopd.evaluation.methods import Method
-from trustmopd.evaluation.run_record import Loaded
 from trustmopd.evaluation.sampling import Reply, Sampling
-from trustmopd.evaluation.scores import summarise
+from trustmopd.evaluation.scores import score_rows
 from trustmopd.recipe import TeacherSource
 
 OWN = [
@@ -129,7 +129,7 @@ def scores_of(name: str, rows: Any, responses: dict[str, str], out: Path) -> dic
     evaluate_checkpoint(method, out, [Loaded(get_benchmark(name), rows)], Sampling(), lambda: Canned(responses))
     methods, notes = collect([out])
     assert notes == []
-    return summarise(methods)["canned"]["benchmarks"][name]
+    return score_rows(methods)["canned"]["benchmarks"][name]
 
 
 def test_all_of_ifeval_scores_as_lm_eval_scores_it(tmp_path: Path) -> None:

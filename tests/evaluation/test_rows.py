@@ -19,21 +19,25 @@ def write(path: Path, rows: list[object]) -> Path:
 def test_every_benchmark_of_the_paper_and_the_small_ones_are_known() -> None:
     paper = {"aime25": 16, "aime26": 16, "lcb_v5": 5, "lcb_v6": 5, "ifeval": 1, "ifbench": 1}
     assert {name: get_benchmark(name).samples for name in paper} == paper
-    assert {*paper, "gsm8k", "svamp", "mbpp", "humaneval", "lcb_release_v5", "lcb_release_v6"} == {*benchmark_names()}
+    small = {"gsm8k", "svamp", "mbpp", "humaneval", "lcb_release_v5", "lcb_release_v6"}
+    world = {name for name in benchmark_names() if name.startswith("testbed_")}
+    assert {*paper, *small, *world} == {*benchmark_names()} and len(world) == 6
     assert {get_benchmark(name).domain for name in paper} == {"math", "code", "if"}
 
 
 def test_an_unknown_benchmark_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="no benchmark 'aime24'. Choose from .*aime25.*svamp"):
+    with pytest.raises(ValueError, match="'aime24'.*aime25.*svamp"):
         get_benchmark("aime24")
 
 
-@pytest.mark.parametrize("form", [".jsonl", ".jsonl.gz", ".json", ".parquet", "folder"])
+@pytest.mark.parametrize("form", [".jsonl", ".jsonl.gz", ".json", ".parquet", ".csv", "folder"])
 def test_rows_are_read_from_every_kind_of_file(tmp_path: Path, form: str) -> None:
     rows = [{"id": f"p{i}", "problem": f"{i} + 1?", "answer": str(i + 1)} for i in range(3)]
     path = tmp_path / f"set{form}"
     if form == ".json":
         path.write_text(json.dumps(rows))
+    elif form == ".csv":
+        path.write_text("id,problem,answer\n" + "".join(f"p{i},{i} + 1?,{i + 1}\n" for i in range(3)))
     elif form == ".jsonl.gz":
         path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
     elif form == ".parquet":
@@ -55,21 +59,19 @@ def test_rows_are_read_from_every_kind_of_file(tmp_path: Path, form: str) -> Non
 
 
 def test_of_a_folder_only_the_split_that_is_scored_is_read(tmp_path: Path) -> None:
-    files = {"train_v1": 3, "test": 2, "test2": 1, "dev": 4, "train_test": 5, "more": 1}
+    files = {"train_v1": 3, "test": 2, "test2": 1, "dev": 4, "train_test": 5}
     for name, count in files.items():
         rows = [{"id": f"{name}-{i}", "problem": "?", "answer": "1"} for i in range(count)]
         write(tmp_path / f"{name}.jsonl", rows)
-    said = r"is left out what is not of split 'test': dev\.jsonl, more\.jsonl, train_test\.jsonl, train_v1\.jsonl"
-    with pytest.warns(UserWarning, match=said):
-        rows = get_benchmark("aime25").load(tmp_path)
+    rows = get_benchmark("aime25").load(tmp_path)
     assert [row["id"] for row in rows] == ["test-0", "test-1", "test2-0"]
     assert [file.name for file in rows.files] == ["test.jsonl", "test2.jsonl"]
     for name in ("test", "test2"):
         (tmp_path / f"{name}.jsonl").unlink()
-    with pytest.warns(UserWarning, match="train_v1"):
-        assert [row["id"] for row in get_benchmark("aime25").load(tmp_path)] == ["more-0"]
-    (tmp_path / "more.jsonl").unlink()
-    with pytest.raises(ValueError, match=r"no file of split 'test', only of dev, train, train\+test\. Give the file"):
+    with pytest.raises(ValueError, match=r"aime25.*'test'.*dev, train, train\+test"):
+        get_benchmark("aime25").load(tmp_path)
+    write(tmp_path / "more.jsonl", [{"id": "more", "problem": "?", "answer": "1"}])
+    with pytest.raises(ValueError, match=r"aime25.*more\.jsonl"):
         get_benchmark("aime25").load(tmp_path)
     assert len(get_benchmark("aime25").load(tmp_path / "train_v1.jsonl")) == 3
 
@@ -80,8 +82,7 @@ def test_a_split_that_the_hub_calls_train_is_read_under_either_name(tmp_path: Pa
     ifeval = get_benchmark("ifeval")
     assert len(ifeval.load(tmp_path)) == 1
     write(tmp_path / "IFEval_test.jsonl", [{**row, "key": 2}])
-    with pytest.warns(UserWarning, match="train-00000-of-00001"):
-        assert [found["id"] for found in ifeval.load(tmp_path)] == ["2"]
+    assert [found["id"] for found in ifeval.load(tmp_path)] == ["2"]
 
 
 def test_a_malformed_row_is_named_counted_and_left_out(tmp_path: Path) -> None:
@@ -89,22 +90,22 @@ def test_a_malformed_row_is_named_counted_and_left_out(tmp_path: Path) -> None:
     good = {"id": "a", "problem": "1 + 1?", "answer": 2}
     lines = [json.dumps(good), "{broken", json.dumps({"id": "b", "problem": "?"}), json.dumps(good), "[1]", ""]
     path.write_text("\n".join([*lines, json.dumps({**good, "id": "c"})]))
-    with pytest.warns(UserWarning, match=r"4 malformed rows are left out: .*aime.jsonl, line 2: not JSON"):
+    with pytest.warns(UserWarning, match=r"4 malformed.*aime.jsonl, line 2: .*JSON"):
         rows = get_benchmark("aime25").load(path)
     assert [row["id"] for row in rows] == ["a", "c"]
     assert [each.partition(": ")[0].rpartition(" ")[2] for each in rows.malformed] == ["2", "3", "4", "5"]
-    assert "it has no answer" in rows.malformed[1] and "'a' was used before" in rows.malformed[2]
+    assert "answer" in rows.malformed[1] and "'a' was used before" in rows.malformed[2]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.jsonl", "{}\n{}", "no usable row.*line 1: it has no problem or question"),
-        ("a.jsonl", "", "no usable row: it is empty"),
-        ("a.json", "[{", "not whole JSON"),
-        ("a.parquet", "PAR1", "not a whole Parquet file"),
-        ("a.jsonl.gz", "no gzip", "not a whole gzip file"),
-        ("a.txt", "x", "is no .jsonl"),
+        ("a.jsonl", "{}\n{}", "line 1: .*problem or question"),
+        ("a.jsonl", "", "empty"),
+        ("a.json", "[{", "line 1.*JSON"),
+        ("a.parquet", "PAR1", "a.parquet"),
+        ("a.jsonl.gz", "no gzip", "gzip"),
+        ("a.txt", "x", ".jsonl"),
     ],
 )
 def test_a_file_without_rows_is_refused(tmp_path: Path, name: str, content: str, words: str) -> None:
@@ -114,9 +115,9 @@ def test_a_file_without_rows_is_refused(tmp_path: Path, name: str, content: str,
 
 
 def test_missing_data_say_which_file_or_hub_id_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="aime25: there is no .*nowhere.jsonl"):
+    with pytest.raises(FileNotFoundError, match="aime25: .*nowhere.jsonl"):
         get_benchmark("aime25").load(tmp_path / "nowhere.jsonl")
-    with pytest.raises(FileNotFoundError, match=r"lighteval/code_generation_lite, config v5.*--data lcb_v5=FILE"):
+    with pytest.raises(FileNotFoundError, match=r"lighteval/code_generation_lite.* v5.*--data lcb_v5=FILE"):
         get_benchmark("lcb_v5").load()  # tests run offline
 
 
@@ -137,48 +138,46 @@ def test_a_users_own_set_brings_its_grader_by_its_fields(tmp_path: Path) -> None
     assert own.grade(first, "I get 4.").score == 1 and own.grade(second, "I get 4.").score == 0
     other = [{"id": "1", "prompt": "f?", "tests": ["assert f(1) == 2"], "domain": "puzzles"}]
     assert get_benchmark(str(write(tmp_path / "code.jsonl", other))).domain == "puzzles"
-    with pytest.raises(
-        ValueError, match="first row has id, prompt, and nothing to grade by. Give every row an `answer`"
-    ):
+    with pytest.raises(ValueError, match=r"none\.jsonl.* id, prompt.*`answer`"):
         get_benchmark(str(write(tmp_path / "none.jsonl", [{"id": "1", "prompt": "?"}])))
 
 
 BAD_ROWS = [
-    ({"answer": 1}, {"answer": None}, "it has no answer"),
-    ({"answer": 1}, {"answer": True}, "answer = True is not text"),
-    ({"answer": 1}, {"answer": " "}, "answer = ' ' is not text"),
-    ({"answer": 1}, {"answer": 1, "prompt": ["hi"]}, "'hi' in its prompt is no message with role and content"),
-    ({"answer": 1}, {"answer": 1, "prompt": [{"role": "user"}]}, "is no message with role and content"),
-    ({"answer": 1}, {"answer": 1, "prompt": []}, "its prompt has no message"),
-    ({"tests": ["assert f(1)"]}, {"tests": []}, "its tests are empty"),
-    ({"tests": ["assert f(1)"]}, {"tests": ["# none"]}, "its tests are empty"),
-    ({"tests": ["assert f(1)"]}, {"tests": ["assert f(1) =="]}, "its tests are not Python"),
+    ({"answer": 1}, {"answer": None}, "answer"),
+    ({"answer": 1}, {"answer": True}, "answer = True"),
+    ({"answer": 1}, {"answer": " "}, "answer = ' '"),
+    ({"answer": 1}, {"answer": 1, "prompt": ["hi"]}, "'hi'"),
+    ({"answer": 1}, {"answer": 1, "prompt": [{"role": "user"}]}, "{'role': 'user'}"),
+    ({"answer": 1}, {"answer": 1, "prompt": []}, "prompt"),
+    ({"tests": ["assert f(1)"]}, {"tests": []}, "tests"),
+    ({"tests": ["assert f(1)"]}, {"tests": ["# none"]}, "tests"),
+    ({"tests": ["assert f(1)"]}, {"tests": ["assert f(1) =="]}, "tests"),
     ({"tests": ["assert f(1)"]}, {"tests": [1]}, "expected str"),
-    ({"input_output": {"inputs": ["1"], "outputs": ["1"]}}, {"input_output": None}, "has no inputs and outputs"),
-    ({"input_output": {"inputs": ["1"], "outputs": ["1"]}}, {"input_output": {"inputs": ["1"]}}, "has no 'outputs'"),
+    ({"input_output": {"inputs": ["1"], "outputs": ["1"]}}, {"input_output": None}, "input_output = None"),
+    ({"input_output": {"inputs": ["1"], "outputs": ["1"]}}, {"input_output": {"inputs": ["1"]}}, "'outputs'"),
     (
         {"input_output": json.dumps({"inputs": ["1"], "outputs": ["1"]})},
         {"input_output": {"inputs": [], "outputs": []}},
-        "0 inputs with 0 outputs",
+        "0 inputs",
     ),
     (
         {"input_output": {"inputs": ["1"], "outputs": ["1"]}},
         {"input_output": {"inputs": [1], "outputs": ["1"]}},
-        "[1] is not a list of texts",
+        "[1]",
     ),
     (
         {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
         {"instruction_id_list": ["punctuation:no_comma"]},
-        "it has no 'kwargs'",
+        "'kwargs'",
     ),
     (
         {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
         {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]},
-        "its kwargs are not a list of names with values",
+        "kwargs",
     ),
-    ({"answer": 1}, {"tests": ["assert f(1)"]}, "it has another grader than the first row's `answer`. Give such"),
-    ({"answer": 1}, {"answer": 1, "domain": "code"}, "it has another domain than the first row's 'math'. Give such"),
-    ({"answer": 1, "domain": "a"}, {"answer": 1, "domain": "b"}, "it has another domain than the first row's 'a'"),
+    ({"answer": 1}, {"tests": ["assert f(1)"]}, "`answer`"),
+    ({"answer": 1}, {"answer": 1, "domain": "code"}, "'math'"),
+    ({"answer": 1, "domain": "a"}, {"answer": 1, "domain": "b"}, "'a'"),
 ]
 
 
@@ -197,9 +196,9 @@ def test_a_row_of_ones_own_that_cannot_be_graded_is_malformed(
 @pytest.mark.parametrize(
     ("names", "arguments", "reason"),
     [
-        (["punctuation:no_coma"], [{}], "IFEval has no instruction 'punctuation:no_coma'; the nearest is"),
-        ([7], [{}], "IFEval has no instruction 7"),
-        (["punctuation:no_comma"], [{"commas": 3}], "punctuation:no_comma does not take {'commas': 3} ("),
+        (["punctuation:no_coma"], [{}], "'punctuation:no_coma'"),
+        ([7], [{}], " 7"),
+        (["punctuation:no_comma"], [{"commas": 3}], "{'commas': 3}"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:benchmark")
@@ -222,11 +221,11 @@ def test_rows_of_a_second_grader_are_told_in_one_sentence(tmp_path: Path) -> Non
     with pytest.warns(UserWarning) as said:
         get_benchmark(str(write(tmp_path / "mixed.jsonl", rows))).load()
     (only,) = map(str, (each.message for each in said))
-    assert only.count("another grader than the first row's") == 1 and "line 2 and 2 more: " in only
+    assert only.count("`answer`") == 1 and "line 2 and 2 more: " in only
 
 
 def test_a_file_of_another_kind_is_told_what_its_name_must_end_in(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"give a file of your own: its name must end in \.jsonl, \.jsonl\.gz"):
+    with pytest.raises(ValueError, match=r"mine\.txt.*\.jsonl, \.jsonl\.gz"):
         get_benchmark(str(write(tmp_path / "mine.txt", [{"id": "1", "prompt": "?", "answer": 1}])))
 
 

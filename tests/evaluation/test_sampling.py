@@ -10,7 +10,7 @@ import yaml
 from evaluated import run, sums
 
 from trustmopd.evaluation.journal import GRADED, read_entries
-from trustmopd.evaluation.sampling import Request, Sampling, TransformersEngine, render, seed_of
+from trustmopd.evaluation.sampling import Request, Sampling, make_sampler, render
 from trustmopd.recipe import TeacherSource
 
 THINKING = tiny.TEMPLATE.replace("assistant: {% endif %}", "assistant: <think>\n{% endif %}")
@@ -20,28 +20,31 @@ def test_transformers_samples_in_batches_as_one_by_one_when_greedy(world: Path) 
     source = TeacherSource(model=str(world / "student"), dtype="float32")
     requests = [Request(str(i), 0, [{"role": "user", "content": "say " * i + "hi"}]) for i in range(5)]
     sampling = Sampling(temperature=0, max_new_tokens=12)
-    batched, single = (list(TransformersEngine(source, size).sample(requests, sampling)) for size in (3, 1))
+    batched, single = (
+        list(make_sampler("transformers", source, batch_size=size).sample(requests, sampling)) for size in (3, 1)
+    )
     assert [(r.request, r.response, r.tokens) for r in batched] == [(r.request, r.response, r.tokens) for r in single]
     assert all(0 < reply.tokens <= 12 and reply.truncated == (reply.tokens == 12) for reply in batched)
 
 
 def test_sampling_follows_the_seed_and_differs_by_sample(world: Path) -> None:
-    engine = TransformersEngine(TeacherSource(model=str(world / "student")), 2)
+    sampler = make_sampler("transformers", TeacherSource(model=str(world / "student")), batch_size=2)
     requests = [Request("a", sample, [{"role": "user", "content": "hi"}]) for sample in range(4)]
 
     def sample(seed: int) -> list[str]:
-        replies = engine.sample(requests, Sampling(seed=seed, temperature=1.0, max_new_tokens=20))
+        replies = sampler.sample(requests, Sampling(seed=seed, temperature=1.0, max_new_tokens=20))
         return [reply.response for reply in replies]
 
     assert sample(0) == sample(0) != sample(1)
     assert len(set(sample(0))) == 4
-    assert seed_of(0, requests[:2]) != seed_of(0, requests[2:])
 
 
 def test_a_prompt_longer_than_the_context_is_counted_and_not_cut(world: Path) -> None:
-    engine = TransformersEngine(TeacherSource(model=str(world / "student")), 2)  # a context of 256 tokens
+    sampler = make_sampler(
+        "transformers", TeacherSource(model=str(world / "student")), batch_size=2
+    )  # a context of 256 tokens
     requests = [Request(str(n), 0, [{"role": "user", "content": "x" * n}]) for n in (10, 300, 230)]
-    replies = {reply.request.id: reply for reply in engine.sample(requests, Sampling(max_new_tokens=1000))}
+    replies = {reply.request.id: reply for reply in sampler.sample(requests, Sampling(max_new_tokens=1000))}
     assert replies["300"].overlong and replies["300"].tokens == 0
     assert not replies["10"].overlong and replies["230"].tokens <= 256 - 230
 
@@ -109,8 +112,9 @@ def test_an_adapters_revision_is_not_its_bases(world: Path, tmp_path: Path, monk
     graded, _ = read_entries(tmp_path / "out" / "teacher-math" / "math_sums.jsonl", GRADED)
 
     def greedy(adapter: Path) -> list[str]:
-        engine = TransformersEngine(TeacherSource(adapter=str(adapter)), 1, str(world / "student"))
+        source = TeacherSource(adapter=str(adapter))
+        sampler = make_sampler("transformers", source, str(world / "student"), batch_size=1)
         asked = [Request(row["id"], 0, [{"role": "user", "content": row["prompt"]}]) for row in sums(world)[0].rows]
-        return [reply.response for reply in engine.sample(asked, Sampling(temperature=0, max_new_tokens=8))]
+        return [reply.response for reply in sampler.sample(asked, Sampling(temperature=0, max_new_tokens=8))]
 
     assert [entry["response"] for entry in graded if entry["sample"] == 0] == greedy(first) != greedy(newest)

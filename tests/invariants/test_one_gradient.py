@@ -18,6 +18,15 @@ WAYS = {
     "offloaded": {"teacher_placement": "offload"},
     "recomputed": {"gradient_checkpointing": True},
     "reference_head": {},
+    "row_by_row": {"max_tokens_per_micro_batch": 1},
+    "budget80": {"max_tokens_per_micro_batch": 80},
+    "budget80_of_batch2_accum4_recomputed": {
+        "max_tokens_per_micro_batch": 80,
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 4,
+        "gradient_checkpointing": True,
+    },
+    "one_pass": {"max_tokens_per_micro_batch": 10**6},
 }
 
 

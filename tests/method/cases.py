@@ -10,6 +10,7 @@ from oracle import log_normalise
 LEADING_SHAPES = st.one_of(st.just(()), st.tuples(st.integers(1, 6)), st.tuples(st.integers(1, 4), st.integers(1, 4)))
 TEACHERS = st.integers(1, 5)
 CANDIDATES = st.one_of(st.just(1), st.integers(2, 40))
+ONE_REFERENCE = st.just(False)
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,8 +55,17 @@ class Case:
 
 
 @st.composite
-def cases(draw, leading=LEADING_SHAPES, teachers=TEACHERS, candidates=CANDIDATES, scales=(0.3, 2.0, 12.0)):
+def cases(
+    draw,
+    leading=LEADING_SHAPES,
+    teachers=TEACHERS,
+    candidates=CANDIDATES,
+    scales=(0.3, 2.0, 12.0),
+    own_references=st.booleans(),  # noqa: B008 (a strategy, drawn from anew each time)
+):
+    """The teachers have one reference, or each its own."""
     shape, num_teachers, num_candidates = draw(leading), draw(teachers), draw(candidates)
+    references = (num_teachers,) if draw(own_references) else ()
     scale, seed = draw(st.sampled_from(scales)), draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
     ids = np.argsort(rng.random((*shape, num_candidates + 5)), axis=-1)
@@ -63,13 +73,14 @@ def cases(draw, leading=LEADING_SHAPES, teachers=TEACHERS, candidates=CANDIDATES
     return Case(
         student_logits=scale * rng.standard_normal((*shape, num_candidates)),
         teacher_logits=scale * rng.standard_normal((num_teachers, *shape, num_candidates)),
-        reference_logits=scale * rng.standard_normal((*shape, num_candidates)),
+        reference_logits=scale * rng.standard_normal((*references, *shape, num_candidates)),
         candidate_ids=ids[..., :num_candidates],
         # Mostly a candidate, now and then the first token past them.
         sampled_ids=np.take_along_axis(ids, rng.integers(0, num_candidates + 1, (*shape, 1)), axis=-1)[..., 0],
         mask=np.arange(shape[-1]) < np.asarray(lengths)[..., None] if shape else np.array(True),
         rng=rng,
-        note=f"shape={shape}, K={num_teachers}, C={num_candidates}, scale={scale}, seed={seed}",
+        note=f"shape={shape}, K={num_teachers}, C={num_candidates}, references={references or 1}, scale={scale}, "
+        f"seed={seed}",
     )
 
 

@@ -21,7 +21,7 @@ def log_normalise(logits):
 def _per_teacher_and_token(teacher_logp, score_of):
     scores = np.empty(teacher_logp.shape[:-1])
     for teacher, *at in np.ndindex(scores.shape):
-        scores[(teacher, *at)] = score_of(teacher_logp[(teacher, *at)], tuple(at))
+        scores[(teacher, *at)] = score_of(teacher_logp[(teacher, *at)], teacher, tuple(at))
     return scores
 
 
@@ -30,10 +30,12 @@ def _kl(left_logp, right_logp):
 
 
 def displacement(teacher_logp, reference_logp):
-    """Eq. 2."""
+    """Eq. 2; each teacher from its own reference, where there is one for each."""
+    own = reference_logp.ndim == teacher_logp.ndim
 
-    def length(logp, at):
-        change = [ours - theirs for ours, theirs in zip(logp, reference_logp[at], strict=True)]
+    def length(logp, teacher, at):
+        start = reference_logp[(teacher, *at)] if own else reference_logp[at]
+        change = [ours - theirs for ours, theirs in zip(logp, start, strict=True)]
         centre = sum(change) / len(change)
         return math.sqrt(sum((entry - centre) ** 2 for entry in change))
 
@@ -43,7 +45,7 @@ def displacement(teacher_logp, reference_logp):
 def teacher_likelihood(teacher_logp, candidate_ids, sampled_ids):
     """Eq. 31; 0 where the sampled token is no candidate."""
 
-    def probability(logp, at):
+    def probability(logp, _, at):
         return dict(zip(candidate_ids[at].tolist(), np.exp(logp), strict=True)).get(int(sampled_ids[at]), 0.0)
 
     return _per_teacher_and_token(teacher_logp, probability)
@@ -52,13 +54,13 @@ def teacher_likelihood(teacher_logp, candidate_ids, sampled_ids):
 def negative_entropy(teacher_logp):
     """Eq. 32."""
     return _per_teacher_and_token(
-        teacher_logp, lambda logp, _: math.log(len(logp)) + sum(math.exp(entry) * entry for entry in logp)
+        teacher_logp, lambda logp, *_: math.log(len(logp)) + sum(math.exp(entry) * entry for entry in logp)
     )
 
 
 def teacher_student_kl(teacher_logp, student_logp):
     """Eq. 33."""
-    return _per_teacher_and_token(teacher_logp, lambda logp, at: _kl(logp, student_logp[at]))
+    return _per_teacher_and_token(teacher_logp, lambda logp, _, at: _kl(logp, student_logp[at]))
 
 
 def mu(batches):

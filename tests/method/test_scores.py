@@ -6,7 +6,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import assert_close, cases, tensor
+from cases import ONE_REFERENCE, assert_close, cases, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,9 +91,16 @@ def test_displacement_by_hand_centres_on_the_plain_mean_of_the_candidates():
 
 
 @given(case=cases())
-def test_displacement_of_a_teacher_that_equals_the_reference_is_exactly_zero(case):
-    _, reference_logp, _ = models(case)
-    assert bool((displacement(torch.stack([reference_logp] * 2), reference_logp) == 0).all())
+def test_displacement_of_a_teacher_that_equals_its_reference_is_exactly_zero(case):
+    teacher_logp, reference_logp, _ = models(case)
+    assert bool((displacement(reference_logp.expand_as(teacher_logp), reference_logp) == 0).all())
+
+
+@given(case=cases(own_references=ONE_REFERENCE))
+def test_one_reference_for_all_is_the_same_one_for_each_to_the_bit(case):
+    teacher_logp, reference_logp, _ = models(case, torch.float32)
+    for_each = torch.stack([reference_logp] * case.num_teachers)
+    assert torch.equal(displacement(teacher_logp, for_each), displacement(teacher_logp, reference_logp))
 
 
 @given(case=cases(candidates=st.just(1)))

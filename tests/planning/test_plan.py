@@ -114,6 +114,13 @@ def test_a_micro_batch_that_does_not_fit_is_made_smaller(recipe: Path) -> None:
     assert tight.fits and tight.set["training.per_device_train_batch_size"] < 4
 
 
+def test_a_token_budget_is_planned_as_the_rows_that_it_holds(recipe: Path) -> None:
+    by_tokens = planned(recipe, "training.max_tokens_per_micro_batch=400", "--memory", 80)  # 2 × (64 + 128) tokens fit
+    by_rows = planned(recipe, "training.per_device_train_batch_size=2", "--memory", 80)
+    assert [row["gib"] for row in by_tokens] == [row["gib"] for row in by_rows]
+    assert all("training.per_device_train_batch_size" not in row["set"] for row in by_tokens)
+
+
 def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
     base = tiny.model(0)
     student = tiny.save(base, tmp_path / "student")

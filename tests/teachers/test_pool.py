@@ -67,9 +67,9 @@ def assert_logits(answer, rows, states, model):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def assert_answers(pool, models, lengths=LENGTHS, at_a_time=2):
+def assert_answers(pool, models, lengths=LENGTHS, at_a_time=2, **budget):
     ids, mask, response_mask = rollouts(lengths)
-    answers = pool.ask(Rollouts(ids, mask, response_mask, at_a_time))
+    answers = pool.ask(Rollouts(ids, mask, response_mask, at_a_time, **budget))
     assert list(answers) == list(models)
     rows = list(range(len(lengths)))[::-1]  # as after a shuffle
     for name, model in models.items():
@@ -88,6 +88,32 @@ def test_an_answer_is_the_models_own_forward_without_padding(base, specialists, 
     assert pool.teachers == list(specialists)
     for _ in range(2):  # offloaded weights must come back for the next batch
         assert_answers(pool, {**specialists, REFERENCE: base}, at_a_time=at_a_time)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 16, 30, 1000])
+def test_an_answer_does_not_depend_on_the_token_budget(base, specialists, max_tokens):
+    pool = pool_of(copy.deepcopy(base), specialists)
+    assert_answers(pool, {**specialists, REFERENCE: base}, max_tokens=max_tokens, bytes_on_device=0)
+
+
+def test_a_policy_reads_without_a_mask_under_the_budget_and_only_its_own_rows(base, specialists):
+    pool = pool_of(copy.deepcopy(base), copy.deepcopy(specialists), with_reference=False)
+    seen = {name: [] for name in specialists}
+    for name, member in pool.members.items():
+        note = lambda module, args, kwargs, name=name: seen[name].append(kwargs)  # noqa: E731
+        member.host.model.model.register_forward_pre_hook(note, with_kwargs=True)
+    ids, mask, response_mask = rollouts()
+    rows = {"math": [4, 0, 1], "if": [2]}
+    pool.ask(Rollouts(ids, mask, response_mask, 1, rows, max_tokens=16))
+    lengths = mask.sum(dim=1).tolist()
+    for name, passes in seen.items():
+        assert all(each.get("attention_mask") is None for each in passes)
+        shapes = [tuple(each["input_ids"].shape) for each in passes]
+        assert sum(count for count, _ in shapes) == len(rows.get(name, []))
+        assert all(count == 1 or count * width <= 16 for count, width in shapes)
+        assert max([width for _, width in shapes], default=0) == max(
+            [lengths[r] for r in rows.get(name, [])], default=0
+        )
 
 
 def test_a_batch_of_empty_responses_has_empty_answers(base, specialists):

@@ -6,34 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small_world import CUT_DOWN
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from trustmopd.cli import app
-from trustmopd.testbed import DOMAINS, MIXTURES, evaluation_set
+from trustmopd.testbed import DOMAINS, MIXTURES
 from trustmopd.testbed import build as building
 from trustmopd.testbed.build import build_specialist, build_world
 from trustmopd.testbed.checkpoints import MODELS, SHIPPED, checkpoint
-from trustmopd.testbed.reinforcement import Reinforcement
-from trustmopd.testbed.sampling import sample_scores
-from trustmopd.testbed.supervised import Supervision
-
-SUPERVISION = Supervision(steps=30, batch_size=48)
-REINFORCEMENT = Reinforcement(max_steps=2, prompts=16, prompts_per_step=4, generations=4)
-CUT_DOWN = {
-    "device": "cpu",
-    "supervision": SUPERVISION,
-    "reinforcement": REINFORCEMENT,
-    "evaluation_prompts": 8,
-    "quiet": True,
-}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    out = tmp_path_factory.mktemp("world")
-    build_world(out, 0, **CUT_DOWN)
-    return out
 
 
 @pytest.fixture
@@ -113,45 +94,30 @@ def test_other_settings_do_not_go_into_the_same_folder(copied):
     with pytest.raises(ValueError, match="seed = 0, not 1"):
         build_world(copied, 1, **CUT_DOWN)
     with pytest.raises(ValueError, match="supervision"):
-        build_world(copied, 0, **CUT_DOWN | {"supervision": replace(SUPERVISION, steps=31)})
+        build_world(copied, 0, **CUT_DOWN | {"supervision": replace(CUT_DOWN["supervision"], steps=31)})
 
 
 def test_another_regime_takes_over_a_reference_with_its_record(world, tmp_path, monkeypatch):
     monkeypatch.setattr(building, "build_reference", made_again)
     monkeypatch.setattr(building, "evaluate", lambda *args, **how: {"scores": {}, "understood": {}})
     first = json.loads((world / "card.json").read_text())
-    drifting = replace(REINFORCEMENT, learning_rate=1e-3, target_reward=None)
+    drifting = replace(CUT_DOWN["reinforcement"], learning_rate=1e-3, target_reward=None)
     second = build_world(tmp_path / "drifting", 0, **CUT_DOWN | {"reinforcement": drifting}, reference_of=world)
     assert second["stages"]["reference"] == first["stages"]["reference"]
     assert checkpoint("reference", tmp_path / "drifting")
     for domain in DOMAINS:
         assert second["stages"][domain]["made_from"] == first["stages"][domain]["made_from"]
-    with pytest.raises(ValueError, match="made with seed = 0, and 1 is asked for"):
+    with pytest.raises(ValueError, match="seed = 0, not 1"):
         build_world(tmp_path / "other", 1, **CUT_DOWN, reference_of=world)
 
 
 def test_a_specialist_stops_when_its_own_reward_says_so(world, tmp_path):
-    easy = replace(REINFORCEMENT, max_steps=5, target_reward=0.0, reward_window=3)
+    easy = replace(CUT_DOWN["reinforcement"], max_steps=5, target_reward=0.0, reward_window=3)
     measured = build_specialist("if", world / "reference", tmp_path / "easy", 0, easy, quiet=True)
     assert measured["steps"] == 3 and measured["reached_target"]
     endless = replace(easy, target_reward=None, max_steps=4, learning_rate=1e-3)
     measured = build_specialist("if", world / "reference", tmp_path / "endless", 0, endless, quiet=True)
     assert measured["steps"] == 4 and not measured["reached_target"]
-
-
-def test_sampling_is_a_function_of_its_seed(world):
-    model = AutoModelForCausalLM.from_pretrained(world / "reference")
-    tokenizer = AutoTokenizer.from_pretrained(world / "reference")
-    tasks = evaluation_set("math", 12)
-    state = torch.get_rng_state()
-    first = sample_scores(model, tokenizer, tasks, seed=1, batch_size=5)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert sample_scores(model, tokenizer, tasks, seed=1, batch_size=5).answers == first.answers
-    assert sample_scores(model, tokenizer, tasks, seed=2, batch_size=5).answers != first.answers
-    assert len(first.verdicts) == len(first.answers) == 12
-    assert first.mean == sum(verdict.right for verdict in first.verdicts) / 12
-    with pytest.raises(ValueError, match="no tasks"):
-        sample_scores(model, tokenizer, [])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -165,18 +131,18 @@ def test_an_altered_or_missing_checkpoint_is_named_with_its_digest(copied):
     content = bytearray(model.read_bytes())
     content[-1] ^= 1
     model.write_bytes(content)
-    with pytest.raises(ValueError, match="math/model.safetensors was altered") as error:
+    with pytest.raises(ValueError, match="math/model.safetensors") as error:
         checkpoint("math", copied)
     assert expected["model.safetensors"] in str(error.value) and "trustmopd testbed build" in str(error.value)
     model.unlink()
-    with pytest.raises(ValueError, match="math/model.safetensors is missing") as error:
+    with pytest.raises(ValueError, match="math/model.safetensors") as error:
         checkpoint("math", copied)
     assert expected["model.safetensors"] in str(error.value)
     checkpoint("code", copied)
     (copied / "card.json").unlink()
-    with pytest.raises(FileNotFoundError, match="Reinstall"):
+    with pytest.raises(FileNotFoundError, match="card.json"):
         checkpoint("code", copied)
-    with pytest.raises(ValueError, match="choose one of reference, math, code, if"):
+    with pytest.raises(ValueError, match="poetry.*reference, math, code, if"):
         checkpoint("poetry", copied)
 
 
@@ -203,13 +169,13 @@ def test_shipped_specialists_gained_at_home_and_lost_nothing_elsewhere():
 def test_a_folder_that_cannot_be_written_to_fails_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(building, "build_reference", made_again)
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="world cannot be written to .* Choose another folder"):
+    with pytest.raises(ValueError, match=str(tmp_path / "file")):
         build_world(tmp_path / "file" / "world", 0, **CUT_DOWN)
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "thesis.py").write_text("")
-    with pytest.raises(ValueError, match="holds something already, and no world's card"):
+    with pytest.raises(ValueError, match=f"{tmp_path}.*--out"):
         build_world(tmp_path, 0)
     assert (tmp_path / "code" / "thesis.py").exists()

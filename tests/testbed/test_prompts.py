@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from trustmopd.data import check_labels, check_prompts, prompt_hash
-from trustmopd.testbed import DOMAINS, MIXTURES, evaluation_set, parse, prompt_set, split_of
+from trustmopd.testbed import DOMAINS, MIXTURES, evaluation_set, parse, prompt_set, prompt_split
 from trustmopd.testbed.prompts import draw, draw_distinct, draw_mistakes
 
 KINDS = (*DOMAINS, *MIXTURES)
@@ -26,7 +26,7 @@ def test_no_evaluation_prompt_is_ever_a_training_prompt():
 def test_prompt_sets_hold_train_prompts_alone(name):
     prompts = [row[0]["content"] for row in prompt_set(name, 3000, seed=0)["prompt"]]
     assert len(set(prompts)) == 3000
-    assert {split_of(prompt) for prompt in prompts} == {"train"}
+    assert {prompt_split(prompt) for prompt in prompts} == {"train"}
     assert not set(prompts) & {task.prompt for kind in KINDS for task in evaluation_set(kind, 500)}
 
 
@@ -34,12 +34,12 @@ def test_prompt_sets_hold_train_prompts_alone(name):
 def test_each_domain_has_a_thousand_evaluation_and_four_thousand_train_prompts(domain):
     tasks = evaluation_set(domain, 1000)
     assert len({task.prompt for task in tasks}) == 1000
-    assert all(split_of(task.prompt) == "evaluation" and task.domain == domain for task in tasks)
+    assert all(prompt_split(task.prompt) == "evaluation" and task.domain == domain for task in tasks)
     assert len(draw_distinct(domain, 4000, random.Random(0), "train")) == 4000
 
 
 def test_the_split_of_a_prompt_is_fixed_for_good():
-    assert [split_of(prompt) for prompt in SPLITS] == list(SPLITS.values())
+    assert [prompt_split(prompt) for prompt in SPLITS] == list(SPLITS.values())
 
 
 def test_singlecap_is_balanced_and_multicap_mostly_mixed():
@@ -87,13 +87,13 @@ def test_mistakes_are_drawn_for_each_capability_on_its_own():
 
 
 def test_what_cannot_be_drawn_is_refused():
-    with pytest.raises(ValueError, match="Ask for fewer"):
+    with pytest.raises(ValueError, match="3000"):
         draw_distinct("math", 3000, random.Random(0), "evaluation")  # there are 2,439 or so
-    with pytest.raises(ValueError, match="unknown kind"):
+    with pytest.raises(ValueError, match="poetry"):
         evaluation_set("poetry", 10)
-    with pytest.raises(ValueError, match="unknown prompt set"):
+    with pytest.raises(ValueError, match="allcap"):
         prompt_set("allcap", 10, seed=0)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="0 prompts"):
         prompt_set("singlecap", 0, seed=0)
 
 

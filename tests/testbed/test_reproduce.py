@@ -13,30 +13,37 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 import torch
-import transformers
-import trl
-from small_world import SMALL
+from small_world import ONLY, SMALL
 from typer.testing import CliRunner
 
 from trustmopd import TrustMOPDConfig
 from trustmopd.cli import app
-from trustmopd.testbed import reproduce as reproducing
-from trustmopd.testbed.cells import Cell, load_cells
+from trustmopd.testbed.cells import Cell, all_cells, finished_cells, parse_seeds
 from trustmopd.testbed.checkpoints import SHIPPED
-from trustmopd.testbed.experiment import METHODS, Scale, World, run_cell
+from trustmopd.testbed.experiment import METHODS, Experiment, Scale, World
 from trustmopd.testbed.machine import made_by
-from trustmopd.testbed.reproduce import all_cells, parse_seeds, prepare, reproduce
-from trustmopd.testbed.results import summarise, write_results
+from trustmopd.testbed.reproduce import reproduce, run_cell
+from trustmopd.testbed.tables import write_results
+
+TRUST, UNIFORM = (Cell("multicap", method, 1) for method in ("trust", "uniform"))
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("reproduce")
-    reproduce(out, [0, 1], only=["multicap", "trust", "uniform"], scale=SMALL)
-    return out
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def losses(cell: Cell, out: Path) -> list[float]:
+    lines = map(json.loads, cell.run(out).metrics.read_text().splitlines())
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def change(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def test_the_comparison_has_every_row_of_the_paper_on_both_prompt_sets() -> None:
@@ -45,64 +52,112 @@ def test_the_comparison_has_every_row_of_the_paper_on_both_prompt_sets() -> None
     assert {cell.method for cell in cells if cell.prompts == "singlecap"} == set(METHODS)
 
 
-def test_finished_cells_are_not_run_again_and_a_lost_one_is(finished: Path) -> None:
-    cells = {path: path.stat().st_mtime_ns for path in (finished / "cells").rglob("seed-*.json")}
-    assert len(cells) == 4
-    lost = finished / "cells" / "multicap" / "trust" / "seed-1.json"
-    before = json.loads(lost.read_text())
-    lost.unlink()
-    reproduce(finished, [0, 1], only=["multicap", "trust", "uniform"], scale=SMALL)
-    assert {path for path in cells if path.stat().st_mtime_ns != cells[path]} == {lost}
-    after = json.loads(lost.read_text())
-    for cell in (before, after):
-        cell.pop("seconds")
-    assert before == after  # the same numbers from the same seed
+def test_lost_cells_alone_are_made_again_with_the_same_numbers_beside_results_of_another_machine(
+    finished: Path, study: Path
+) -> None:
+    """One lost its run and one its scores. They run side by side, in other processes and another order."""
+    shutil.rmtree(TRUST.run(study).path)
+    UNIFORM.run(study).scores.unlink()
+    cut = study / "evaluation" / "teacher-math" / "testbed_code.jsonl"
+    cut.write_text("".join(cut.read_text().splitlines(keepends=True)[:7]))
+    kept = Cell("multicap", "trust", 0).run(study)
+    versions = made_by()["versions"] | {"torch": "2.11.0"}
+    change(kept.manifest, versions=versions, hardware={"gpus": ["NVIDIA H200"]})
+    student = UNIFORM.run(study).checkpoint(SMALL.steps) / "model.safetensors"
+    untouched = {path: path.stat().st_mtime_ns for path in (student, kept.scores, kept.metrics)}
+    with pytest.warns(UserWarning, match="NVIDIA H200"):
+        reproduce(study, [1, 0], only=ONLY, scale=SMALL, jobs=2)
+    assert {path: path.stat().st_mtime_ns for path in untouched} == untouched
+    assert finished_cells(study) == finished_cells(finished)
+    assert len(cut.read_text().splitlines()) == SMALL.evaluation_prompts
+    assert losses(TRUST, study) == losses(TRUST, finished) and len(losses(TRUST, study)) == SMALL.steps
+    with pytest.warns(UserWarning) as told:
+        write_results(study)
+    said = " ".join(str(warning.message) for warning in told)
+    for made in ("NVIDIA H200", "torch 2.11.0", made_by()["device"], f"torch {torch.__version__}", kept.path.name):
+        assert made in said
+    assert "NVIDIA H200" in (study / "report.html").read_text()
 
 
-def test_trust_gives_the_matched_specialists_more_than_uniform_does(finished: Path) -> None:
-    _, rows = summarise(finished)
-    by_method = {row["method"]: row["allocation"] for row in rows}
-    for needs, entry in by_method["uniform"].items():
-        assert entry["relevant_mass"] == pytest.approx(len(needs.split("+")) / 3, abs=1e-5)
-        assert by_method["trust"][needs]["relevant_mass"] > entry["relevant_mass"]
-
-
-def test_tables_are_means_and_deviations_over_seeds_paired_by_seed(finished: Path) -> None:
+def test_results_are_means_and_deviations_over_seeds_paired_by_seed(finished: Path) -> None:
     write_results(finished)
-    with (finished / "results.csv").open() as file:
-        rows = {(row["prompts"], row["method"]): row for row in csv.DictReader(file)}
-    references = json.loads((finished / "references.json").read_text())["scores"]
-    low, high = references["initial"]["overall"], references["routed-teachers"]["overall"]
+    rows = {(row["prompts"], row["method"]): row for row in table(finished / "results.csv")}
+    scores = json.loads((finished / "evaluation" / "scores.json").read_text())
+    low, high = scores["initial"]["overall"], scores["routed-teachers"]["overall"]
     recovery = {
-        (cell["method"], cell["seed"]): (cell["scores"]["overall"] - low) / (high - low)
-        for cell in load_cells(finished)
+        (cell.method, cell.seed): (row["overall"] - low) / (high - low)
+        for cell, row in finished_cells(finished).items()
     }
     ahead = [recovery["trust", seed] - recovery["uniform", seed] for seed in (0, 1)]
     row = rows["multicap", "uniform"]
     assert float(row["recovery_mean"]) == pytest.approx((recovery["uniform", 0] + recovery["uniform", 1]) / 2, abs=1e-5)
     assert float(row["trust_ahead_mean"]) == pytest.approx(sum(ahead) / 2, abs=1e-5)
     assert float(row["trust_ahead_sd"]) == pytest.approx(abs(ahead[0] - ahead[1]) / 2**0.5, abs=1e-5)
+    assert float(row["max_weight_mean"]) == pytest.approx(1 / 3, abs=1e-5)
     assert float(rows["", "routed-teachers"]["recovery_mean"]) == 1
-    with (finished / "cells.csv").open() as file:
-        listed = {(row["method"], int(row["seed"])): float(row["recovery"]) for row in csv.DictReader(file)}
+    listed = {(row["method"], int(row["seed"])): float(row["recovery"]) for row in table(finished / "cells.csv")}
     assert listed == pytest.approx(recovery, abs=1e-5)
-    text = (finished / "results.md").read_text()
-    assert "## MultiCap" in text and "`diagnose` says" in text and "relevant mass" in text
-    assert (finished / "figures" / "recovery.png").stat().st_size > 5000
+    for name in ("main", "allocation", "scores_before"):  # scores, weights, and what `diagnose` found
+        assert (finished / "tables" / f"{name}.md").is_file()
 
 
-def test_the_same_seed_gives_the_same_numbers_again(finished: Path, tmp_path: Path) -> None:
-    """Also when cells run side by side, in other processes and another order."""
-    reproduce(tmp_path, [1, 0], only=["multicap", "trust"], scale=SMALL, jobs=2)
-    first = {cell["seed"]: cell for cell in load_cells(finished) if cell["method"] == "trust"}
-    again = {cell["seed"]: cell for cell in load_cells(tmp_path)}
-    for seed in (0, 1):
-        for name in ("scores", "loss", "allocation", "max_weight"):
-            assert again[seed][name] == first[seed][name]
+def test_files_of_results_have_the_columns_of_the_published_ones(finished: Path) -> None:
+    write_results(finished)
+    docs = Path(__file__).parents[2] / "docs" / "results"
+    for ours, published in (("results.csv", "testbed.csv"), ("cells.csv", "testbed-cells.csv")):
+        assert list(table(finished / ours)[0]) == list(table(docs / published)[0])
+    methods = {row["method"] for row in table(docs / "testbed.csv") if row["prompts"]}
+    assert methods == set(METHODS)
+
+
+def test_trust_gives_the_matched_specialists_more_than_uniform_does(finished: Path) -> None:
+    write_results(finished)
+    mass = {row[""]: float(row["relevant mass"].split(" ")[0]) for row in rows_of(finished / "tables/allocation.csv")}
+    for name, share in mass.items():
+        method, needs = name.split(", ")
+        if method == "uniform":
+            assert share == pytest.approx(len(needs.split("+")) / 3, abs=0.01)
+            assert mass[f"trust, {needs}"] > share
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """With the first column under the empty name."""
+    found = table(path)
+    first = next(iter(found[0]))
+    return [{"": row[first], **row} for row in found]
+
+
+def test_what_a_killed_cell_left_does_not_reach_the_results(study: Path) -> None:
+    TRUST.run(study).scores.unlink()
+    graded = study / "evaluation" / TRUST.row / "seed-1" / "testbed_math.jsonl"
+    graded.write_text(graded.read_text()[:2000])
+    write_results(study)
+    (row,) = [row for row in table(study / "results.csv") if (row["prompts"], row["method"]) == ("multicap", "trust")]
+    assert row["seeds"] == "0" and float(row["math_mean"]) >= 0
+
+
+def test_a_damaged_or_older_file_of_scores_leaves_its_cell_unfinished(study: Path) -> None:
+    older = {"schema_version": 1, TRUST.row: {"math": 0.5, "overall": 0.5, "recovery": 1.0}}
+    for content in (json.dumps(older), '{"schema_ver'):
+        TRUST.run(study).scores.write_text(content)
+        assert TRUST not in finished_cells(study) and UNIFORM in finished_cells(study)
+
+
+def test_cells_run_with_deterministic_kernels(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the workers' own function; where there is no GPU the numbers are the same either way."""
+    seen = []
+    monkeypatch.setattr(
+        Experiment,
+        "evaluate_student",
+        lambda *_: seen.append((torch.are_deterministic_algorithms_enabled(), os.environ["CUBLAS_WORKSPACE_CONFIG"])),
+    )
+    run_cell(UNIFORM, Experiment(World(), SMALL, study))
+    assert seen == [(True, ":4096:8")]
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_finished_cells_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_finished_cells_and_says_how_to_go_on(study: Path, tmp_path: Path) -> None:
     script = f"""
 if __name__ == "__main__":
     from trustmopd.cli import app
@@ -111,13 +166,12 @@ if __name__ == "__main__":
     small = experiment.Scale(**{asdict(SMALL)!r})
     reproduce.Scale = lambda: small
     only = ["--only", "multicap", "--only", "uniform"]
-    app(["reproduce", "testbed", "--seeds", "30", *only, "--out", {str(tmp_path / "out")!r}])
+    app(["reproduce", "testbed", "--seeds", "30", *only, "--out", {str(study)!r}])
 """
     (tmp_path / "script.py").write_text(script)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, str(tmp_path / "script.py")]
     process = subprocess.Popen(
-        command,
+        [sys.executable, str(tmp_path / "script.py")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -125,172 +179,47 @@ if __name__ == "__main__":
         start_new_session=True,
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # ignored by what runs in the background
     )
-    cells = tmp_path / "out" / "cells"
-    deadline = time.monotonic() + 200
-    while not list(cells.rglob("seed-*.json")) and process.poll() is None and time.monotonic() < deadline:
+    before, deadline = len(finished_cells(study)), time.monotonic() + 200
+    while len(finished_cells(study)) == before and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and its workers
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert "finished cells are kept. Continue with: trustmopd reproduce testbed --seeds 30 --jobs 1" in stdout
-    assert "--only multicap --only uniform" in stdout
+    assert "trustmopd reproduce testbed --seeds 30 --jobs 1" in stdout and "--only multicap --only uniform" in stdout
     assert "Traceback" not in stderr and "leaked" not in stderr
-    kept = load_cells(tmp_path / "out")
-    assert 0 < len(kept) < 30 and all("scores" in cell for cell in kept)
+    assert before < len(finished_cells(study)) < 30
 
 
-def test_a_worker_killed_from_outside_is_one_message_and_finished_cells_stay(tmp_path: Path) -> None:
+def test_a_worker_killed_from_outside_is_one_message_and_finished_cells_stay(study: Path) -> None:
+    before = len(finished_cells(study))
+
     def kill_a_worker() -> None:
-        while not list((tmp_path / "cells").rglob("seed-*.json")):
+        while len(finished_cells(study)) == before:
             time.sleep(0.05)
         multiprocessing.active_children()[0].kill()
 
     killer = Thread(target=kill_a_worker, daemon=True)
     killer.start()
-    with pytest.raises(OSError, match="a worker was ended from outside.*Finished cells are kept.*fewer --jobs"):
-        reproduce(tmp_path, range(20), only=["multicap", "uniform"], scale=SMALL)
+    with pytest.raises(ChildProcessError, match="--jobs"):
+        reproduce(study, range(20), only=["multicap", "uniform"], scale=SMALL)
     killer.join()
-    kept = load_cells(tmp_path)
-    assert 0 < len(kept) < 20 and all("scores" in cell for cell in kept)
+    assert before < len(finished_cells(study)) < 20
 
 
-def test_a_cell_that_lacks_a_field_is_named_with_the_way_out(tmp_path: Path) -> None:
-    damaged = tmp_path / "cells" / "multicap" / "trust" / "seed-0.json"
-    damaged.parent.mkdir(parents=True)
-    damaged.write_text('{"schema_version": 1, "seed": 0}')
-    said = r"seed-0.json lacks prompts, method, scores, allocation, max_weight, seconds. Remove the file"
-    with pytest.raises(ValueError, match=said):
-        load_cells(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "said"),
-    [
-        ("seconds", None, r"lacks seconds\."),
-        ("seconds", "12", r"has seconds = '12': input should be a valid number\."),
-        ("allocation", None, r"lacks allocation\."),
-        ("allocation", [], r"has allocation = \[\]: input should be a valid dictionary\."),
-        ("allocation.math.weights", None, r"lacks allocation.math.weights\."),
-        ("allocation.math.weights.if", float("inf"), r"has allocation.math.weights.if = inf: .* finite number\."),
-        ("scores", {}, r"has scores = {}: it lacks math, code, if, overall\."),
-        ("scores.if", None, r"it lacks if\."),
-        ("scores.math", float("nan"), r"has scores.math = nan: input should be a finite number\."),
-        ("max_weight", True, r"has max_weight = True: input should be a valid number\."),
-        ("method", "trsut", r"has method = 'trsut': it is none of trust, uniform, random,"),
-        ("prompts", "both", r"has prompts = 'both': it is none of singlecap, multicap\."),
-        ("seed", -1, r"has seed = -1: input should be greater than or equal to 0\."),
-        ("seed", 7, r"is that of multicap/trust/seed-7\."),
-    ],
-)
-def test_a_damaged_cell_is_named_whatever_is_wrong_with_it(
-    finished: Path, tmp_path: Path, place: str, value: object, said: str
-) -> None:
-    out = shutil.copytree(finished, tmp_path / "out", ignore=shutil.ignore_patterns("runs", "parameter-average"))
-    damaged = out / "cells" / "multicap" / "trust" / "seed-0.json"
-    cell = json.loads(damaged.read_text())
-    *parents, field = place.split(".")
-    holder = cell
-    for parent in parents:
-        holder = holder[parent]
-    if value is None:
-        del holder[field]
-    else:
-        holder[field] = value
-    damaged.write_text(json.dumps(cell))
-    with pytest.raises(ValueError, match=said) as error:
-        write_results(out)
-    assert str(damaged) in str(error.value) and "Remove the file: the cell is then run again." in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "said"),
-    [
-        ("references.json", '{"scores": {"initial": {"math": 0.1}}, "scale": {}, "date": ""}', "it lacks code, if,"),
-        ("diagnosis/multicap.json", '{"domains": [{"domain": "math"}]}', "lacks domains.0.rollouts, domains.0.score"),
-    ],
-)
-def test_other_damaged_files_of_a_comparison_are_named(
-    finished: Path, tmp_path: Path, file: str, text: str, said: str
-) -> None:
-    out = shutil.copytree(finished, tmp_path / "out", ignore=shutil.ignore_patterns("runs", "parameter-average"))
-    (out / file).write_text(json.dumps({"schema_version": 1, **json.loads(text)}))
-    with pytest.raises(ValueError, match=f"{Path(file).name} .*{said}"):
-        write_results(out)
-
-
-def test_prompts_are_listed_in_the_order_of_the_domains(finished: Path) -> None:
-    text = write_results(finished).read_text()
-    rows = [line.split(" | ")[0].strip("| ") for line in text.split("Where trust's weight went")[1].splitlines()[4:]]
-    listed = [row for row in rows if row]
-    order = ["math", "code", "if", "math+code", "math+if", "code+if"]
-    assert listed == [group for group in order if group in listed] and len(listed) > 3
-
-
-def test_results_of_another_scale_are_not_mixed_in(finished: Path) -> None:
-    with pytest.raises(ValueError, match="results made with scale .*--out"):
-        reproduce(finished, [0], scale=Scale(steps=4))
-
-
-def test_cells_of_another_world_are_not_mixed_in(finished: Path, tmp_path: Path) -> None:
-    """A whole world, with a card that fits it: only its specialist for code is another."""
+def test_results_of_another_scale_or_world_are_not_mixed_in(finished: Path, tmp_path: Path) -> None:
+    """The other world is whole, with a card that fits it: only its specialist for code is another."""
     other = shutil.copytree(SHIPPED, tmp_path / "world")
     shutil.rmtree(other / "code")
     shutil.copytree(other / "math", other / "code")
     card = json.loads((other / "card.json").read_text())
     card["stages"]["code"]["sha256"] = card["stages"]["math"]["sha256"]
     (other / "card.json").write_text(json.dumps(card))
-    cells = {path: path.read_bytes() for path in (finished / "cells").rglob("*.json")}
-    with pytest.raises(ValueError, match="results made with world .*--out"):
-        reproduce(finished, [0, 1, 2], only=["multicap", "trust"], world=World(other), scale=SMALL)
-    assert {path: path.read_bytes() for path in (finished / "cells").rglob("*.json")} == cells
-
-
-def test_every_cell_says_what_it_was_made_with_and_so_do_the_results(finished: Path) -> None:
-    for cell in load_cells(finished):
-        assert cell["versions"]["torch"] == torch.__version__ and cell["versions"]["trl"] == trl.__version__
-        assert cell["device"] == made_by()["device"]
-    text = write_results(finished).read_text()
-    assert f"torch {torch.__version__}, transformers {transformers.__version__}" in text
-    assert made_by()["device"] in text and "Averaged here" not in text
-
-
-def test_cells_of_several_machines_or_versions_are_named(finished: Path, tmp_path: Path) -> None:
-    out = shutil.copytree(finished, tmp_path / "out")
-    moved = out / "cells" / "multicap" / "trust" / "seed-0.json"
-    cell = json.loads(moved.read_text())
-    cell["versions"]["torch"], cell["device"] = "2.11.0", "NVIDIA H200"
-    moved.write_text(json.dumps(cell))
-    undated = out / "cells" / "multicap" / "uniform" / "seed-1.json"  # of a release that did not record it
-    cell = json.loads(undated.read_text())
-    del cell["versions"], cell["device"]
-    undated.write_text(json.dumps(cell))
-    with pytest.warns(UserWarning, match="different machines or library versions") as told:
-        text = write_results(out).read_text()
-    for said in (str(told[0].message), text):
-        assert "multicap/trust/seed-0: device NVIDIA H200, torch 2.11.0;" in said
-        assert "multicap/uniform/seed-1: not recorded" in said
-        same = "the rows without distillation, multicap/trust/seed-1, multicap/uniform/seed-0"
-        assert f"{same}: device {made_by()['device']}, torch {torch.__version__};" in said
-    (out / "cells" / "multicap" / "trust" / "seed-1.json").unlink()
-    with pytest.warns(UserWarning, match="made elsewhere, and new cells would be averaged with them.*NVIDIA H200"):
-        reproduce(out, [0, 1], only=["multicap", "trust"], scale=SMALL)
-
-
-def test_cells_run_with_deterministic_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the workers' own function; where there is no GPU the numbers are the same either way."""
-    seen = []
-    monkeypatch.setattr(
-        reproducing,
-        "run_cell",
-        lambda *args, **how: (
-            seen.append((torch.are_deterministic_algorithms_enabled(), os.environ["CUBLAS_WORKSPACE_CONFIG"]))
-            or run_cell(*args, **how)
-        ),
-    )
-    prepare(tmp_path, World(), SMALL)
-    reproducing._run(Cell("multicap", "uniform", 0), tmp_path, World(), SMALL)
-    assert seen == [(True, ":4096:8")]
-    assert not torch.are_deterministic_algorithms_enabled()
+    cells = finished_cells(finished)
+    with pytest.raises(ValueError, match=r"world = .*--out"):
+        reproduce(finished, [0, 1, 2], only=ONLY, world=World(other), scale=SMALL)
+    with pytest.raises(ValueError, match=r"scale = .*--out"):
+        reproduce(finished, [0], scale=Scale(steps=4))
+    assert finished_cells(finished) == cells
 
 
 def test_gamma_7_is_another_name_of_trust() -> None:
@@ -310,21 +239,29 @@ def test_a_wrong_seed_list_is_told_at_once(text: str) -> None:
         parse_seeds(text)
 
 
-def test_an_unknown_method_and_a_folder_that_cannot_be_written_are_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="leaves nothing to run"):
-        all_cells([0], ["multicap", "routed"])
-    with pytest.raises(ValueError, match="--only trsut: no such .*trust"):
-        reproduce(tmp_path, [0], only=["trsut"], scale=SMALL)
+def command(*arguments: object) -> str:
+    """What `trustmopd reproduce testbed` says when it refuses."""
+    result = CliRunner().invoke(app, ["reproduce", "testbed", *map(str, arguments)])
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    return result.output
+
+
+def test_what_cannot_be_run_is_told_at_once(tmp_path: Path) -> None:
+    out = ["--out", tmp_path / "out"]
+    assert "routed" in command("--only", "multicap", "--only", "routed", *out)
+    said = command("--only", "trsut", *out)
+    assert "trsut" in said and "uniform" in said
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="cannot write into .*--out"):
-        reproduce(tmp_path / "file" / "below", [0], scale=SMALL)
+    assert str(tmp_path / "file") in command("--out", tmp_path / "file" / "below")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_altered_checkpoint_is_named_with_its_digest(tmp_path: Path) -> None:
     world = shutil.copytree(SHIPPED, tmp_path / "world")
     (world / "code" / "model.safetensors").write_bytes(b"other")
-    with pytest.raises(ValueError, match=r"code.model\.safetensors was altered.*the card expects [0-9a-f]{64}"):
-        reproduce(tmp_path / "out", [0], world=World(world), scale=SMALL)
+    expected = json.loads((world / "card.json").read_text())["stages"]["code"]["sha256"]["model.safetensors"]
+    said = command("--world", world, "--out", tmp_path / "out")
+    assert str(world / "code" / "model.safetensors") in said and expected in said
 
 
 @pytest.mark.parametrize(
@@ -336,8 +273,6 @@ def test_a_world_with_a_wrong_card_is_told_at_once(tmp_path: Path, card: str | N
     (tmp_path / "world").mkdir()
     if card is not None:
         (tmp_path / "world" / "card.json").write_text(card)
-    command = ["reproduce", "testbed", "--world", str(tmp_path / "world"), "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
-    assert "card.json" in result.output and "trustmopd testbed build --out DIR" in result.output
+    said = command("--world", tmp_path / "world", "--out", tmp_path / "out")
+    assert "card.json" in said and "trustmopd testbed build" in said
     assert not (tmp_path / "out").exists()

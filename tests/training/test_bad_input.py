@@ -16,6 +16,8 @@ from transformers import TrainerCallback
 from trl import DistillationTrainer
 
 from trustmopd import Calibration, Teacher, TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd.engines import Completion
+from trustmopd.engines.transformers_engine import TransformersEngine
 
 OTHER_TEMPLATE = tiny.TEMPLATE.replace("assistant:", "answer:")
 
@@ -490,10 +492,13 @@ def test_a_teacher_that_is_the_reference_but_for_rounding_is_named_with_both_fig
     assert trainer.calibration is None
 
 
+def engine_gives(monkeypatch, generate):
+    made = lambda self, prompts, params: [Completion(ids, False) for ids in generate(prompts)]  # noqa: E731
+    monkeypatch.setattr(TransformersEngine, "sample", made)
+
+
 def test_a_student_that_writes_nothing_cannot_be_calibrated_on(build, monkeypatch, files_under, tmp_path):
-    monkeypatch.setattr(
-        DistillationTrainer, "_generate_single_turn", lambda self, prompts, *_, **__: [[] for _ in prompts]
-    )
+    engine_gives(monkeypatch, lambda prompts: [[] for _ in prompts])
     with pytest.raises(ValueError, match=r"wrote no token in 8 calibration rollouts.*EOS"):
         build().calibrate()
     assert files_under(tmp_path / "run") == []
@@ -543,11 +548,11 @@ def replayed(monkeypatch, responses):
     """Generation replaced by fixed responses, in the order of the prompts' text."""
     place = lambda ids: tiny.tokenizer().decode(ids)  # noqa: E731
 
-    def generate(self, prompts, *args, **kwargs):
+    def generate(prompts):
         order = sorted(place(ids) for ids in prompts)
         return [list(responses[order.index(place(ids))]) for ids in prompts]
 
-    monkeypatch.setattr(DistillationTrainer, "_generate_single_turn", generate)
+    engine_gives(monkeypatch, generate)
 
 
 def one_step(make, folder, **parts):
@@ -593,7 +598,7 @@ def test_an_empty_last_turn_leaves_the_other_responses_in_place(build, monkeypat
     """With tools TRL generates again for the rows that called one, and there a row has another number."""
     turns = []
 
-    def generate(self, prompts, *args, **kwargs):
+    def generate(prompts):
         turns.append(len(prompts))
         return [[20, 30, 2] for _ in prompts] if len(turns) == 1 else [[] for _ in prompts]
 
@@ -604,7 +609,7 @@ def test_an_empty_last_turn_leaves_the_other_responses_in_place(build, monkeypat
         self._generate_single_turn(generated[0][1:2], None, {})
         return generated
 
-    monkeypatch.setattr(DistillationTrainer, "_generate_single_turn", generate)
+    engine_gives(monkeypatch, generate)
     monkeypatch.setattr(DistillationTrainer, "_generate", with_a_second_turn)
     trainer = build(calibrated=False)
     batch = trainer._generate_and_score_completions([trainer.train_dataset[row] for row in range(4)])

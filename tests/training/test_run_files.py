@@ -12,8 +12,8 @@ import recorded
 import torch
 import transformers
 
-from trustmopd.analysis.run import open_run
-from trustmopd.analysis.summary import summarise_run
+from trustmopd.analysis.readers.run import open_run
+from trustmopd.analysis.statistics.summary import summarise_run
 from trustmopd.method import displacement, trust_weights
 from trustmopd.teachers import TeacherPool, fingerprint
 from trustmopd.training.clock import PhaseClock
@@ -413,8 +413,9 @@ def asked(monkeypatch, family):
     return counts
 
 
-def test_routed_asks_each_teacher_only_about_its_own_prompts(build, asked):
-    build(allocation="routed", max_steps=3, global_batch_size=8).train()
+@pytest.mark.parametrize("max_tokens", [None, 64])
+def test_routed_asks_each_teacher_only_about_its_own_prompts(build, asked, max_tokens):
+    build(allocation="routed", max_steps=3, global_batch_size=8, max_tokens_per_micro_batch=max_tokens).train()
     assert all(teacher == domain for teacher, domain in asked)
     # 24 prompts, all of them in three steps of eight; a third of them in each domain
     assert asked == {(name, name): 8 for name in NAMES}

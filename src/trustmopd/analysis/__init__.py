@@ -1,4 +1,5 @@
-"""Where trust went, from the files of finished runs: statistics, figures, tables, the token viewer, the report.
+"""Where trust went, from the files of finished runs. No model is loaded.
 
-It reads run directories and loads no model. Start with `run.py` (what a run left) and `summary.py` (what follows).
+`readers/` read a run's files; `statistics/` compute numbers of one run (`summary.py`) and of several (`comparison.py`);
+`tables/` and `figures/` show them; `page/` makes the report and the token viewer.
 """

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trustmopd.tables import TextTable
+from trustmopd.text_tables import TextTable
 
 app = typer.Typer(
     name="trustmopd",

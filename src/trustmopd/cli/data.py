@@ -40,7 +40,7 @@ def build(
         read = {f"pools.{name}": pool for name, pool in built.pools.items()}
         read |= {f"comparison.{name}": pool for name, pool in built.comparison.items()}
         if whole := [name for name, pool in read.items() if pool.lacks_subset]:
-            say(f"Read whole, for want of the subset that is asked for: {', '.join(whole)}.")
+            say(f"These folders lack the subset and were read whole: {', '.join(whole)}.")
         if settings.left_out:
             say(f"Left out of the comparison: {', '.join(settings.left_out)}.")
         counts = ", ".join(f"{category.count:,} {name}" for name, category in settings.categories.items())

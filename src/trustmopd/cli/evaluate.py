@@ -2,20 +2,15 @@
 
 import os
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trustmopd.cli.common import app, errors, local_copies, say, show_table
-from trustmopd.runs.layout import EVALUATION, TABLES
+from trustmopd.runs.layout import TABLES
 
 if TYPE_CHECKING:
-    from trustmopd.evaluation.methods import Method
-    from trustmopd.evaluation.sampling import Sampling
     from trustmopd.recipe import Recipe
 
 
@@ -42,7 +37,10 @@ def evaluate(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many prompts of each.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="A local copy, as ifeval=FILE; may be repeated.")] = None,
-    engine: Annotated[str, typer.Option(help="What samples: transformers or vllm.")] = "transformers",
+    engine: Annotated[
+        str | None,
+        typer.Option(help="What samples: transformers or vllm.", show_default="the recipe's, or transformers"),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Responses at a time, with transformers.")] = 16,
     tensor_parallel_size: Annotated[int, typer.Option(min=1, help="GPUs to a model, with vllm.")] = 1,
     jobs: Annotated[
@@ -59,51 +57,31 @@ def evaluate(
     """Sample and grade a checkpoint, or every checkpoint that a recipe names. Interrupted, it goes on where it
     stopped."""
     with errors(again="the same command", kept="responses and grades"):
-        from trustmopd.evaluation.checkpoint import check_checkpoint
-        from trustmopd.evaluation.cost import counted
-        from trustmopd.evaluation.evaluate import evaluate_checkpoint
-        from trustmopd.evaluation.methods import AVERAGE, make_average
-        from trustmopd.evaluation.run_record import check_run_folder, check_scores, load_benchmarks
-        from trustmopd.evaluation.sampling import check_engine, make_engine
+        from trustmopd.evaluation.methods import methods_of
+        from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model, evaluate_recipe
         from trustmopd.evaluation.sandbox import UNSANDBOXED
 
         if allow_unsandboxed_code:
             os.environ[UNSANDBOXED] = "1"
-        recipe, methods, names, files, sampling, folder = _plan(what, overrides or [], only, out)
-        for method in methods:
-            check_engine(engine, method.source)
-            if method.name != AVERAGE:  # which is made
-                check_checkpoint(method.source, method.base)
-        given: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "samples": samples, "seed": seed}
-        given["max_new_tokens"] = max_new_tokens
-        sampling = replace(sampling, **{name: value for name, value in given.items() if value is not None})
-        files |= local_copies(data or [])
-        loaded = load_benchmarks(
-            [each.strip() for each in benchmarks.split(",")] if benchmarks else names, files, limit
+        sampling = {"temperature": temperature, "top_p": top_p, "samples": samples, "seed": seed}
+        sampling["max_new_tokens"] = max_new_tokens
+        options = EvaluationOptions(
+            [each.strip() for each in benchmarks.split(",")] if benchmarks else None,
+            local_copies(data or []),
+            limit,
+            {name: value for name, value in sampling.items() if value is not None},
+            engine,
+            batch_size,
+            tensor_parallel_size,
+            jobs,
         )
-        handed = [recipe.run_directory(seed) / EVALUATION for seed in recipe.seeds] if recipe else []
-        check_scores([folder, *handed], loaded)
-        places = {method: folder / method.folder if recipe is not None else folder for method in methods}
-        for method, place in places.items():
-            check_run_folder(place, method, sampling, loaded)
-        options = {"tensor_parallel_size": tensor_parallel_size}
-        for method in methods:
-            if recipe is not None and method.name == AVERAGE:
-                make_average(recipe)
-            trained = recipe.run_directory(method.seed) if recipe and method.name == recipe.name else None
-            with counted(trained, tensor_parallel_size if engine == "vllm" else 1) if trained else nullcontext():
-                evaluate_checkpoint(
-                    method,
-                    places[method],
-                    loaded,
-                    sampling,
-                    partial(make_engine, engine, method.source, method.base, batch_size=batch_size, options=options),
-                    jobs=jobs or os.cpu_count() or 1,
-                )
-        asked = {each.benchmark.name for each in loaded}
-        _report([folder], folder, benchmarks=asked)
-        if recipe is not None:
-            _hand_over(folder, recipe, asked)
+        if recipe := _recipe(what, overrides or [], only):
+            for note in methods_of(recipe, only)[1]:
+                say(note)
+            found = evaluate_recipe(recipe, out, options, only=only)
+        else:
+            found = evaluate_model(what, out, options)
+        _report([found.folder], found.folder, benchmarks=found.benchmarks)
 
 
 @app.command(epilog="Example: trustmopd scores runs/trust/evaluation runs/uniform/evaluation --out runs/both")
@@ -126,60 +104,32 @@ def scores(
         _report(folders, out or folders[0], against)
 
 
-def _plan(
-    what: str, overrides: list[str], only: list[str] | None, out: Path | None
-) -> tuple["Recipe | None", "list[Method]", list[str], dict[str, str], "Sampling", Path]:
-    """Recipe, checkpoints, benchmarks, their local files, sampling and folder, as the recipe has them, or by
-    default."""
-    from trustmopd.evaluation.methods import Method, methods_of
-    from trustmopd.evaluation.sampling import Sampling
-    from trustmopd.recipe import TeacherSource, load_recipe
+def _recipe(what: str, overrides: list[str], only: list[str] | None) -> "Recipe | None":
+    """None if a checkpoint is meant."""
+    from trustmopd.recipe import load_recipe
 
-    paper = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
-    if Path(what).suffix not in (".yaml", ".yml"):
-        if Path(what).is_file():
-            raise ValueError(
-                f"{what} is a file, but neither a recipe (.yaml) nor the folder of a checkpoint. To put its rows to a "
-                f"model, write trustmopd evaluate MODEL --benchmarks {what}."
-            )
-        if overrides or only:
-            raise ValueError(f"{what} is a checkpoint: overrides and --only are for recipes. Leave them out.")
-        name = Path(what).name
-        method = Method(name, TeacherSource(model=what), name)
-        return None, [method], paper, {}, Sampling(), out or Path("runs", "evaluation", name)
-    recipe = load_recipe(what, overrides)
-    methods, notes = methods_of(recipe, only)
-    for note in notes:
-        say(note)
-    wish = recipe.evaluation
-    sampling = Sampling(wish.temperature, wish.top_p, wish.max_new_tokens, samples=wish.samples)
-    return recipe, methods, wish.benchmarks or paper, dict(wish.data), sampling, out or recipe.output / EVALUATION
-
-
-def _hand_over(folder: Path, recipe: "Recipe", benchmarks: Collection[str]) -> None:
-    """Each seed's scores into its run directory, where `analyze` and `report` look for them."""
-    from trustmopd.evaluation.answers import collect
-    from trustmopd.evaluation.run_record import read_record
-    from trustmopd.evaluation.scores import for_seed, write_scores
-
-    methods, _ = collect([folder], benchmarks)
-    for seed in methods.get(recipe.name, {}).keys() & set(recipe.seeds):
-        rows = for_seed(methods, recipe.name, seed)
-        record = read_record(folder / recipe.name / f"seed-{seed}")
-        rows[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name
-        write_scores(recipe.run_directory(seed) / EVALUATION, rows)
+    if Path(what).suffix in (".yaml", ".yml"):
+        return load_recipe(what, overrides)
+    if Path(what).is_file():
+        raise ValueError(
+            f"{what} is a file, but neither a recipe (.yaml) nor the folder of a checkpoint. To ask a model its rows, "
+            f"write trustmopd evaluate MODEL --benchmarks {what}."
+        )
+    if overrides or only:
+        raise ValueError(f"{what} is a checkpoint: overrides and --only are for recipes. Leave them out.")
+    return None
 
 
 def _report(
     folders: Sequence[Path], out: Path, against: str | None = None, benchmarks: Collection[str] | None = None
 ) -> None:
-    from trustmopd.evaluation.answers import collect
-    from trustmopd.evaluation.scores import score_table, summarise, without_routed, write_scores
+    from trustmopd.evaluation.graded import collect
+    from trustmopd.evaluation.scores import score_rows, score_table, without_routed, write_scores
 
     methods, notes = collect(folders, benchmarks)
     for note in notes:
         say(note)
-    summary = summarise(methods, against)
+    summary = score_rows(methods, against)
     show_table(score_table(summary), "scores, %")
     if why := without_routed(summary):
         say(why)

@@ -64,7 +64,7 @@ def _is_offered(recipe: "Recipe", placement: str) -> bool:
 
 def _show(rows: "list[Row]", title: str) -> None:
     from trustmopd.planning.seconds import rates
-    from trustmopd.tables import text_table
+    from trustmopd.text_tables import text_table
 
     shown = []
     for row in rows:

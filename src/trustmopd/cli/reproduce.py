@@ -31,13 +31,13 @@ def reproduce_testbed(
     options = [part for name in only or () for part in ("--only", name)] + (["--world", str(world)] if world else [])
     again = ["trustmopd", "reproduce", "testbed", "--seeds", seeds, "--jobs", str(jobs), "--out", str(out), *options]
     with errors(shlex.join(again), kept="finished cells"):
+        from trustmopd.testbed.cells import parse_seeds
         from trustmopd.testbed.experiment import World
-        from trustmopd.testbed.reproduce import parse_seeds
         from trustmopd.testbed.reproduce import reproduce as run
-        from trustmopd.testbed.results import write_results
+        from trustmopd.testbed.tables import write_results
 
         run(out, parse_seeds(seeds), only=only or (), jobs=jobs, world=World(world) if world else None)
-        say(f"Results: {write_results(out)}\n         {out / 'results.csv'}")
+        say(f"Report:  {write_results(out)}\nResults: {out / 'results.csv'}\nSeeds:   {out / 'cells.csv'}")
 
 
 @reproduce.command(

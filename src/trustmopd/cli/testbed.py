@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from trustmopd.cli.common import app, errors, say, show_table
-from trustmopd.runs.layout import FIGURES, REPORT, SCORES
-from trustmopd.tables import text_table
+from trustmopd.runs import RunDirectory
+from trustmopd.runs.layout import FIGURES, REPORT
+from trustmopd.text_tables import text_table
 
 testbed = typer.Typer(no_args_is_help=True, help="The small world that ships with the package.")
 app.add_typer(testbed, name="testbed")
@@ -22,24 +23,24 @@ def quickstart(
 ) -> None:
     """Watch it work, offline, in minutes: three small specialists, one student, trust against uniform weights."""
     with errors(kept=None):
-        from trustmopd.testbed.experiment import STORY
-        from trustmopd.testbed.quickstart import more_seeds
+        from trustmopd.testbed.quickstart import STORY, more_seeds
         from trustmopd.testbed.quickstart import quickstart as run
+        from trustmopd.testbed.tasks import DOMAINS
 
         rows = run(out)
-        domains, prompts = list(asked := rows["initial"]["benchmarks"]), next(iter(asked.values()))["prompts"]
+        prompts = next(iter(rows["initial"]["benchmarks"].values()))["prompts"]
         title = f"right answers, %, on {prompts:,} prompts a domain, never trained on"
         lines = [
-            [shown, *(f"{100 * rows[row][name]:.1f}" for name in (*domains, "overall")), f"{rows[row]['recovery']:.0%}"]
+            [shown, *(f"{100 * rows[row][name]:.1f}" for name in (*DOMAINS, "overall")), f"{rows[row]['recovery']:.0%}"]
             for row, shown in STORY.items()
         ]
-        show_table(text_table(("", *domains, "overall", "recovered"), lines), title)
+        show_table(text_table(("", *DOMAINS, "overall", "recovered"), lines), title)
         ahead = 100 * (rows["trust"]["recovery"] - rows["uniform"]["recovery"])
         headline = (
             f"Trust recovered {abs(ahead):.0f} points {'more' if ahead >= 0 else 'less'} of the gap than uniform "
         )
-        say(f" (one seed, {len(domains) * prompts:,} prompts).", lead=f"{headline}weights, without labels")
-        next_steps = {"Open": out / REPORT, "Scores": out / SCORES, "Figures": out / FIGURES}
+        say(f" (one seed, {len(DOMAINS) * prompts:,} prompts).", lead=f"{headline}weights, without labels")
+        next_steps = {"Open": out / REPORT, "Scores": RunDirectory(out).scores, "Figures": out / FIGURES}
         for title, what in {**next_steps, "Next": more_seeds()}.items():
             say(f"{title + ':':<8} {what}")
 
@@ -62,8 +63,8 @@ def testbed_build(
     again += ["--reference-of", str(reference_of)] if reference_of else []
     with errors(shlex.join(again), kept="finished stages"):
         from trustmopd.testbed.build import build_world
+        from trustmopd.testbed.machine import quiet
         from trustmopd.testbed.reinforcement import REGIMES
-        from trustmopd.testbed.reproduce import quiet
 
         if regime not in REGIMES:
             raise ValueError(f"--regime {regime}: there is no such regime. Choose from {', '.join(REGIMES)}.")

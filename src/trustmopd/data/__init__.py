@@ -1,4 +1,4 @@
-"""Prompt sets: building and screening them, reading them, checking them, naming them."""
+"""Prompt sets: how they are built and screened, read and checked."""
 
 from trustmopd.data.decontaminate import Removal, Screening, decontaminate
 from trustmopd.data.prompts import check_labels, check_prompts, load_prompts, of_one_kind, prompt_hash

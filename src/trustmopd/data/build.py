@@ -72,7 +72,7 @@ def _screen(
     """All candidate pools in one pass, in the order of the config: a later pool repeats nothing of an earlier one."""
     rule = config.decontamination
     rows = [(name, place, row) for name in config.candidate_pools for place, row in enumerate(pools[name].rows)]
-    others = [(name, row) for name, pool in comparison.items() for row in pool.rows]
+    others = [(f"comparison.{name}", row) for name, pool in comparison.items() for row in pool.rows]
     found = decontaminate(
         [row.text for _, _, row in rows],
         [row.text for _, row in others],
@@ -89,12 +89,9 @@ def _screen(
     for removal, matched in zip(found.removed, found.matched, strict=True):
         name, place, _ = rows[removal.index]
         screenings[name].removed.append(removal._replace(index=place))
-        if removal.rule.startswith("cross"):
-            other, row = others[matched]
-            screenings[name].matched.append(Match(f"comparison.{other}", row.source_id))
-        else:
-            other, _, row = rows[matched]
-            screenings[name].matched.append(Match(f"pools.{other}", row.source_id))
+        cross = removal.rule.startswith("cross")
+        other, row = others[matched] if cross else (f"pools.{rows[matched][0]}", rows[matched][2])
+        screenings[name].matched.append(Match(other, row.source_id))
     return screenings
 
 

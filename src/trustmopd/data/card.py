@@ -1,9 +1,8 @@
 """A prompt set on disk: the prompts, `card.json` and `README.md` that say what it is, and what screening removed."""
 
 import json
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,14 @@ import pyarrow.parquet as pq
 from trustmopd.data.build import PromptSet
 from trustmopd.data.compose import donors
 from trustmopd.data.config import Category, DataConfig
-from trustmopd.data.corpora import Pool
+from trustmopd.data.corpora import Pool, user_text
 from trustmopd.data.decontaminate import Rule, removal_table
 from trustmopd.data.ngrams import words_of
-from trustmopd.data.prompts import SCHEMA, hash_of
+from trustmopd.data.prompts import SCHEMA, hash_of, read_card
 from trustmopd.data.quotas import bucket_of
-from trustmopd.data.records import file_sha256, local_files
-from trustmopd.files import check_free, read_json, whole_folder, write_json, write_text
-from trustmopd.tables import text_table
+from trustmopd.files import check_free, file_sha256, whole_file, whole_folder, write_json, write_text
+from trustmopd.rows import local_files, named
+from trustmopd.text_tables import text_table
 
 _WRITTEN = {"prompts.parquet", "prompts.jsonl", "removed.json", "card.json", "README.md"}
 
@@ -33,7 +32,8 @@ def write_prompt_set(built: PromptSet, *, overwrite: bool = False) -> Path:
     with whole_folder(output, overwrite=overwrite) as folder:
         prompts = folder / f"prompts.{built.config.format}"
         if built.config.format == "jsonl":
-            write_lines(prompts, built.records)
+            lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in built.records)
+            write_text(prompts, "".join(lines))
         else:
             write_table(prompts, pa.Table.from_pylist(built.records, schema=SCHEMA))
         write_json(folder / "removed.json", {"removed": _removed(built)})
@@ -53,48 +53,33 @@ def check_output(config: DataConfig, *, overwrite: bool = False) -> None:
     check_free(output, overwrite=overwrite)
     if not output.is_dir() or not any(output.iterdir()):
         return
-    named = [(f"pools.{name}", config.pools[name]) for name in config.used_pools]
-    named += [(f"comparison.{name}", source) for name, source in config.compared.items()]
-    for name, source in named:
-        for file in local_files(source, name):
+    sources = [(f"pools.{name}", config.pools[name]) for name in config.used_pools]
+    sources += [(f"comparison.{name}", source) for name, source in config.compared.items()]
+    for name, source in sources:
+        with named(name):
+            files = local_files(source.location(name))
+        for file in files:
             if file.resolve().is_relative_to(output):
                 raise ValueError(
                     f"{name} is read from {file}, inside the output {config.output}. Choose another output."
                 )
     strangers = sorted(file.name for file in output.iterdir() if file.name not in _WRITTEN)
-    if strangers or not is_card(output / "card.json"):
+    if strangers or not {"prompt_hash", "files"} <= read_card(output).keys():
         raise FileExistsError(
-            f"{config.output} is no prompt set that was built here ("
+            f"{config.output} is not a prompt set that was built here ("
             + (f"it holds {', '.join(strangers[:3])}" if strangers else "it has no card.json of one")
             + "), so --overwrite does not delete it. Choose another output, or empty the folder yourself."
         )
 
 
-def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> Path:
-    return write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
-
-
-def write_table(path: Path, table: pa.Table) -> Path:
-    """In place only when whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+def write_table(path: Path, table: pa.Table) -> None:
+    with whole_file(path) as partial:
         pq.write_table(table, partial)
-        return partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def removal_counts(built: PromptSet) -> dict[str, tuple[int, dict[Rule, int]]]:
     """Rows of each candidate pool, and how many each rule removed."""
     return {name: (len(built.pools[name].rows), found.counts) for name, found in built.screenings.items()}
-
-
-def is_card(path: Path) -> bool:
-    try:
-        return {"prompt_hash", "files"} <= read_json(path, what="card", remedy="").keys()
-    except (OSError, ValueError):
-        return False
 
 
 def _removed(built: PromptSet) -> list[dict[str, Any]]:
@@ -146,28 +131,9 @@ def _counts(built: PromptSet, category: str) -> dict[str, Any]:
     lengths = [bucket_of(len(words_of(user_text(record["prompt"]))), built.config.length_edges) for record in records]
     return {
         "prompts_by_constraints": _sorted(Counter(len(record["constraints"]) for record in records)),
-        "prompts_by_length": {str(length): count for length, count in sorted(Counter(lengths).items(), key=_low)},
+        "prompts_by_length": {str(bucket): lengths.count(bucket) for bucket in sorted({*lengths}, key=lambda b: b.low)},
         "checkers": _sorted(Counter(each["checker"] for record in records for each in record["constraints"])),
     }
-
-
-def user_text(prompt: str | list[dict[str, Any]]) -> str:
-    """What the user says; of a message in parts (text, image, …) the text."""
-    if isinstance(prompt, str):
-        return prompt
-    said = [message["content"] for message in prompt if message["role"] == "user"]
-    return "\n".join(each if isinstance(each, str) else "\n".join(_texts(each)) for each in said)
-
-
-def _texts(parts: Any) -> Iterator[str]:
-    for part in parts if isinstance(parts, list) else [parts]:
-        text = part.get("text") if isinstance(part, dict) else part
-        if isinstance(text, str):
-            yield text
-
-
-def _low(item: tuple[Any, int]) -> int:
-    return item[0].low
 
 
 def _sorted(counts: Counter[Any]) -> dict[str, int]:
@@ -176,10 +142,15 @@ def _sorted(counts: Counter[Any]) -> dict[str, int]:
 
 def _readme(built: PromptSet, card: dict[str, Any]) -> str:
     config = built.config
+
+    def after(category: Category) -> str:
+        block = f"a constraint block of {category.blocks}" if category.blocks else "–"
+        return "the derivation block" if category.derivation else block
+
     kinds = text_table(
         ("category", "prompts", "capabilities", "pool", "followed by"),
         [
-            (name, f"{each.count:,}", ", ".join(each.capabilities), each.pool, _followed_by(each))
+            (name, f"{each.count:,}", ", ".join(each.capabilities), each.pool, after(each))
             for name, each in config.categories.items()
         ],
         left=("capabilities", "pool", "followed by"),
@@ -205,12 +176,6 @@ def _readme(built: PromptSet, card: dict[str, Any]) -> str:
         f"Prompt hash: `{card['prompt_hash']}`\n",
     )
     return "\n".join(parts)
-
-
-def _followed_by(category: Category) -> str:
-    if category.blocks:
-        return f"a constraint block of {category.blocks}"
-    return "the derivation block" if category.derivation else "–"
 
 
 def _source_table(described: dict[str, Any], pools: dict[str, Pool]) -> str:

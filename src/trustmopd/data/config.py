@@ -1,47 +1,21 @@
 """One YAML file describes one prompt set: pools, categories and their quotas, comparison corpora."""
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    model_validator,
-)
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from trustmopd.layers import (
-    Fields,
-    RecipeError,
-    check_droppable,
-    check_kind,
-    combine,
-    read_layers,
-    without_dropped,
-)
-from trustmopd.recipe import REASONS
+from trustmopd.rows import Location
+from trustmopd.sections import Folder, Section, Text, check_fields
+from trustmopd.yaml_layers import Fields, Layers, check_droppable, read_layers, without_dropped
 
-Text = Annotated[str, Field(min_length=1)]
-Folder = Annotated[Path, Field(strict=False), PlainSerializer(Path.as_posix)]
 Column = Annotated[Text | None, Field(description="Give a column, dotted for a field inside one; null: none.")]
 Scalar = str | int | float | bool
-EVERY_SPLIT = "all"  # what datasets calls them on the Hub
 LENGTH_EDGES = [32, 64, 128, 256, 512]  # of buckets of prompt length, in words
 
 
-class _Section(BaseModel):
-    # A field's description is the remedy that its errors give.
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class Columns(_Section):
+class Columns(Section):
     """Where a source has what a prompt set needs. Dots reach into structs, `metadata.original_instruction`, and into
     lists of them, `constraints.checker`."""
 
@@ -53,7 +27,7 @@ class Columns(_Section):
     block: Column = None
 
 
-class Source(_Section):
+class Source(Section):
     """A pool: a Hub dataset, a file (JSON, JSON Lines, Parquet, CSV) or a folder of files of one kind."""
 
     path: Annotated[Text, Field(description="Give a Hub id, a file or a folder.")]
@@ -68,11 +42,21 @@ class Source(_Section):
         Field(description="Write {column: value}, or {column: [value, value]} for any of several."),
     ] = {}
     block_after: Annotated[
-        Text | None, Field(description="Give what the constraint block follows at its last occurrence, as '\\n\\n'.")
+        Text | None, Field(description="Give the text whose last occurrence the constraint block follows, as '\\n\\n'.")
     ] = None
 
+    def location(self, name: str) -> Location:
+        """`name`: what the config calls it, such as pools.math."""
+        leave_out = f", or leave it out: {name}=null" if name.startswith("comparison.") else ""
+        options = (
+            f"give a copy: {name}.path=FILE{leave_out}",
+            f"{name}.split",
+            f"{name}.columns or {name}.where",
+        )
+        return Location(self.path, self.split, self.subset, self.files, self.revision, *options)
 
-class Category(_Section):
+
+class Category(Section):
     """So many prompts of one pool, as they are or followed by a block."""
 
     pool: Annotated[Text, Field(description="Give the name of one of the pools.")]
@@ -120,13 +104,13 @@ def _no_slash(name: str) -> str:
     return name
 
 
-class Decontamination(_Section):
+class Decontamination(Section):
     ngram: Annotated[int, Field(ge=1, description="The paper uses 5.")] = 5
     threshold: Annotated[float, Field(gt=0, le=1, description="The paper uses 0.8.")] = 0.8
     within: Annotated[bool, Field(description="Write false to leave duplicates inside the pools.")] = True
 
 
-class DataConfig(_Section):
+class DataConfig(Section):
     """Paths start from the current directory, as in a recipe; only `extends` starts from its own file."""
 
     name: Annotated[Text, Field(description="Give the prompt set a name.")]
@@ -189,49 +173,16 @@ class DataConfig(_Section):
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> DataConfig:
-    files, changes = read_layers(path, overrides)
-    fields = combine(files, changes)
-    check_kind(path, fields, "the config of a prompt set")
-    try:
-        return DataConfig.model_validate(_without_dropped(fields, [*files, *changes], path))
-    except ValidationError as error:
-        raise RecipeError("\n".join(f"{path}: {_explain(each)}" for each in error.errors(include_url=False))) from None
+    layers = read_layers(path, overrides, "the config of a prompt set")
+    fields = without_dropped(layers, "categories") | _compared(layers)
+    return check_fields(DataConfig, fields, path)
 
 
-def _without_dropped(fields: Fields, layers: Sequence[Fields], path: str | Path) -> Fields:
-    """A null drops the category, or leaves out the comparison set, that a file gave; `comparison={}` leaves out all of
-    them. What is left out stays there as null: the card names it."""
-    fields = without_dropped(fields, "categories", layers, path)
-    given = fields.get("comparison")
+def _compared(layers: Layers) -> Fields:
+    """A null leaves out a comparison set that a file gave, and `comparison={}` all of them. They stay in the config as
+    null: the card names what was left out."""
+    given = layers.fields.get("comparison")
     if not isinstance(given, dict):
-        return fields  # missing, or a slip that is told below
+        return {}  # missing, or a slip, reported when the section is checked
     given = {name: _none_if_empty(value) for name, value in given.items()}
-    known = check_droppable(given, "comparison", layers, path)
-    return fields | {"comparison": dict.fromkeys(known) | given}
-
-
-_REMEDY = {
-    name: field.description
-    for section in (Columns, Source, Category, Decontamination, DataConfig)
-    for name, field in section.model_fields.items()
-}
-
-
-def _explain(problem: ErrorDetails) -> str:
-    """The field and its value, the reason, the remedy, from pydantic's record of one error."""
-    kind, value = problem["type"], problem["input"]
-    place = [str(part) for part in problem["loc"] if part != "[key]"]
-    place = [part for part in place if not part.startswith(("function-", "list["))]
-    if kind == "value_error":
-        reason = str(problem["ctx"]["error"])
-        return f"{'.'.join(place)}: {reason}" if place else reason
-    field = ".".join(place)
-    remedy = next((_REMEDY[part] for part in reversed(place) if _REMEDY.get(part)), "Write a mapping of fields.")
-    if kind == "missing":
-        return f"{field} is missing. {remedy}"
-    if kind == "extra_forbidden":
-        close = difflib.get_close_matches(place[-1], _REMEDY, n=1)
-        remedy = f"Did you mean `{close[0]}`?" if close else "Remove it."
-    shown = f"{{{', '.join(map(str, value))}}}" if isinstance(value, Mapping) else repr(value)
-    reason = REASONS.get(kind) or problem["msg"].replace("Input", "it")
-    return f"{field} = {shown:.80}: {reason}. {remedy}"
+    return {"comparison": dict.fromkeys(check_droppable(layers, "comparison", given)) | given}

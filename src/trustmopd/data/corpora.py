@@ -11,16 +11,8 @@ from tqdm.auto import tqdm
 
 from trustmopd.data.config import Source
 from trustmopd.data.ngrams import words_of
-from trustmopd.data.records import (
-    NoColumn,
-    column_remedy,
-    file_sha256,
-    kind_of,
-    lacks_subset,
-    local_files,
-    no_column,
-    read_records,
-)
+from trustmopd.files import file_sha256
+from trustmopd.rows import Location, kind_of, local_files, named, no_column, read_source
 
 Messages = list[dict[str, str]]
 
@@ -45,8 +37,18 @@ class Row:
 
     @property
     def text(self) -> str:
-        """What the user says: what is screened and measured."""
-        return "\n".join(message["content"] for message in self.messages if message["role"] == "user")
+        """What is screened and measured."""
+        return user_text(self.messages)
+
+
+def user_text(prompt: str | list[dict[str, Any]]) -> str:
+    """What the user says; of a message in parts (text, image, …), the text."""
+    if isinstance(prompt, str):
+        return prompt
+    said = [message["content"] for message in prompt if message["role"] == "user"]
+    parts = [part for content in said for part in (content if isinstance(content, list) else [content])]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 @dataclass(frozen=True)
@@ -58,48 +60,49 @@ class Pool:
     lacks_subset: bool = False  # the folder has none of that name, and was read whole
 
 
-def read_pool(name: str, source: Source, *, answered: bool = True, progress: bool = False) -> Pool:
-    """Every row of a source, checked. `name` is what errors call it, such as pools.math; `answered` lets conversations
-    end with the assistant, which is well for what is compared and not for what a student is to answer."""
-    try:
-        return _read_pool(name, source, answered, progress)
-    except NoColumn as error:
-        raise ValueError(f"{error} {column_remedy(name)}") from None
+def read_pool(
+    name: str, source: Source, location: Location | None = None, *, answered: bool = True, progress: bool = False
+) -> Pool:
+    """Every row of a source, checked. `name` is what errors call it, such as pools.math; `location` is for a source
+    that no config names. `answered` allows conversations that end with the assistant: they can be compared with, but a
+    student has nothing to answer in them."""
+    location = location or source.location(name)
+    with named(name, location):
+        return _read_pool(source, location, answered, f"reading {name}" if progress else None)
 
 
-def _read_pool(name: str, source: Source, answered: bool, progress: bool) -> Pool:
+def _read_pool(source: Source, location: Location, answered: bool, progress: str | None) -> Pool:
     columns = source.columns
-    wanted = [*columns.model_dump(exclude_none=True).values(), *source.where]
+    files = local_files(location)
+    text = any(kind_of(file) == ".csv" for file in files)
     rows: list[Row] = []
     seen: dict[str, str] = {}
     digest = hashlib.sha256()
     number = -1
-    records = read_records(source, name, wanted)
-    text = any(kind_of(file) == ".csv" for file in local_files(source, name))
-    for number, (where, record) in enumerate(tqdm(records, desc=f"reading {name}", disable=not progress)):
-        where = f"{name}: {where}"
+    records = read_source(location, [*columns.model_dump(exclude_none=True).values(), *source.where])
+    for number, (where, record) in enumerate(tqdm(records, desc=progress, disable=progress is None)):
         if not all(_is_one_of(_at(record, column, where), value, text) for column, value in source.where.items()):
             continue
         source_id = str(number) if columns.id is None else _identifier(_at(record, columns.id, where), where)
         if source_id in seen:
             raise ValueError(
-                f"{where}: the id {source_id!r} is that of {seen[source_id]} too, and ids tell prompts apart. Make "
-                "them differ, or set columns.id to null to number the rows."
+                f"{where}: the id {source_id!r} is also that of {seen[source_id]}. Make ids differ, or set columns.id "
+                "to null to number the rows."
             )
-        seen[source_id] = where.removeprefix(f"{name}: ")
+        seen[source_id] = where
         row = _row(record, source, source_id, where)
         if not answered and row.messages[-1]["role"] == "assistant":
             raise ValueError(
                 f"{where}, column {columns.prompt!r} ends with a turn of the assistant, so there is nothing to answer. "
-                f"Choose another column ({name}.columns.prompt), or drop the last turn."
+                f"Choose another column ({location.column_option}), or remove the last turn."
             )
         rows.append(row)
         digest.update(json.dumps([source_id, row.messages, row.constraints], ensure_ascii=False).encode() + b"\n")
     if not rows:
         found = f"none of its {number + 1} rows has {source.where}" if number >= 0 else "it is empty"
-        raise ValueError(f"{name}: {source.path} gives no prompt: {found}. Check path, split and `where`.")
-    files = {str(file): file_sha256(file) for file in local_files(source, name)}
-    return Pool(rows, number + 1, digest.hexdigest(), files, lacks_subset(source))
+        raise ValueError(f"{source.path} gives no prompt: {found}. Check path, split and `where`.")
+    hashes = {str(file): file_sha256(file) for file in files}
+    return Pool(rows, number + 1, digest.hexdigest(), hashes, location.lacks_subset)
 
 
 def _row(record: dict[str, Any], source: Source, source_id: str, where: str) -> Row:
@@ -120,7 +123,9 @@ def _row(record: dict[str, Any], source: Source, source_id: str, where: str) -> 
 
 def _identifier(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise ValueError(f"{where} has the id {value!r}, which names nothing. Fix it, or set columns.id to null.")
+        raise ValueError(
+            f"{where} has the id {value!r}: not text or a whole number. Fix it, or set columns.id to null."
+        )
     return str(value)
 
 
@@ -136,7 +141,7 @@ def _messages(prompt: Any, column: str, where: str) -> Messages:
             )
     messages = [{"role": m["role"], "content": _text(m.get("content"), where, blank=False)} for m in prompt]
     if not any(message["role"] == "user" for message in messages):
-        raise ValueError(f"{where} has no message of the user, so there is no prompt. Drop the row.")
+        raise ValueError(f"{where} has no message of the user, so there is no prompt. Remove this row.")
     return messages
 
 
@@ -163,9 +168,9 @@ def _arguments(given: Any, where: str) -> str:
     try:
         given = json.loads(given) if isinstance(given, str) else given
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{where} holds {given[:80]!r}, which is not JSON ({error}). Fix the row.") from None
+        raise ValueError(f"{where} holds {given[:80]!r}, which is not JSON ({error}). Fix this row.") from None
     if given is not None and not isinstance(given, dict):
-        raise ValueError(f"{where} holds {str(given)[:80]!r}, not a mapping of arguments. Fix the row.")
+        raise ValueError(f"{where} holds {str(given)[:80]!r}, not a mapping of arguments. Fix this row.")
     kept = {key: value for key, value in (given or {}).items() if value is not None}
     return json.dumps(kept, ensure_ascii=False, sort_keys=True)
 
@@ -179,23 +184,24 @@ def _list_at(record: dict[str, Any], column: str, where: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise ValueError(f"{where}, column {column!r} holds {str(value)[:80]!r}, not a list. Fix the row.")
+        raise ValueError(f"{where}, column {column!r} holds {str(value)[:80]!r}, not a list. Fix this row.")
     return value
 
 
 def _text(value: Any, where: str, *, blank: bool = True) -> str:
     if not isinstance(value, str):
         raise ValueError(
-            f"{where} holds {str(value)[:80]!r} ({type(value).__name__}), not text. Fix the row, or drop it."
+            f"{where} holds {str(value)[:80]!r} ({type(value).__name__}), not text. Fix this row, or remove it."
         )
     if not blank and not value.strip():
-        raise ValueError(f"{where} is blank. Drop the row.")
+        raise ValueError(f"{where} is blank. Remove this row.")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"{where} holds half a character at position {error.start} (a lone surrogate). Fix the row, or drop it."
+                f"{where} holds a lone surrogate (half a character) at position {error.start}. Fix this row, or remove "
+                "it."
             ) from None
     return value
 
@@ -213,7 +219,7 @@ def _at(record: dict[str, Any], column: str, where: str) -> Any:
         elif value is None and part != column.split(".")[0]:
             return None  # a struct that is null has null fields
         else:
-            raise NoColumn(no_column(where, column, list(value) if isinstance(value, dict) else [repr(value)[:80]]))
+            raise no_column(where, column, list(value) if isinstance(value, dict) else [repr(value)[:80]])
     return value
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from trustmopd.data.ngrams import Corpus, read_corpus
-from trustmopd.tables import TextTable, text_table
+from trustmopd.text_tables import TextTable, text_table
 
 Rule = Literal["within_exact", "within_ngram", "cross_exact", "cross_ngram"]
 Where = TypeVar("Where")
@@ -186,13 +186,10 @@ def _check(
         raise ValueError(
             f"{len(parents)} parents for {len(candidates)} candidates: give one each, None where there is none."
         )
-    for name, texts in (
-        ("candidates", candidates),
-        ("comparison", comparison),
-        ("parents", () if parents is None else parents),
-    ):
+    parents = () if parents is None else parents
+    for name, texts in {"candidates": candidates, "comparison": comparison, "parents": parents}.items():
         if isinstance(texts, str):
-            raise ValueError(f"{name} is one text; give a sequence of texts: [{texts[:40]!r}].")
+            raise ValueError(f"{name} is one text. Give a sequence of texts: [{texts[:40]!r}].")
         for index, text in enumerate(texts):
             if not isinstance(text, str) and not (text is None and name == "parents"):
                 raise ValueError(

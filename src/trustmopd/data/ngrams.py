@@ -18,13 +18,9 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
-def exact_key(text: str) -> str:
-    """The letters and digits of a text after NFKC and case folding: equal keys are equal texts."""
-    return _key(words_of(text))
-
-
 def _key(words: list[str]) -> str:
-    r"""`\w` is a letter, a digit or `_`, so what is between words holds nothing to keep."""
+    r"""The letters and digits: equal keys are equal texts. `\w` is a letter, a digit or `_`, so nothing between words
+    counts."""
     return "".join(words).replace("_", "")
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from datasets import Dataset
 
-from trustmopd.data.card import user_text
 from trustmopd.data.config import LENGTH_EDGES
+from trustmopd.data.corpora import user_text
 from trustmopd.data.ngrams import words_of
 from trustmopd.data.prompts import card_of, check_prompts, load_prompts
 from trustmopd.data.quotas import bucket_of
-from trustmopd.data.records import no_column
-from trustmopd.tables import TextTable, text_table
+from trustmopd.rows import no_column
+from trustmopd.text_tables import TextTable, text_table
 
 _BAR = 30  # characters of the longest bar
 

@@ -6,20 +6,16 @@ import hashlib
 import json
 import re
 import warnings
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Features, Json, concatenate_datasets, load_dataset, load_from_disk
+from datasets import Dataset, DatasetDict, Json, concatenate_datasets, load_dataset, load_from_disk
 
-from trustmopd.data.config import Source
-from trustmopd.data.records import file_sha256, kind_of, local_files, read_file, unpacked
-from trustmopd.files import read_json
+from trustmopd.files import file_sha256, read_json
+from trustmopd.rows import Location, hub_dataset, kind_of, local_files, named, read_source
 
 #: The columns of a set that `data build` wrote.
 SCHEMA = pa.schema(
@@ -35,26 +31,36 @@ SCHEMA = pa.schema(
         ("block_source_id", pa.string()),
     ]
 )
-_READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
 #: How a conversation begins that was written out as text, by json.dumps or by str.
 _WRITTEN_OUT = re.compile(r"""\s*\[\s*\{\s*["'](role|content)["']\s*:""")
 
 
 def load_prompts(path: str | Path, split: str = "train") -> Dataset:
-    """A Hub id, a file (Parquet, JSON, JSON Lines, CSV), a folder of such files, or what `Dataset.save_to_disk`
-    wrote. Of a folder whose files name their split, those of `split`; a file is read whole. Prompts are of one kind,
-    as `of_one_kind` makes them."""
-    files = _files(path, split)
-    if rows := _rows_if_mixed(files):
+    """A Hub id, a file (JSON Lines, JSON, CSV, Parquet), a folder of such files, or what `Dataset.save_to_disk` wrote.
+    Of a folder whose files name their split, those of `split`; a file is read whole. Prompts are of one kind, as
+    `of_one_kind` makes them."""
+    location = _location(path, split)
+    with named("prompts"):
+        if _is_stored(path):
+            return of_one_kind(_stored(path, split))
+        files = local_files(location)
+        if not files:
+            return of_one_kind(hub_dataset(location))
+        if kind_of(files[0]) == ".parquet":
+            return of_one_kind(_parquet(files))
+        rows = [row for _, row in read_source(location)]
+        if not rows:
+            raise ValueError(f"{path} has no rows. Give another file.")
         columns = {
             name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)
         }
-        return Dataset.from_dict({**columns, "prompt": _turned(columns["prompt"])}, on_mixed_types="use_json")
-    return of_one_kind(_read(path, files, split))
+        if _are_mixed(columns.get("prompt", ())):
+            columns["prompt"] = _turned(columns["prompt"])
+        return Dataset.from_dict(columns, on_mixed_types="use_json")
 
 
 def of_one_kind(prompts: Any) -> Any:
-    """A prompt set, or several by name, in which no plain text stands beside a conversation: such a text becomes one
+    """A prompt set, or several by name, without plain texts among conversations: such a text becomes one
     user turn, since TRL takes a batch to be all text or all conversations. Anything else is returned as it is."""
     if isinstance(prompts, Mapping):
         return {name: of_one_kind(dataset) for name, dataset in prompts.items()}
@@ -75,99 +81,60 @@ def _turned(prompts: Sequence[Any]) -> list[Any]:
     _check_rows(prompts)
     texts = sum(isinstance(prompt, str) for prompt in prompts)
     warnings.warn(
-        f"some prompts are conversations, and {texts} of {len(prompts)} plain text. Each plain text is turned into a "
+        f"{texts} of {len(prompts)} prompts are plain text, the others conversations. Each plain text becomes a "
         "conversation of one user turn.",
         stacklevel=4,
     )
     return [[{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt for prompt in prompts]
 
 
-def _read(path: str | Path, files: list[Path], split: str) -> Dataset:
-    try:
-        if files:
-            return _load(files)
-        if _is_stored(path):
-            stored = load_from_disk(str(path))
-            return stored[split] if isinstance(stored, DatasetDict) else stored
-        return load_dataset(str(path), split=split)
-    except Exception as error:  # datasets raises a different class for each of its readers and for the Hub
-        # datasets says "an error occurred while generating the dataset"; why is in the cause
-        reason = ": ".join(str(each).strip().split("\n")[0] for each in (error, error.__cause__) if each)
-        if "corresponds to no data" in reason:
-            reason = "it has no rows"
-        remedy = (
-            "Fix the file, or give another."
-            if files
-            else "It must be a prompt file or folder here, or a Hub dataset id. Sets of recipes/data are built first: "
-            "trustmopd data build CONFIG.yaml."
-        )
-        raise ValueError(f"cannot read prompts from {str(path)!r}: {reason}. {remedy}") from error
-
-
 def card_of(path: str | Path, split: str = "train") -> dict[str, Any] | None:
     """The card of a set that is still as `data build` wrote it."""
-    files = _files(path, split)
-    return _card_beside(files) if files else None
+    files = [] if _is_stored(path) else local_files(_location(path, split))
+    card = read_card(files[0].parent) if files else {}
+    written = card.get("files")
+    same = isinstance(written, dict) and all(written.get(file.name) == file_sha256(file) for file in files)
+    return card if same else None
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Empty if there is none."""
+    try:
+        return read_json(folder / "card.json", what="card", remedy="")
+    except (OSError, ValueError):
+        return {}
+
+
+def _location(path: str | Path, split: str) -> Location:
+    build = "Sets of recipes/data are built first: trustmopd data build CONFIG.yaml"
+    return Location(str(path), split, path_option=f"give local files. {build}")
 
 
 def _is_stored(path: str | Path) -> bool:
     return any((Path(path) / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
 
 
-def _files(path: str | Path, split: str) -> list[Path]:
-    """The files of a prompt set; none if it is on the Hub, or if datasets stored it in its own way."""
-    return [] if _is_stored(path) else local_files(Source.model_construct(path=str(path), split=split), "prompts")
+def _stored(path: str | Path, split: str) -> Dataset:
+    stored = load_from_disk(str(path))
+    if not isinstance(stored, DatasetDict):
+        return stored
+    if split not in stored:
+        raise ValueError(f"{path} has no split {split!r}, only {', '.join(stored)}. Choose another split.")
+    return stored[split]
 
 
-def _load(files: list[Path]) -> Dataset:
-    """Types are read from the first 10 MB of JSON, where a column may yet be empty: what we wrote has our types."""
-    for file in files:
-        with unpacked(file) as opened:
-            if not any(part.strip() for part in iter(partial(opened.read, 2**16), b"")):
-                raise ValueError(f"{file.name} is empty")
-    kind = _READERS[kind_of(files[0])]
-    options: dict[str, Any] = {"features": Features.from_arrow_schema(SCHEMA) if _card_beside(files) else None}
-    if kind == "csv":
-        options["keep_default_na"] = False  # "NA" and "null" are text, here as in a pool
-    with _no_bars():
-        return load_dataset(kind, data_files=[glob.escape(str(file)) for file in files], split="train", **options)
-
-
-def _rows_if_mixed(files: list[Path]) -> list[dict[str, Any]] | None:
-    """All rows of JSON files, if some prompts are text and some are conversations. datasets takes types from the first
-    10 MB, so that prompts of the other kind after that would be an error or JSON as text; and even before, it takes a
-    text such as "42" for a number."""
-    if not files or _READERS.get(kind_of(files[0])) != "json" or _card_beside(files):
-        return None
-    try:
-        # Read twice, so that a large file of one kind is never in memory as Python objects.
-        mixed = _are_mixed(row.get("prompt") for file in files for _, row in read_file(file))
-        return [row for file in files for _, row in read_file(file)] if mixed else None
-    except (OSError, ValueError, EOFError, zlib.error):
-        return None  # damaged, or JSON of another shape: datasets says so, or can read it
-
-
-@contextmanager
-def _no_bars() -> Iterator[None]:
-    """Without the bars that datasets draws while it reads files that lie here."""
+def _parquet(files: Sequence[Path]) -> Dataset:
+    """By datasets, which maps the file into memory instead of reading it; without the bars that it draws."""
     drawn = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
-        yield
+        return load_dataset("parquet", data_files=[glob.escape(str(file)) for file in files], split="train")
+    except Exception as error:  # it has a class for each way to fail, and says why in the cause
+        reason = ": ".join(str(each).strip().partition("\n")[0] for each in (error, error.__cause__) if each)
+        raise ValueError(f"{', '.join(map(str, files))} cannot be read: {reason}. Fix it, or give another.") from None
     finally:
         if drawn:
             datasets.enable_progress_bars()
-
-
-def _card_beside(files: list[Path]) -> dict[str, Any] | None:
-    """The card in their folder, if they are the files that it lists."""
-    try:
-        card = read_json(files[0].with_name("card.json"), what="card", remedy="")
-    except (OSError, ValueError):
-        return None
-    written = card.get("files")
-    same = isinstance(written, dict) and all(written.get(file.name) == file_sha256(file) for file in files)
-    return card if same else None
 
 
 def check_prompts(dataset: Dataset) -> None:

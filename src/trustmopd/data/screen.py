@@ -1,20 +1,19 @@
 """Decontaminating one file: its rows as they are, without those that repeat others."""
 
 import json
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trustmopd.data.card import write_lines, write_table
-from trustmopd.data.config import EVERY_SPLIT, Columns, Source
+from trustmopd.data.card import write_table
+from trustmopd.data.config import Columns, Source
 from trustmopd.data.corpora import Pool, read_pool
 from trustmopd.data.decontaminate import Screening, decontaminate
-from trustmopd.data.records import local_files, read_records
-from trustmopd.files import write_json
+from trustmopd.files import write_json, write_text
+from trustmopd.rows import EVERY_SPLIT, Location, local_files, named, read_source
 
 
 def screen_file(
@@ -30,20 +29,30 @@ def screen_file(
     overwrite: bool = False,
     progress: bool = False,
 ) -> tuple[Screening[int], Path, list[tuple[str, Pool]]]:
-    """Write the rows kept, unchanged, to `out`, and what was removed and why beside it. Also returns what was compared
-    with. `split` is the candidates'."""
-    source = Source(path=candidates, split=split, columns=Columns(prompt=column, parent=parent))
+    """Write the rows kept, unchanged, to `out`, and beside it what was removed and why. Returns the screening, that
+    second file, and what was compared with. `split` is the candidates'."""
+    source = Source(path=candidates, columns=Columns(prompt=column, parent=parent))
+    here = Location(
+        candidates,
+        split,
+        path_option="give local files: trustmopd data decontaminate FILE",
+        split_option="--split",
+        column_option="--column, or --parent for parents",
+    )
     others = [_comparison(each) for each in against]
     listing = out.with_name(f"{out.stem}.removed.json")
-    _check_out(out, listing, {"candidates": source} | {f"--against {other.path}": other for other in others}, overwrite)
-    rows = read_pool("candidates", source, progress=progress).rows
-    compared = [(other.path, read_pool(f"--against {other.path}", other, progress=progress)) for other in others]
+    _check_out(out, listing, {"candidates": here} | {f"--against {each.path}": each for _, each in others}, overwrite)
+    rows = read_pool("candidates", source, here, progress=progress).rows
+    compared = [
+        (each.path, read_pool(f"--against {each.path}", other, each, progress=progress)) for other, each in others
+    ]
     comparison = [(path, place, row.text) for path, pool in compared for place, row in enumerate(pool.rows)]
     table = None
-    if out.suffix == ".parquet":  # what cannot be written is told before minutes are spent
-        table = _table(source)
-    else:
-        _check_lines(source)
+    with named("candidates"):  # what cannot be written is reported before minutes are spent
+        if out.suffix == ".parquet":
+            table = _table(here)
+        else:
+            deque(_lines(here), maxlen=0)
     found = decontaminate(
         [row.text for row in rows],
         [text for _, _, text in comparison],
@@ -56,7 +65,7 @@ def screen_file(
     if table is not None:
         write_table(out, table.filter(pa.array([row in kept for row in range(len(rows))])))
     else:
-        write_lines(out, (r for row, (_, r) in enumerate(read_records(source, "candidates")) if row in kept))
+        write_text(out, "".join(line for row, line in enumerate(_lines(here)) if row in kept))
     removed = []
     for (place, rule, text, similarity), match in zip(found.removed, found.matched, strict=True):
         path, row = comparison[match][:2] if rule.startswith("cross") else (candidates, match)
@@ -67,68 +76,59 @@ def screen_file(
     return found, write_json(listing, {"counts": found.counts, "compared": sources, "removed": removed}), compared
 
 
-def _comparison(against: str) -> Source:
-    """PATH or PATH:COLUMN. A path that is there is taken whole, should it have a colon itself. Every split is read: to
-    compare with too much loses a row, which is told, and with too little lets a test row through."""
+def _comparison(against: str) -> tuple[Source, Location]:
+    """PATH or PATH:COLUMN; a path that exists is taken whole, should it have a colon itself. Every split is read: too
+    much loses a row, which is reported, but too little lets a test row through."""
     path, colon, column = against.rpartition(":")
     if not colon or Path(against).exists():
         path, column = against, "prompt"
-    return Source(path=path, split=EVERY_SPLIT, columns=Columns(prompt=column))
+    location = Location(
+        path,
+        EVERY_SPLIT,
+        path_option="give local files: --against FILE:COLUMN",
+        column_option=f"--against {path}:COLUMN",
+    )
+    return Source(path=path, columns=Columns(prompt=column)), location
 
 
-def _check_out(out: Path, listing: Path, inputs: dict[str, Source], overwrite: bool) -> None:
+def _check_out(out: Path, listing: Path, inputs: dict[str, Location], overwrite: bool) -> None:
     if out.suffix not in (".jsonl", ".parquet"):
-        raise ValueError(f"--out {out} ends in {out.suffix!r}; rows are written as .jsonl or .parquet.")
-    read = {file.resolve() for name, source in inputs.items() for file in local_files(source, name)}
+        raise ValueError(f"--out {out} ends in {out.suffix!r}. Write .jsonl or .parquet.")
+    read = set()
+    for name, location in inputs.items():
+        with named(name):
+            read |= {file.resolve() for file in local_files(location)}
     for file in (out, listing):
         if file.resolve() in read:
-            raise ValueError(f"{file} would be written, and is among the files that are read. Choose another --out.")
+            raise ValueError(f"{file} would be written, but is among the files that are read. Choose another --out.")
         if file.is_dir():
             raise FileExistsError(f"{file} is a folder. Choose another --out.")
         if file.exists() and not overwrite:
-            raise FileExistsError(f"{file} is there already. Choose another --out, or say --overwrite to replace it.")
+            raise FileExistsError(f"{file} exists. Choose another --out, or replace it with --overwrite.")
 
 
-def _check_lines(source: Source) -> None:
-    for where, record in read_records(source, "candidates"):
-        for column, value in record.items():
-            try:
-                json.dumps({column: value}, ensure_ascii=False).encode()
-            except (TypeError, ValueError, RecursionError) as error:
-                raise ValueError(
-                    f"candidates: {where}, column {column!r} ({type(value).__name__}) cannot be written as JSON: "
-                    f"{error}. Fix the row or drop the column; from .parquet to .parquet all is kept as it is."
-                ) from None
-
-
-def _table(source: Source) -> pa.Table:
-    """All rows, so that columns and their types do not hang on which are kept."""
-    files = local_files(source, "candidates")
-    if files and all(file.suffix == ".parquet" for file in files):  # no detour through Python, which has other types
+def _lines(location: Location) -> Iterator[str]:
+    for where, record in read_source(location):
         try:
+            line = json.dumps(record, ensure_ascii=False) + "\n"
+            line.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{where} cannot be written as JSON: {error}. Fix this row, or write .parquet.") from None
+        yield line
+
+
+def _table(location: Location) -> pa.Table:
+    """All rows, so that columns and their types do not depend on which are kept."""
+    files, column = local_files(location), "?"
+    try:
+        if files and all(file.suffix == ".parquet" for file in files):  # Python has fewer types
             return pa.concat_tables([pq.read_table(file) for file in files], promote_options="default")
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"candidates: the files of {source.path} do not make one table: {error}.") from None
-    places, records = zip(*read_records(source, "candidates"), strict=True)
-    columns = dict.fromkeys(column for record in records for column in record)
-    return pa.table({column: _array(column, places, records) for column in columns})
-
-
-def _array(column: str, places: Sequence[str], records: Sequence[dict[str, Any]]) -> pa.Array:
-    values = [record.get(column) for record in records]
-    try:
-        return pa.array(values)
+        records = [record for _, record in read_source(location)]
+        arrays = {}
+        for column in dict.fromkeys(column for record in records for column in record):
+            arrays[column] = pa.array([record.get(column) for record in records])
+        return pa.table(arrays)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
-        first = bisect_left(range(1, len(values)), True, key=lambda size: not _one_type(values[:size]))
         raise ValueError(
-            f"candidates: {places[first]}, column {column!r} holds {str(values[first])[:40]!r}, which does not go into "
-            f"one column of a table with the rows before it ({error}). Fix it, or write .jsonl."
+            f"the rows of {location.path} do not make one table (column {column!r}: {error}). Write .jsonl instead."
         ) from None
-
-
-def _one_type(values: list[Any]) -> bool:
-    try:
-        pa.array(values)
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
-        return False
-    return True

@@ -1,5 +1,5 @@
-"""Did it work? Benchmarks, graders, the sandbox for generated code, and scores. Light to import: libraries that
-graders need are imported when they grade."""
+"""Did it work? Benchmarks, graders, the sandbox for generated code, and scores. Light to import: graders import their
+libraries when they grade."""
 
 from trustmopd.evaluation.benchmark import Benchmark, Grade, Unavailable
 from trustmopd.evaluation.benchmarks import benchmark_names, get_benchmark

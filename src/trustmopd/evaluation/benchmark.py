@@ -1,15 +1,16 @@
 """What a benchmark is: where its rows come from, how a row is asked, how a response is graded."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trustmopd.evaluation.reasoning import strip_reasoning
-from trustmopd.evaluation.rows import Row, Rows, read_hub, read_local
+from trustmopd.evaluation.rows import Row, Rows, read_generated, read_hub, read_local
 
 Messages = list[dict[str, str]]
+GENERATED = 1000  # prompts of a benchmark that makes its own, unless another number is asked for
 
 
 class Unavailable(OSError):
@@ -27,8 +28,9 @@ class Grade:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """`row` turns an upstream row (and its number) into ours: `id`, `prompt` (text or messages) and what `grader`
-    reads. `grader` gets the response without its reasoning. `ready` raises `Unavailable` where it cannot grade."""
+    """Its rows are on the Hub (`hub`), in a file (`path`), or made (`generated`, given their number). `row` turns an
+    upstream row and its place into ours: `id`, `prompt` (text or messages) and what `grader` reads. `grader` gets the
+    response without its reasoning. `ready` raises `Unavailable` where this machine cannot grade."""
 
     name: str
     domain: str
@@ -41,13 +43,16 @@ class Benchmark:
     system: str | None = None
     ready: Callable[[], None] = lambda: None
     path: Path | None = None
+    generated: Callable[[int], Iterable[Mapping[str, Any]]] | None = None
 
     def load(self, path: str | Path | None = None, limit: int | None = None) -> Rows:
-        """Its rows, from the Hub or from a local file or folder; of a folder, what names another split is left out.
-        Rows that cannot be used are left out too, and named in the list's `malformed`."""
+        """Its rows. `path` is a local file or folder to read instead; of a folder, files that name another split are
+        left out. Rows that cannot be used are left out too, and named in the list's `malformed`."""
         path = path or self.path
         if path is not None:
             rows = read_local(Path(path), self.row, self.name, limit, self.split)
+        elif self.generated is not None:
+            rows = read_generated(self.generated(limit or GENERATED), self.row, self.name)
         else:
             assert self.hub is not None
             rows = read_hub(self.hub, self.config, self.split, self.row, self.name, limit)
@@ -64,7 +69,7 @@ class Benchmark:
         return [*system, {"role": "user", "content": row["prompt"]}]
 
     def grade(self, row: Row, response: str) -> Grade:
-        """A grader that raises has not passed the response, and says why in `details["error"]`."""
+        """Where the grader raises, the response has not passed, and `details["error"]` says why."""
         try:
             return self.grader(row, strip_reasoning(response))
         except Unavailable:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trustmopd.recipe import TeacherSource
+from trustmopd.teacher_source import TeacherSource
 
 _CONFIGURATIONS = ("config.json", "adapter_config.json")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")
@@ -26,12 +26,12 @@ def parts(source: TeacherSource, base: str | None = None) -> list[Part]:
 
 
 def is_adapter(place: str) -> bool:
-    """Of a folder alone: a Hub id is not asked."""
+    """Whether a folder holds an adapter. A Hub id is not looked up."""
     return not Path(place, "config.json").is_file() and Path(place, "adapter_config.json").is_file()
 
 
 def check_checkpoint(source: TeacherSource, base: str | None = None) -> None:
-    """A slip in a path or a Hub id is told at once: before data are fetched, a folder is claimed, or an hour spent."""
+    """Report a slip in a path or a Hub id at once, before data are fetched or a folder is made."""
     for number, part in enumerate(parts(source, base)):
         if Path(part.place).exists():
             _check_folder(Path(part.place), with_tokenizer=number == 0)
@@ -45,8 +45,8 @@ def _check_folder(folder: Path, with_tokenizer: bool) -> None:
     for what, patterns in needs:
         if not any(_files(folder, patterns)):
             raise ValueError(
-                f"{folder} is no whole checkpoint: it has no {what} ({', '.join(patterns)}). Give a folder that "
-                "save_pretrained wrote, of the model and of its tokenizer. In a run, that is checkpoints/checkpoint-*."
+                f"{folder} is not a whole checkpoint: it has no {what} ({', '.join(patterns)}). Give a folder in which "
+                "model and tokenizer were saved. In a run, that is checkpoints/checkpoint-*."
             )
 
 
@@ -63,8 +63,8 @@ def _check_hub(place: str, revision: str | None) -> None:
             break  # a path, then
         except Exception as error:  # the Hub's client raises a class for each way to fail
             reason = reason or str(error).strip().partition("\n")[0].rstrip(".")
-    where = f"and cannot be had from the Hub ({reason})" if reason else "and is no Hub id"
-    raise FileNotFoundError(f"the checkpoint {place!r} is no folder here {where}. Check the path or the Hub id.")
+    where = f"and the Hub does not have it ({reason})" if reason else "and is not a Hub id"
+    raise FileNotFoundError(f"the checkpoint {place!r} is not a folder here {where}. Check the path or the Hub id.")
 
 
 def weight_files(source: TeacherSource, base: str | None = None) -> list[list[Any]]:

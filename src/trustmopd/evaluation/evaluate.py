@@ -1,4 +1,4 @@
-"""One checkpoint on some benchmarks: sample, grade, and write both down as they come. Run again, it goes on."""
+"""One checkpoint on some benchmarks: sample, grade, and write both as they come. A second call continues the first."""
 
 import hashlib
 import json
@@ -11,11 +11,13 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from trustmopd.evaluation.benchmark import Benchmark, Grade
+from trustmopd.evaluation.benchmarks import Loaded
 from trustmopd.evaluation.journal import GRADED, SAMPLED, Journal, Key, by_key
 from trustmopd.evaluation.methods import Method
 from trustmopd.evaluation.rows import Row
-from trustmopd.evaluation.run_record import Loaded, run_folder
-from trustmopd.evaluation.sampling import Engine, Request, Sampling
+from trustmopd.evaluation.run_record import run_folder
+from trustmopd.evaluation.sampling import Request, Sampler, Sampling
+from trustmopd.runs import RowDirectory
 
 
 def evaluate_checkpoint(
@@ -23,46 +25,53 @@ def evaluate_checkpoint(
     folder: Path,
     benchmarks: Sequence[Loaded],
     sampling: Sampling,
-    make_engine: Callable[[], Engine],
+    make_sampler: Callable[[], Sampler],
     *,
     jobs: int = 2,
+    quiet: bool = False,
 ) -> None:
-    """Leaves `<benchmark>.responses.jsonl` (what was sampled), `<benchmark>.jsonl` (how it was graded) and `run.json`
-    in `folder`. The engine is made only if something is left to sample."""
-    engines: list[Engine] = []
+    """Writes what was sampled, how it was graded, and a record of both into `folder`. The sampler is made only if
+    something is left to sample."""
+    samplers: list[Sampler] = []
 
-    def engine() -> Engine:
-        if not engines:
-            engines.append(make_engine())
-        return engines[0]
+    def sampler() -> Sampler:
+        if not samplers:
+            samplers.append(make_sampler())
+        return samplers[0]
 
     with run_folder(folder, method, sampling, benchmarks):
         for loaded in benchmarks:
-            _evaluate(loaded, folder, sampling, engine, jobs, method.folder)
+            _evaluate(loaded, RowDirectory(folder), sampling, sampler, jobs, None if quiet else method.folder)
 
 
 def _evaluate(
-    loaded: Loaded, folder: Path, sampling: Sampling, engine: Callable[[], Engine], jobs: int, label: str
+    loaded: Loaded,
+    folder: RowDirectory,
+    sampling: Sampling,
+    sampler: Callable[[], Sampler],
+    jobs: int,
+    label: str | None,
 ) -> None:
+    """`label` names the progress bar; None for no bar."""
     benchmark, rows = loaded.benchmark, {row["id"]: row for row in loaded.rows}
-    wanted = [(key, sample) for key in rows for sample in range(loaded.samples(sampling))]
+    wanted = [(key, sample) for key in rows for sample in range(sampling.samples or benchmark.samples)]
     with (
-        Journal(folder / f"{benchmark.name}.responses.jsonl", SAMPLED) as responses,
-        Journal(folder / f"{benchmark.name}.jsonl", GRADED) as graded,
+        Journal(folder.responses(benchmark.name), SAMPLED) as responses,
+        Journal(folder.graded(benchmark.name), GRADED) as graded,
         _Graders(benchmark, rows, graded, jobs) as graders,
     ):
         sampled = _by_key(responses, rows, benchmark)
         done = _by_key(graded, rows, benchmark)
         lacking = [key for key in wanted if key not in sampled and key not in done]
         missing = [Request(*key, benchmark.prompt(rows[key[0]])) for key in lacking]
-        model = engine() if missing else None  # loaded before the bar, which its own bar would cut in two
-        with tqdm(total=len(wanted), desc=f"{label} {benchmark.name}".strip(), unit="response") as bar:
+        model = sampler() if missing else None  # before our bar: loading has a bar of its own
+        with tqdm(total=len(wanted), desc=f"{label} {benchmark.name}", unit="response", disable=label is None) as bar:
             for key in wanted:
                 if key in done:
                     graders.count(done[key])
                 elif key in sampled:
                     graders.take(sampled[key])
-            bar.initial = bar.n = graders.counted  # an ETA counts from here
+            bar.initial = bar.n = graders.counted  # the ETA starts here
             graders.bar = bar
             for reply in model.sample(missing, sampling) if model else ():
                 entry = {
@@ -138,7 +147,7 @@ def _by_key(journal: Journal, rows: Mapping[str, Row], benchmark: Benchmark) -> 
         if row is not None and entry["prompt_hash"] != _prompt_hash(benchmark, row):
             raise ValueError(
                 f"{journal.path}: prompt {entry['id']!r} has changed since it was sampled. Use the same data as "
-                "before, or another --out."
+                "before, or choose another --out."
             )
     return by_key(journal.entries)
 

@@ -14,8 +14,8 @@ _one_at_a_time = threading.Lock()
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Checkers draw at random what a prompt leaves open or gets wrong (a "letter" such as #), and would grade one
-    response in two ways. Here every grading draws the same; the caller's random state is kept."""
+    """Checkers draw at random what a prompt leaves open or gets wrong (a "letter" such as #), so one response could get
+    two grades. Here every grading draws the same; the caller's random state is kept."""
     with _one_at_a_time:
         state = random.getstate()
         random.seed(0)
@@ -62,7 +62,7 @@ def loose_variants(response: str) -> list[str]:
 
 
 def check_nltk_data(*resources: str) -> None:
-    """NLTK's data are not in its package, and checkers without them raise, or try to go online."""
+    """NLTK's data are not in its package. Without them checkers raise, or try to go online."""
     import nltk
 
     def is_here(resource: str) -> bool:
@@ -73,6 +73,6 @@ def check_nltk_data(*resources: str) -> None:
 
     if missing := [resource.rpartition("/")[2] for resource in resources if not is_here(resource)]:
         raise Unavailable(
-            f"grading instructions needs NLTK's data {', '.join(missing)}, not found here. Fetch them once: python -m "
-            f"nltk.downloader {' '.join(missing)}; or set NLTK_DATA to a folder that has them."
+            f"grading instructions needs NLTK's data {', '.join(missing)}, which are not here. Fetch them once: python "
+            f"-m nltk.downloader {' '.join(missing)}; or set NLTK_DATA to a folder that has them."
         )

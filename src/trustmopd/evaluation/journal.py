@@ -1,4 +1,4 @@
-"""A JSON Lines file that grows by whole lines: an interruption or a full disk costs the line being written, no more."""
+"""A JSON Lines file that grows by whole lines: an interruption or a full disk costs only the line being written."""
 
 import json
 import os
@@ -15,7 +15,7 @@ GRADED: Fields = {**SAMPLED, "score": (int, float), "details": dict}
 
 
 def read_entries(path: Path, fields: Fields) -> tuple[list[dict[str, Any]], int]:
-    """The whole lines of a journal, and how many bytes they are: behind them may stand half a line of a killed run."""
+    """The whole lines of a journal, and how many bytes they are: half a line of a killed run may follow."""
     data = path.read_bytes() if path.exists() else b""
     whole = data.rfind(b"\n") + 1
     entries = []
@@ -23,13 +23,13 @@ def read_entries(path: Path, fields: Fields) -> tuple[list[dict[str, Any]], int]
         try:
             entry = json.loads(line)
             if not isinstance(entry, dict):
-                raise ValueError("it has no fields")
+                raise ValueError("it is not a JSON object")
             if wrong := [name for name, kind in fields.items() if not isinstance(entry.get(name), kind)]:
                 raise ValueError(f"its {wrong[0]} is missing or wrong")
         except ValueError as error:
             raise ValueError(
-                f"{path}, line {number} is not as it was written ({error}): the file was edited or damaged. Remove "
-                "that line; `trustmopd evaluate` makes it again."
+                f"{path}, line {number} cannot be read ({error}): the file was edited or damaged. Remove that line; "
+                "`trustmopd evaluate` makes it again."
             ) from None
         entries.append(entry)
     return entries, whole
@@ -60,8 +60,8 @@ class Journal:
         except OSError as error:
             self._file.truncate(end)
             raise OSError(
-                f"cannot write {self.path} ({error.strerror}); its {end} bytes are whole and kept. Make room and run "
-                "the same command again: it goes on from there."
+                f"cannot write {self.path} ({error.strerror}). Its {end} bytes so far are kept. Free some space and "
+                "run the same command again: it continues from there."
             ) from error
 
     def __enter__(self) -> "Journal":

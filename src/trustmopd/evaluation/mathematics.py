@@ -12,8 +12,8 @@ from pathlib import Path
 from trustmopd.evaluation.benchmark import Grade, Unavailable
 from trustmopd.evaluation.rows import Row
 
-#: Seconds for one comparison: SymPy can be sent round in circles by a short string. With the start of a new process,
-#: which the next answer may have to wait for, it stays below five.
+#: Seconds for one comparison: a short string can keep SymPy busy for ever. With the start of a new process, which the
+#: next answer may have to wait for, it stays below five.
 TIME_LIMIT = 2.0
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
@@ -38,7 +38,7 @@ def last_boxed(text: str) -> str | None:
             opened.append(None)
         elif symbol == "}":
             start = opened.pop() if opened else None
-            # Else the last one lies within, or this one is the question's own \boxed{}.
+            # Otherwise the last box lies within this one, or this one is empty, as in the question.
             if start is not None and start > begin and text[start : token.start()].strip():
                 begin, end = start, token.start()
         elif symbol.endswith("{") and len(symbol) > 2:
@@ -59,8 +59,8 @@ def ready() -> None:
 
 
 class _Judge:
-    """One math-verify process: asked a line, it answers a line. Too slow, it is killed, and another is started at
-    once, to be there when it is needed. One for each thread, because an answer belongs to the last question."""
+    """One math-verify process, which answers each line with a line. If it is too slow it is killed, and another is
+    started at once. One for each thread, so that an answer belongs to the last question."""
 
     def __init__(self) -> None:
         ready()

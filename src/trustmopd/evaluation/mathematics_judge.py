@@ -1,6 +1,6 @@
-"""A process of its own, started by mathematics.py: reads [reference, answer] lines, says whether they are equal.
+"""A process of its own, started by mathematics.py: reads [reference, answer] lines, prints whether they are equal.
 
-It has no time limit (math-verify's own are signals, and SymPy can outlast them): whoever asks kills it."""
+It has no time limit of its own (math-verify's are signals, which SymPy can outlast): the caller kills it."""
 
 import json
 import resource

@@ -3,16 +3,17 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from trustmopd.recipe import Recipe, TeacherSource
+from trustmopd.recipe import Recipe
 from trustmopd.runs import newest_checkpoint
+from trustmopd.teacher_source import TeacherSource
 
 INITIAL, ROUTED, AVERAGE, TEACHER = "initial", "routed-teachers", "parameter-average", "teacher-"
 
 
 @dataclass(frozen=True)
 class Method:
-    """One checkpoint to evaluate, and the folder (below the evaluation's) of what it answered. `base` is the model of
-    an adapter that names none. `mean_of`, of an average: what it was made from, by which it is known wherever it is."""
+    """One checkpoint to evaluate, and the folder of its responses, below the evaluation's. `base` is the model of an
+    adapter that names none. `mean_of`: what an average was made from, which identifies it wherever it lies."""
 
     name: str
     source: TeacherSource
@@ -23,8 +24,8 @@ class Method:
 
 
 def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Method], list[str]]:
-    """What can be evaluated now, and a sentence about each thing that cannot. `routed-teachers` is no checkpoint: its
-    scores are the teachers'."""
+    """What can be evaluated now, and a sentence about each thing that cannot. `routed-teachers` is not a checkpoint:
+    its scores are the teachers'."""
     base = recipe.reference or recipe.student
     found = [Method(INITIAL, TeacherSource(model=recipe.student), INITIAL)]
     for name, teacher in recipe.teachers.items():
@@ -36,8 +37,8 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
         checkpoint = newest_checkpoint(recipe.run_directory(seed))
         if checkpoint is None:
             notes.append(
-                f"{recipe.name}, seed {seed}: not trained yet, or its checkpoints are gone: there is no whole one in "
-                f"{recipe.run_directory(seed)}. Run `trustmopd train` first to have it."
+                f"{recipe.name}, seed {seed}: left out, because {recipe.run_directory(seed)} has no whole checkpoint. "
+                "Train it first with `trustmopd train`."
             )
             continue
         found.append(Method(recipe.name, _student(recipe, checkpoint), f"{recipe.name}/seed-{seed}", seed))
@@ -45,7 +46,7 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
         return found, notes
     known = list(dict.fromkeys([*(method.name for method in found), recipe.name]))
     if strangers := [name for name in only if name not in known]:
-        raise ValueError(f"--only {strangers[0]}: there is no such row here. Choose from {', '.join(known)}.")
+        raise ValueError(f"--only {strangers[0]}: the recipe has no such row. Choose from {', '.join(known)}.")
     chosen = [method for method in found if method.name in only]
     return chosen, [note for note in notes if note.startswith(tuple(only))]
 

@@ -1,4 +1,4 @@
-"""A user's own set: a file whose rows have `id`, `prompt` and the fields of one of the graders."""
+"""A user's own set: a file whose rows have `id`, `prompt` and the fields of one grader."""
 
 import ast
 import json
@@ -26,14 +26,14 @@ _APART = "Give such rows a file of their own"
 def _messages(prompt: list[Any]) -> list[Any]:
     for message in prompt:
         if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
-            raise ValueError(f"{message!r:.60} in its prompt is no message with role and content")
+            raise ValueError(f"{message!r:.60} in its prompt is not a message with role and content")
     if not prompt:
         raise ValueError("its prompt has no message")
     return prompt
 
 
 def _answer(source: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What stands behind ####, as in GSM8K, or all of it."""
+    """The text after ####, as in GSM8K, or all of it."""
     return {"answer": text_of({"answer": text_of(source, "answer").rpartition("####")[2]}, "answer").strip()}
 
 
@@ -79,7 +79,7 @@ _FIELDS = {
 
 
 def _is_numeric(path: Path, name: str) -> bool:
-    """Whether all answers are numbers. Where some are 18\\pi and the like, a response's last number says little."""
+    """Whether all answers are numbers. If some are 18\\pi and the like, a response's last number means little."""
     rows = read_local(path, lambda source, number: {"id": str(number), **_answer(source)}, name)
     others = [row["answer"] for row in rows if numeric.number_of(row["answer"]) is None]
     if 0 < len(others) < len(rows):
@@ -103,7 +103,7 @@ def own_benchmark(path: Path) -> Benchmark:
         needs = next((field for field in _GRADERS if field in first), "")
         if not needs:
             raise ValueError(
-                f"{path}: its first row has {', '.join(first)}, and nothing to grade by. Give every row an `answer`, "
+                f"{path}: its first row has {', '.join(first)}, which no grader reads. Give every row an `answer`, "
                 "`tests` (asserts), `input_output` (inputs and outputs) or `instruction_id_list` with `kwargs`."
             )
         domain, grader, ready = _GRADERS[needs]
@@ -114,10 +114,10 @@ def own_benchmark(path: Path) -> Benchmark:
     def row(source: Mapping[str, Any], number: int) -> Row:
         if needs not in source:
             if any(field in source for field in _FIELDS):
-                raise ValueError(f"it has another grader than the first row's `{needs}`. {_APART}")
+                raise ValueError(f"the first row has `{needs}`, and this row another grader's field. {_APART}")
             raise ValueError(f"it has no {needs}")
         if (source.get("domain") or domain) != domain:
-            raise ValueError(f"it has another domain than the first row's {domain!r}. {_APART}")
+            raise ValueError(f"the first row has domain {domain!r}, and this row another. {_APART}")
         prompt = source.get("prompt")
         checked = _messages(prompt) if isinstance(prompt, list) else text_of(source, "prompt")
         return {**source, "id": text_of(source, "id"), "prompt": checked, **_FIELDS[needs](source)}

@@ -1,4 +1,4 @@
-"""Code: does a generated program print, return or assert what it should? What it should stays outside the sandbox."""
+"""Code: does a generated program print, return or assert what it should? Expected values stay outside the sandbox."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ _MODULES = (
     *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
     *("itertools", "functools", "operator", "io", "sys", "json"),
 )
-#: What LiveCodeBench imports before every solution: many would not run without.
+#: What LiveCodeBench imports before every solution: many solutions need it.
 PRELUDE = "".join(
     [
         *(f"from {module} import *\n" for module in (*_MODULES, "builtins", "typing")),
@@ -31,7 +31,7 @@ PRELUDE = "".join(
 
 
 def last_code_block(response: str) -> str | None:
-    """What stands between the last two lines with ```, as LiveCodeBench reads it; None without two."""
+    """The text between the last two lines with ```, as LiveCodeBench reads it; None if there are no two."""
     lines = response.split("\n")
     fences = [i for i, line in enumerate(lines) if "```" in line]
     return "\n".join(lines[fences[-2] + 1 : fences[-1]]) if len(fences) > 1 else None
@@ -39,7 +39,7 @@ def last_code_block(response: str) -> str | None:
 
 def grade_programs(row: Row, response: str) -> Grade:
     """Passed if every test of `row["input_output"]` does: `inputs` and `outputs`, and `fn_name` where a function is
-    called instead of a program run. The first failure ends it."""
+    called instead of a program run. Grading stops at the first failure."""
     tests = row["input_output"]
     return grade_tests(last_code_block(response), tests["inputs"], tests["outputs"], tests.get("fn_name"))
 
@@ -61,15 +61,15 @@ def grade_tests(code: str | None, inputs: Sequence[str], outputs: Sequence[str],
     return Grade(1.0, {"extracted": code, "verdict": "passed", "tests": len(inputs)})
 
 
-def grade_asserts(row: Row, response: str) -> Grade:
-    """Passed if `row["tests"]` (asserts, or a test program) runs through after the response's last code block, or,
-    where there is none, after the response as it is. `row["setup"]`, if any, runs before both."""
+def grade_asserts(row: Row, response: str, time_limit: float = ASSERTS_TIME_LIMIT) -> Grade:
+    """Passed if `row["tests"]` (asserts, or a test program) runs without error after the response's last code block, or
+    after the whole response if it has none. `row["setup"]`, if any, runs before both."""
     code = last_code_block(response)
     code = response if code is None else code
     tests, expected = take_expected_values(row["tests"])
     setup = f"{row['setup']}\n" if row.get("setup") else ""
     program = assert_program(setup + code, tests)
-    result = run_python(program, timeout=ASSERTS_TIME_LIMIT, memory_mb=MEMORY_MB)
+    result = run_python(program, timeout=time_limit, memory_mb=MEMORY_MB)
     verdict = "passed" if _all_came(result.stdout, expected) else "wrong answer"
     if result.status != "ok":
         # An assert that was left in place fails as any error does.
@@ -80,7 +80,7 @@ def grade_asserts(row: Row, response: str) -> Grade:
 
 
 def _lines_of_code(traceback: str, setup: int) -> str:
-    """Line numbers as in the response's own code, which runs behind `setup` lines."""
+    """Line numbers as in the response's own code, which runs after `setup` lines."""
 
     def renumbered(place: re.Match[str]) -> str:
         line = int(place[1])
@@ -90,7 +90,7 @@ def _lines_of_code(traceback: str, setup: int) -> str:
 
 
 def stdin_program(code: str) -> str:
-    """A program that reads its input and may leave by any exit."""
+    """A program that reads its input; it may end by sys.exit."""
     return f"""{PRELUDE}
 try:
     exec(compile({code!r}, "solution.py", "exec"), globals())
@@ -100,7 +100,7 @@ except SystemExit:
 
 
 def function_program(code: str, name: str) -> str:
-    """Calls `name` (of class Solution, if there is one) with the JSON lines of its input; the value goes out."""
+    """Calls `name` (of class Solution, if there is one) with the JSON lines of its input, and sends the value."""
     return f"""{_channel()}
 _space = {{"__name__": "solution"}}
 exec({PRELUDE!r}, _space)
@@ -148,15 +148,15 @@ def same_output(printed: str, expected: str) -> bool:
 
 def same_value(sent: str, expected: str) -> bool:
     """LiveCodeBench's rule: Python's ==, but a tuple passes for the list that JSON has instead."""
-    if not sent.strip():  # it left before it returned
+    if not sent.strip():  # the program ended before the function returned
         return False
     value = decode(sent)
     return bool((list(value) if isinstance(value, tuple) else value) == loads(expected))
 
 
 def take_expected_values(tests: str) -> tuple[str, list[Any]]:
-    """`assert f(2) == 4` becomes `_record(0, f(2))`, and the 4 is kept outside, where neither frames nor an `__eq__`
-    of the program's own reach it. Asserts of another form stay as they are."""
+    """`assert f(2) == 4` becomes `_record(0, f(2))`, and the 4 is kept outside, out of reach of the program's
+    frames and of an `__eq__` of its own. Asserts of another form stay as they are."""
     taker = _Taker()
     tree = taker.visit(ast.parse(tests))
     return ast.unparse(ast.fix_missing_locations(tree)), taker.expected
@@ -179,12 +179,12 @@ class _Taker(ast.NodeTransformer):
 
 
 def _all_came(sent: str, expected: Sequence[Any]) -> bool:
-    """Every expected value was met at least once and never missed, and the tests came to their end."""
+    """Every expected value came at least once, no other did, and the tests ran to their end."""
     *records, end = sent.removesuffix("\n").split("\n")
     met = set()
     for record in records:
         number, _, value = record.partition(" ")
-        # Not below 0 either, which would count from the end: a program could then meet one value under two numbers.
+        # A negative number would count from the end: a program could then send one value under two numbers.
         if not 0 <= int(number) < len(expected) or decode(value) != expected[int(number)]:
             return False
         met.add(int(number))

@@ -1,15 +1,14 @@
-"""Responses from a checkpoint, by transformers or by vLLM: the same requests, the same replies."""
+"""Responses from a checkpoint, by any engine: the same requests, the same replies."""
 
-import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from trustmopd.engines import LoadedEngine, Params, engine_module, reason
 from trustmopd.evaluation.checkpoint import is_adapter, parts
 from trustmopd.evaluation.reasoning import OPEN
-from trustmopd.recipe import TeacherSource
+from trustmopd.teacher_source import TeacherSource
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,9 @@ class Request(NamedTuple):
     messages: list[dict[str, str]]
 
 
+Asked = tuple[Request, list[int], str]
+
+
 class Reply(NamedTuple):
     """`truncated`: it ran into the limit. `overlong`: its prompt leaves no room in the model's context."""
 
@@ -50,41 +52,29 @@ class Reply(NamedTuple):
     seconds: float
 
 
-class Engine(Protocol):
-    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Reply]: ...
-
-
 def check_engine(name: str, source: TeacherSource) -> None:
     """What can be known before an hour is spent, or anything is written."""
-    if name not in ("transformers", "vllm"):
-        raise ValueError(f"there is no engine {name!r}. Choose transformers or vllm.")
-    if name == "transformers":
-        return
-    if source.adapter or is_adapter(str(source.model)):
+    module = engine_module(name)
+    if not module.TAKES_ADAPTERS and (source.adapter or is_adapter(str(source.model))):
         raise ValueError(
-            f"--engine vllm evaluates full checkpoints, and {source.adapter or source.model!r} is an adapter. Merge it "
-            "into its base first (trustmopd merge ADAPTER --out FOLDER), or use --engine transformers."
+            f"engine {name} evaluates full checkpoints, and {source.adapter or source.model!r} is an adapter. Merge it "
+            "into its base first (trustmopd merge ADAPTER --out FOLDER), or use engine transformers."
         )
-    try:
-        import vllm  # noqa: F401
-    except ImportError as error:
-        raise ValueError(
-            f"--engine vllm needs vLLM ({error}). Install it: pip install 'trustmopd[vllm]'; or use --engine "
-            "transformers."
-        ) from error
+    module.check()
 
 
-def make_engine(
+def make_sampler(
     name: str,
     source: TeacherSource,
     base: str | None = None,
     *,
     batch_size: int,
     options: Mapping[str, Any] | None = None,
-) -> Engine:
-    """`base` is the model of an adapter that names none."""
+) -> "Sampler":
+    """`base` is the model of an adapter that names none; `options` are the engine's own."""
     check_engine(name, source)
-    return VLLMEngine(source, options or {}) if name == "vllm" else TransformersEngine(source, batch_size, base)
+    engine = engine_module(name).load(parts(source, base), source.dtype, batch_size=batch_size, **options or {})
+    return Sampler(engine)
 
 
 def render(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[list[int], str]:
@@ -110,7 +100,7 @@ def _templated(tokenizer: Any, messages: list[dict[str, str]]) -> str:
         try:
             return tokenizer.apply_chat_template(form, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # a template is a program of the checkpoint's, and fails in its own ways
-            reasons.append(_reason(error))
+            reasons.append(reason(error))
     roles = ", ".join(message["role"] for message in messages)
     raise ValueError(
         f"the chat template of {tokenizer.name_or_path!r} does not take a conversation of {roles} ({reasons[0]}). Fix "
@@ -118,145 +108,36 @@ def _templated(tokenizer: Any, messages: list[dict[str, str]]) -> str:
     )
 
 
-@contextmanager
-def _loading(place: str | None) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # safetensors, tokenizers and the Hub's client raise a class for each way to fail
-        raise ValueError(
-            f"cannot load {place!r} ({_reason(error)}). Check the path or Hub id, and that its files are whole."
-        ) from error
+class Sampler:
+    """Conversations to an engine and its tokens back to text, in batches of the engine's own size."""
 
-
-def _reason(error: Exception) -> str:
-    said = str(error).strip().partition("\n")[0]
-    return said if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {said}"
-
-
-def seed_of(seed: int, requests: Iterable[Request]) -> int:
-    """Follows from what is asked and not from when: a run that was interrupted draws no number twice."""
-    text = "\n".join(f"{seed}/{request.id}/{request.sample}" for request in requests)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
-
-
-Asked = tuple[Request, list[int], str]
-
-
-class _Batches:
-    """Requests in batches of `size`, each with its tokens and what its template opened."""
-
-    size: int
-    context: int
-    tokenizer: Any
+    def __init__(self, engine: LoadedEngine) -> None:
+        self.engine = engine
 
     def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Reply]:
         batch: list[Asked] = []
         for request in requests:
-            tokens, opened = render(self.tokenizer, request.messages)
-            if len(tokens) >= self.context:
+            tokens, opened = render(self.engine.tokenizer, request.messages)
+            if len(tokens) >= self.engine.context:
                 yield Reply(request, "", 0, False, True, 0.0)
                 continue
             batch.append((request, tokens, opened))
-            if len(batch) == self.size:
+            if len(batch) == self.engine.batch:
                 yield from self._batch(batch, sampling)
                 batch = []
         if batch:
             yield from self._batch(batch, sampling)
 
     def _batch(self, batch: list[Asked], sampling: Sampling) -> Iterator[Reply]:
-        raise NotImplementedError
-
-
-class TransformersEngine(_Batches):
-    """Batches on one device, a GPU where there is one."""
-
-    def __init__(self, source: TeacherSource, batch_size: int, base: str | None = None) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        (place, revision), *adapters = parts(source, base)
-        with _loading(place):
-            self.tokenizer = AutoTokenizer.from_pretrained(place, revision=revision, padding_side="left")
-            model = AutoModelForCausalLM.from_pretrained(place, revision=revision, dtype=source.dtype or "auto")
-        for adapter in adapters:
-            from peft import PeftModel
-
-            with _loading(adapter.place):
-                model = PeftModel.from_pretrained(model, adapter.place, revision=adapter.revision)
-        self.model = model.to(device).eval()
-        self.size = batch_size
-        config = model.config.get_text_config()
-        self.context = getattr(config, "max_position_embeddings", None) or 2**31
-        ends = model.generation_config.eos_token_id
-        ends = ends if isinstance(ends, list) else [ends]
-        self.ends = sorted({end for end in (*ends, self.tokenizer.eos_token_id) if end is not None})
-        if self.tokenizer.pad_token_id is None:
-            self.tokenizer.pad_token = self.tokenizer.eos_token
-
-    def _batch(self, batch: list[Asked], sampling: Sampling) -> Iterator[Reply]:
-        import torch
-        from transformers import GenerationConfig
-
         began = time.monotonic()
-        inputs = self.tokenizer.pad({"input_ids": [tokens for _, tokens, _ in batch]}, return_tensors="pt")
-        width = inputs["input_ids"].shape[1]
-        room = min(sampling.max_new_tokens, self.context - width)
-        # A fresh configuration: a checkpoint's own may bring penalties and a top-k that the other engine would not use.
-        drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
-        config = GenerationConfig(
-            max_new_tokens=room,
-            do_sample=sampling.temperature > 0,
-            eos_token_id=self.ends,
-            pad_token_id=self.tokenizer.pad_token_id,
-            **(drawn if sampling.temperature > 0 else {}),
+        params = Params(
+            max_new_tokens=sampling.max_new_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            draws=[f"{sampling.seed}/{request.id}/{request.sample}" for request, _, _ in batch],
         )
-        torch.manual_seed(seed_of(sampling.seed, (request for request, _, _ in batch)))
-        with torch.inference_mode():
-            output = self.model.generate(**inputs.to(self.model.device), generation_config=config)[:, width:].tolist()
+        made = self.engine.sample([tokens for _, tokens, _ in batch], params)
         seconds = (time.monotonic() - began) / len(batch)
-        for (request, _, opened), tokens in zip(batch, output, strict=True):
-            end = next((i for i, token in enumerate(tokens) if token in self.ends), None)
-            kept = tokens if end is None else tokens[: end + 1]
-            text = opened + self.tokenizer.decode(kept, skip_special_tokens=True)
-            yield Reply(request, text, len(kept), end is None, False, seconds)
-
-
-class VLLMEngine(_Batches):
-    """Hundreds of requests at once: vLLM schedules them. `options` go to `vllm.LLM`, such as tensor_parallel_size."""
-
-    size = 512  # what an interruption can cost
-
-    def __init__(self, source: TeacherSource, options: Mapping[str, Any]) -> None:
-        from transformers import AutoConfig
-        from vllm import LLM
-
-        # vLLM's "auto" would halve the precision of a float32 checkpoint, and answer otherwise than transformers does.
-        with _loading(source.model):
-            stored = AutoConfig.from_pretrained(source.model, revision=source.revision).dtype
-        dtype = source.dtype or (str(stored).removeprefix("torch.") if stored is not None else "auto")
-        with _loading(source.model):
-            self.llm = LLM(model=source.model, revision=source.revision, dtype=dtype, **options)
-        self.tokenizer = self.llm.get_tokenizer()
-        self.context = self.llm.llm_engine.model_config.max_model_len
-
-    def _batch(self, batch: list[Asked], sampling: Sampling) -> Iterator[Reply]:
-        from vllm import SamplingParams
-
-        began = time.monotonic()
-        params = [
-            SamplingParams(
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                max_tokens=min(sampling.max_new_tokens, self.context - len(tokens)),
-                seed=seed_of(sampling.seed, [request]),
-            )
-            for request, tokens, _ in batch
-        ]
-        prompts = [{"prompt_token_ids": tokens} for _, tokens, _ in batch]
-        outputs = self.llm.generate(prompts, params, use_tqdm=False)
-        seconds = (time.monotonic() - began) / len(batch)
-        for (request, _, opened), output in zip(batch, outputs, strict=True):
-            found = output.outputs[0]
-            truncated = found.finish_reason == "length"
-            yield Reply(request, opened + found.text, len(found.token_ids), truncated, False, seconds)
+        for (request, _, opened), found in zip(batch, made, strict=True):
+            text = opened + self.engine.tokenizer.decode(found.ids, skip_special_tokens=True)
+            yield Reply(request, text, len(found.ids), found.truncated, False, seconds)

@@ -29,7 +29,7 @@ Status = Literal["ok", "error", "timeout", "memory", "killed", "output_limit"]
 #: Bytes a program may write to any one file, and to stdout and stderr.
 OUTPUT_LIMIT = 16 * 2**20
 TMP_BYTES = 64 * 2**20
-#: Threads count too. Few, because each process may take the whole memory limit.
+#: Threads count too. Few, because each process may use the whole memory limit.
 PROCESSES = 8
 #: Set to 1, programs run without bubblewrap: with limits, but with your network and your files.
 UNSANDBOXED = "TRUSTMOPD_ALLOW_UNSANDBOXED_CODE"
@@ -44,7 +44,7 @@ _ENVIRONMENT = {
     "LD_LIBRARY_PATH": f"{_PYTHON}/lib",
     "OMP_NUM_THREADS": "1",
 }
-# Of root, every program gets a user id of its own: the kernel counts processes by user, and root's not at all.
+# Under root, every program gets its own user id: the kernel counts processes by user, and does not count root's.
 _turn = itertools.count(os.getpid() * 64)
 
 
@@ -90,7 +90,7 @@ def run_python(code: str, stdin: str = "", *, timeout: float = 6.0, memory_mb: i
         seconds = time.monotonic() - began
         sizes = [os.fstat(file.fileno()).st_size for file in (out, err)]
         stdout, stderr, said, started = (_text(file) for file in (out, err, report, begun))
-    # bubblewrap speaks of an exit only if it came as far as the program.
+    # bubblewrap reports an exit only if the program was started.
     if prefix and not timed_out and "exit-code" not in started:
         raise OSError(f"bubblewrap could not start the program ({stderr.strip():.300})")
     status: Status
@@ -112,20 +112,20 @@ def check_sandbox() -> None:
     """Raise Unavailable, with what to do, before any untrusted code is run."""
     if sys.platform != "linux":
         raise Unavailable(
-            f"generated code is run on Linux alone, and this is {sys.platform}: limits need Linux, also without the "
-            "sandbox. Evaluate on Linux (a container or WSL will do), or leave out the benchmarks of code."
+            f"generated code runs only on Linux, and this is {sys.platform}: its limits need Linux, with or without "
+            "the sandbox. Evaluate on Linux (a container or WSL will do), or leave out the code benchmarks."
         )
     if not _unsandboxed():
         _locked_away()
 
 
 def _unsandboxed() -> bool:
-    """Only 1 says so: who writes 0, false or no means to keep the sandbox."""
+    """Only 1 counts: users who write 0, false or no want the sandbox."""
     return os.environ.get(UNSANDBOXED) == "1"
 
 
 def _wait(process: subprocess.Popen, timeout: float) -> bool:
-    """Whether it ended by itself in time. Either way it is over afterwards, and everything it started with it."""
+    """Whether it ended by itself in time. Either way it has ended afterwards, with everything it started."""
     pidfd = os.pidfd_open(process.pid)
     try:
         poll = select.poll()
@@ -133,7 +133,7 @@ def _wait(process: subprocess.Popen, timeout: float) -> bool:
         in_time = bool(poll.poll(1000 * timeout))
     finally:
         os.close(pidfd)
-        # Without a sandbox, a program that is over may have left others in its session.
+        # Without a sandbox, a program that has ended may have left others in its session.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

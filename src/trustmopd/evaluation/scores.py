@@ -8,24 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from trustmopd.evaluation.answers import Answers, Checkpoint
+from trustmopd.evaluation.graded import ByBenchmark, Graded
 from trustmopd.evaluation.methods import AVERAGE, INITIAL, ROUTED, TEACHER
-from trustmopd.files import write_json
 from trustmopd.runs.layout import SCORES, TABLES
+from trustmopd.runs.schemas import write_file
 from trustmopd.statistics import Spread, bootstrap_means, paired_difference, recovery, spread
-from trustmopd.tables import TextTable, text_table
+from trustmopd.text_tables import TextTable, text_table
 
 DRAWS, CONFIDENCE = 2000, 0.95
 
 
-def summarise(methods: Mapping[str, Mapping[int, Checkpoint]], against: str | None = None) -> dict[str, Any]:
-    """`methods`: name → seed → checkpoint; `against`: the row that differences are taken from, the initial student if
-    it is there. Gives each method's domain scores, `overall` and `recovery` (a fraction;
-    None without initial student and teachers), and mappings with the rest. Routed teachers are added: in each domain
-    the teacher of that name.
+def score_rows(methods: Mapping[str, Mapping[int, ByBenchmark]], against: str | None = None) -> dict[str, Any]:
+    """The rows of scores.json (`ScoreRow` in `runs/schemas.py`). `methods`: name → seed → checkpoint. `against`: the
+    row that differences are taken from, by default the initial student. Recovery is None without initial student and
+    teachers. Routed teachers are added: in each domain the teacher of that name.
 
-    Intervals come from resampling prompts, the same ones for every method, so that a method and what it is compared
-    with share their luck; seeds are averaged, not resampled.
+    Intervals come from resampling prompts, the same ones for every method, so that chance affects a method and what it
+    is compared with alike. Seeds are averaged, not resampled.
     """
     benchmarks = _same_benchmarks(methods)
     domains = list(dict.fromkeys(benchmarks.values()))
@@ -84,21 +83,21 @@ def without_routed(summary: Mapping[str, Any]) -> str | None:
     domains = dict.fromkeys(facts["domain"] for row in summary.values() for facts in row["benchmarks"].values())
     alone = [domain for domain in domains if domain not in teachers]
     return (
-        f"No row of routed teachers, and so no recovery: no teacher is named '{alone[0]}', as the domain of some "
-        f"benchmark is. The teachers are {', '.join(teachers)}; a row of your own set may name one as its `domain`."
+        f"No routed teachers, and so no recovery: a benchmark has the domain '{alone[0]}', and no teacher has that "
+        f"name. The teachers are {', '.join(teachers)}. In a set of your own, `domain` can name one of them."
     )
 
 
-def for_seed(methods: Mapping[str, Mapping[int, Checkpoint]], name: str, seed: int) -> dict[str, Any]:
-    """The rows of one student alone: `summarise` of the reference rows and of this seed, without other students."""
+def for_seed(methods: Mapping[str, Mapping[int, ByBenchmark]], name: str, seed: int) -> dict[str, Any]:
+    """The rows of one student alone: `score_rows` of the reference rows and of this seed, without other students."""
     references = {row: seeds for row, seeds in methods.items() if row in (INITIAL, AVERAGE) or row.startswith(TEACHER)}
-    return summarise({**references, name: {seed: methods[name][seed]}})
+    return score_rows({**references, name: {seed: methods[name][seed]}})
 
 
 def write_scores(out: Path, summary: Mapping[str, Any]) -> Path:
     """`scores.json`, and `tables/scores` as Markdown, CSV and LaTeX."""
     score_table(summary).write(out / TABLES / "scores")
-    return write_json(out / SCORES, dict(summary))
+    return write_file(out / SCORES, dict(summary))
 
 
 def score_table(summary: Mapping[str, Any]) -> TextTable:
@@ -137,12 +136,12 @@ def _bracketed(text: str, interval: Sequence[float] | None) -> str:
     return text if interval is None else f"{text} [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 
-def _same_benchmarks(methods: Mapping[str, Mapping[int, Checkpoint]]) -> dict[str, str]:
-    """Benchmark → domain. A mean over other benchmarks is another quantity, so all checkpoints must have the same."""
+def _same_benchmarks(methods: Mapping[str, Mapping[int, ByBenchmark]]) -> dict[str, str]:
+    """Benchmark → domain. All checkpoints must have the same benchmarks, or their means would not be comparable."""
     if not any(checkpoint for seeds in methods.values() for checkpoint in seeds.values()):
         raise ValueError(
-            "there is nothing to score: no benchmark is graded to its end in every row. Run `trustmopd evaluate` "
-            "again: it goes on where it stopped."
+            "there is nothing to score: no benchmark is finished in every row. Run `trustmopd evaluate` again: it "
+            "continues where it stopped."
         )
     listed = [
         (f"{name}, seed {seed}", checkpoint) for name, seeds in methods.items() for seed, checkpoint in seeds.items()
@@ -153,17 +152,17 @@ def _same_benchmarks(methods: Mapping[str, Mapping[int, Checkpoint]]) -> dict[st
             ours, theirs = (set(c[benchmark].by_prompt) if benchmark in c else set() for c in (reference, checkpoint))
             if ours != theirs:
                 raise ValueError(
-                    f"{first} has {len(ours)} prompts of {benchmark} and {label} {len(theirs)}, not the same: their "
-                    "scores cannot be compared. Evaluate both on the same, or score them apart."
+                    f"{first} has {len(ours)} prompts of {benchmark}, and {label} has {len(theirs)}, not the same "
+                    "ones: scores cannot be compared. Evaluate both on the same prompts, or score them apart."
                 )
     return {name: answers.domain for name, answers in reference.items()}
 
 
-def _routed(methods: Mapping[str, Mapping[int, Checkpoint]], domains: Sequence[str]) -> dict[int, Checkpoint] | None:
+def _routed(methods: Mapping[str, Mapping[int, ByBenchmark]], domains: Sequence[str]) -> dict[int, ByBenchmark] | None:
     teachers = {domain: methods.get(TEACHER + domain) for domain in domains}
     if not all(teachers.values()):
         return None
-    matched: dict[str, Answers] = {}
+    matched: dict[str, Graded] = {}
     for domain, seeds in teachers.items():
         assert seeds is not None
         (teacher,) = seeds.values()
@@ -171,8 +170,8 @@ def _routed(methods: Mapping[str, Mapping[int, Checkpoint]], domains: Sequence[s
     return {0: matched}
 
 
-def _means(checkpoint: Checkpoint, domains: Sequence[str]) -> dict[str, float]:
-    """A domain is the mean of its benchmarks, overall the mean of the domains: each counts alike, however large."""
+def _means(checkpoint: ByBenchmark, domains: Sequence[str]) -> dict[str, float]:
+    """A domain is the mean of its benchmarks, overall the mean of the domains: each counts equally, however large."""
     scores = {d: mean(a.score for a in checkpoint.values() if a.domain == d) for d in domains}
     return {**scores, "overall": mean(scores.values())}
 
@@ -182,7 +181,7 @@ def _over_seeds(points: Mapping[int, Mapping[str, float]]) -> dict[str, Spread]:
 
 
 def _draw(
-    methods: Mapping[str, Mapping[int, Checkpoint]], benchmarks: Mapping[str, str]
+    methods: Mapping[str, Mapping[int, ByBenchmark]], benchmarks: Mapping[str, str]
 ) -> dict[str, dict[int, dict[str, Any]]]:
     """For each method and seed, arrays of domain and overall scores over resampled prompts."""
     domains = list(dict.fromkeys(benchmarks.values()))
@@ -201,14 +200,14 @@ def _draw(
 
 
 def _interval(draws: Any) -> list[float] | None:
-    """None where some draws have no value: then neither have the quantiles."""
+    """None where some draws have no value: the quantiles then have none either."""
     low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return [float(low), float(high)] if math.isfinite(low) and math.isfinite(high) else None
 
 
 def _difference(points: Mapping[str, Any], drawn: Mapping[str, Any], name: str, other: str) -> dict[str, Any]:
-    """Overall, in the order method − other, over the seeds that both have. A side with a single seed, as the initial
-    student, meets every seed of the other. Without a common seed there is no difference."""
+    """Overall, method − other, over the seeds that both have. A side with a single seed, as the initial student, is
+    compared with every seed of the other. Without a common seed there is no difference."""
 
     def pair(values: Mapping[str, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         ours, theirs = ({seed: value["overall"] for seed, value in values[row].items()} for row in (name, other))
@@ -226,7 +225,7 @@ def _difference(points: Mapping[str, Any], drawn: Mapping[str, Any], name: str, 
     return {"overall": paired.mean, "sd": paired.sd, "n": paired.n, "interval": _interval(draws)}
 
 
-def _benchmark_facts(seeds: Mapping[int, Checkpoint], benchmarks: Mapping[str, str]) -> dict[str, Any]:
+def _benchmark_facts(seeds: Mapping[int, ByBenchmark], benchmarks: Mapping[str, str]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for name, domain in benchmarks.items():
         answers = [checkpoint[name] for checkpoint in seeds.values()]

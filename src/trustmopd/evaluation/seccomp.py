@@ -46,7 +46,7 @@ _REFUSED = {
     "io_uring_register": (427, 427),
 }
 _CLONE = (56, 220)
-#: Its flags lie in memory, where a filter cannot look. Told that it does not exist, libraries use clone.
+#: Its flags are in memory, which a filter cannot read. If it seems not to exist, libraries use clone.
 _CLONE3 = 435
 #: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
@@ -66,13 +66,13 @@ def system_call_filter() -> bytes:
     if machine not in _MACHINES:
         raise Unavailable(
             f"the sandbox for generated code has no filter of system calls for {machine!r}: without one its memory "
-            f"limit does not hold. Grade on {' or '.join(_MACHINES)}; responses that are sampled here can be copied."
+            f"limit does not hold. Grade on {' or '.join(_MACHINES)}: copy the responses that were sampled here."
         )
     architecture, column = _MACHINES[machine]
     program = [
         _instruction(_LOAD, _ARCHITECTURE),
         _instruction(_IF_EQUAL, architecture, hit=1),
-        _instruction(_RETURN, _KILL),  # called as another architecture, where the numbers mean something else
+        _instruction(_RETURN, _KILL),  # a call for another architecture, whose numbers differ
         _instruction(_LOAD, _NUMBER),
     ]
     refuse, absent = _instruction(_RETURN, _ERROR | errno.EPERM), _instruction(_RETURN, _ERROR | errno.ENOSYS)

@@ -132,9 +132,10 @@ def _say_once(message: str) -> None:
 def _check_state(at: CandidateState, mu: Tensor | None) -> None:
     """The kernel goes by the student's shape, and would read beyond a smaller tensor."""
     num_teachers, shape = len(at.teacher_logp), at.student_logp.shape
-    shapes = {"teacher_logp": at.teacher_logp.shape[1:], "reference_logp": getattr(at.reference_logp, "shape", shape)}
-    for name, found in shapes.items():
-        if found != shape:
+    one_each = at.teacher_logp.shape[:1] + shape
+    fitting = {"teacher_logp": (one_each,), "reference_logp": (shape, one_each)}
+    for name, shapes in fitting.items():
+        if getattr(at, name) is not None and getattr(at, name).shape not in shapes:
             raise ValueError(
                 f"{name} has shape {tuple(getattr(at, name).shape)}, which does not fit student_logp's {tuple(shape)}: "
                 "every model is asked about the same candidates. Score them on one batch."

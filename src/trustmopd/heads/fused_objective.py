@@ -43,6 +43,7 @@ class _TrustLoss(torch.autograd.Function):
                     num_candidates,
                     gamma,
                     NUM_TEACHERS=num_teachers,
+                    OWN_REFERENCES=reference.ndim == teachers.ndim,
                     HAS_MU=mu is not None,
                     HAS_SLOPE=slope is not None,
                     BLOCK_K=triton.next_power_of_2(num_teachers),

@@ -19,21 +19,25 @@ def trust_at_token(
     num_candidates,
     gamma,
     NUM_TEACHERS: tl.constexpr,
+    OWN_REFERENCES: tl.constexpr,
     HAS_MU: tl.constexpr,
     HAS_SLOPE: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     """One token of Algorithm 2, from log-probabilities to its loss. `slopes` is the derivative of that loss in the
-    student's log-probabilities."""
+    student's log-probabilities. With OWN_REFERENCES, `reference` has a row for each teacher."""
     token = tl.program_id(0).to(tl.int64)
     candidate, teacher = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_K)
     live, exists = candidate < num_candidates, teacher < NUM_TEACHERS
     place = token * num_candidates + candidate
-    at_reference = tl.load(reference + place, mask=live, other=0.0)
+    if not OWN_REFERENCES:
+        at_reference = tl.load(reference + place, mask=live, other=0.0)
     rho = tl.zeros([BLOCK_K], tl.float32)
     for k in range(NUM_TEACHERS):
         row = (k + tl.zeros([], tl.int64)) * num_tokens * num_candidates
+        if OWN_REFERENCES:
+            at_reference = tl.load(reference + row + place, mask=live, other=0.0)
         log_ratio = tl.load(teachers + row + place, mask=live, other=0.0) - at_reference
         centred = tl.where(live, log_ratio - tl.sum(log_ratio, axis=0) / num_candidates, 0.0)
         rho = tl.where(teacher == k, tl.sqrt(tl.sum(centred * centred, axis=0)), rho)  # Eq. 2

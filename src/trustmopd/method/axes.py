@@ -19,14 +19,15 @@ from torch import Tensor
 class CandidateState:
     """What is known at the student's response positions: the input of every score and allocation rule.
 
-    All log-probabilities are normalised over the candidate set. `reference_logp` is None where no rule needs it.
+    All log-probabilities are normalised over the candidate set. `reference_logp` is None where no rule needs it, and
+    has teachers as its first axis where they do not all start from the same reference.
     A callable `score` gets this record and returns ``[K, B, T]``; a callable `allocation` gets this record and the
     calibrated scores (None without a score) and returns weights ``[K, B, T]`` that sum to one over teachers.
     """
 
     student_logp: Float[Tensor, "B T C"]
     teacher_logp: Float[Tensor, "K B T C"]
-    reference_logp: Float[Tensor, "B T C"] | None
+    reference_logp: Float[Tensor, "B T C"] | Float[Tensor, "K B T C"] | None
     candidate_ids: Int[Tensor, "B T C"]
     sampled_ids: Int[Tensor, "B T"]
     mask: Shaped[Tensor, "B T"]

@@ -64,6 +64,7 @@ class Calibration:
     tokens: int
     batches: int
     global_batch_size: int
+    engine: str = "transformers"  # what sampled the rollouts: told, and not compared
 
     def __post_init__(self) -> None:
         for teacher, mu in self.mu.items():
@@ -109,6 +110,7 @@ class Calibration:
                 f"calibration {path} does not exist. Check calibration_path, or leave it unset to calibrate again."
             )
         payload = read_json(path, what="calibration", remedy=_REMEDY)
+        payload.setdefault("engine", "transformers")  # files of an earlier version do not say
         if missing := {field.name for field in fields(cls)} - payload.keys():
             raise ValueError(f"calibration {path} lacks {', '.join(sorted(missing))}. {_REMEDY}")
         mu = payload["mu"]

@@ -11,9 +11,11 @@ from torch import Tensor
 
 
 @torch.no_grad()
-def displacement(teacher_logp: Float[Tensor, "K *N C"], reference_logp: Float[Tensor, "*N C"]) -> Float[Tensor, "K *N"]:
+def displacement(
+    teacher_logp: Float[Tensor, "K *N C"], reference_logp: Float[Tensor, "*N C"] | Float[Tensor, "K *N C"]
+) -> Float[Tensor, "K *N"]:
     """rho_k: length of the centred teacher–reference log-ratio (Eq. 2). Adding a constant to either model's logits
-    changes nothing."""
+    changes nothing. The reference is one for all teachers, or one for each."""
     log_ratio = teacher_logp - reference_logp
     return torch.linalg.vector_norm(log_ratio - log_ratio.mean(dim=-1, keepdim=True), dim=-1)
 

@@ -122,7 +122,8 @@ def _fields(recipe: Recipe, work: Workload, setup: Setup) -> dict[str, Any]:
     }
     micro_batch = work.micro_batch_on(setup.world)
     accumulation = work.batch // setup.world // micro_batch
-    if micro_batch != given.get("per_device_train_batch_size", 4):
+    by_rows = given.get("max_tokens_per_micro_batch") is None
+    if by_rows and micro_batch != given.get("per_device_train_batch_size", 4):
         fields["training.per_device_train_batch_size"] = micro_batch
     if setup.placement == ADAPTERS:
         fields["peft"] = recipe.peft or LORA

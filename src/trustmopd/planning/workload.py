@@ -118,6 +118,9 @@ def workload_of(
     if args.needs_reference or len(full) < len(used):
         reference = shape_of("the reference", str(recipe.reference), **trusted) if own_reference else student
     colocated = args.use_vllm and args.vllm_mode == "colocate"
+    longest = prompt or args.max_prompt_length or LONGEST_PROMPT
+    budget = args.max_tokens_per_micro_batch
+    rows = max(1, budget // (longest + args.max_completion_length)) if budget else args.per_device_train_batch_size
     return Workload(
         student=student,
         teachers=teachers,
@@ -127,10 +130,10 @@ def workload_of(
         scores_reference=args.needs_reference,
         is_lora=lora is not None,
         lora=lora_parameters(lora or LoraConfig(**LORA, task_type="CAUSAL_LM"), recipe.student, **trusted),
-        prompt=prompt or args.max_prompt_length or LONGEST_PROMPT,
+        prompt=longest,
         response=args.max_completion_length,
         batch=args.global_batch_size,
-        micro_batch=args.per_device_train_batch_size,
+        micro_batch=rows,
         candidates=args.num_candidates,
         frozen_bytes=4 if args.teacher_dtype == FLOAT32 or not (half or args.teacher_dtype) else 2,
         compute_bytes=2 if half else 4,

@@ -1,9 +1,9 @@
 """The columns of a file of token records: one row for each response token."""
 
-#: The file's metadata: zlib of a JSON with the texts of token ids, the prompts, and the columns' names and types.
+#: The file's metadata: zlib of a JSON with the texts of token ids and the prompts.
 METADATA = b"trustmopd"
 STUDENT, REFERENCE = "student", "reference"
-#: Columns that repeat themselves from row to row.
+#: Columns whose values repeat from row to row.
 REPEATED = ("step", "rollout", "prompt_id", "domain", "capabilities", "position", "token_id", "token_text", "top_ids")
 
 
@@ -22,3 +22,8 @@ def opinion(policy: str) -> tuple[str, str]:
     if policy in (STUDENT, REFERENCE):
         return f"{policy}_logp", f"{policy}_rest"
     return f"logp_{policy}", f"rest_{policy}"
+
+
+def own_reference(teacher: str) -> tuple[str, str]:
+    """The same of the policy that a teacher is measured from, where teachers have references of their own."""
+    return f"{REFERENCE}_logp_{teacher}", f"{REFERENCE}_rest_{teacher}"

@@ -15,6 +15,8 @@ EVALUATION = "evaluation"
 SCORES = "scores.json"
 #: Beside the responses of one checkpoint: what was asked of it.
 ASKED = "run.json"
+#: Of a prompt set.
+PROMPT_CARD = "card.json"
 ANALYSIS = "analysis.json"
 REPORT = "report.html"
 VIEWER = "viewer.html"
@@ -27,6 +29,27 @@ AVERAGE = "merged"
 CHECKPOINT = "checkpoint-"
 #: Inside a folder of checkpoints: what was there before a run began. transformers uploads nothing that begins with _.
 SET_ASIDE = "_set-aside"
+
+
+@dataclass(frozen=True)
+class RowDirectory:
+    """What one checkpoint answered: a folder below that of an evaluation."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """Which checkpoint, how it was sampled, what it was asked."""
+        return self.path / ASKED
+
+    def responses(self, benchmark: str) -> Path:
+        return self.path / f"{benchmark}.responses.jsonl"
+
+    def graded(self, benchmark: str) -> Path:
+        return self.path / f"{benchmark}.jsonl"
+
+    def has_responses(self) -> bool:
+        return any(journal.stat().st_size for journal in self.path.glob("*.jsonl"))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where the files are that a run names: its manifest and recipe name them as they were when it was trained."""
+"""Where the files of a run are now: its manifest and recipe give the paths of the time when it was trained."""
 
 import os
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def located(path: str | Path, run: Path, manifest: Mapping[str, Any]) -> Path | None:
-    """`path`, of the run in folder `run`, from here: as it lay beside the run, wherever the two were moved together;
-    or else where it was; or else in the working directory; None if it is nowhere, as a Hub id is."""
+    """Where `path`, as the run in folder `run` names it, is now: beside the run, if both were moved together; else
+    where it was; else in the working directory. None if it is in none of these, as a Hub id."""
     tries = [run.resolve() / beside] if (beside := _beside(path, manifest)) else []
     tries += [Path(manifest.get("directory") or "", path), Path(path)]
-    # `Path.exists` would raise where a folder of somebody else's is closed to us.
+    # `Path.exists` would raise on a folder that we may not open.
     return next((Path(os.path.normpath(each)) for each in tries if os.path.exists(each)), None)
 
 
@@ -22,8 +22,8 @@ def searched(manifest: Mapping[str, Any]) -> str:
 
 
 def _beside(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
-    """The way from the run's folder, as it was called, to `path`. Earlier releases did not record the directory of
-    training: their way is known if both were called from it."""
+    """The path from the run's folder to `path`. Earlier releases did not record the directory of training: there, the
+    two can be related only if both are absolute or both relative."""
     config = manifest.get("config") or {}
     folder, directory = config.get("run_dir") or config.get("output_dir"), manifest.get("directory")
     if not folder or (directory is None and Path(folder).is_absolute() != Path(path).is_absolute()):

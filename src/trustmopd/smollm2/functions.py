@@ -139,21 +139,6 @@ def tasks(held_out: bool, count: int, rng: random.Random) -> list[Task]:
     return list(made.values())
 
 
-def check(arguments: dict[str, Any], response: str) -> bool:
-    """Whether the last code block that defines the function, or the response where it has no block, passes every
-    test."""
-    blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", response, re.DOTALL) or [response]
-    code = next((block for block in reversed(blocks) if f"def {arguments['function']}(" in block), "")
-    try:
-        program = Program(code)
-        return all(
-            _equal(program.call(arguments["function"], [list(given)]), expected)
-            for given, expected in arguments["tests"]
-        )
-    except Exception:  # whatever the program raises is the program's
-        return False
-
-
 def _task(steps: Sequence[Step], rng: random.Random) -> Task | None:
     """None where the tests would not tell the function from one that leaves a step out."""
     drawn = [(step, rng.choice(step.draws)) for step in steps]
@@ -201,7 +186,3 @@ def _inputs(takes: str, rng: random.Random) -> Iterator[list[Any]]:
     for _ in range(_EXAMPLES + TESTS):
         size = rng.randint(5, 8)
         yield [rng.randint(-9, 20) for _ in range(size)] if takes == NUMBERS else rng.sample(_VOCABULARY, size)
-
-
-def _equal(value: Any, expected: Any) -> bool:
-    return bool((list(value) if isinstance(value, tuple) else value) == expected)

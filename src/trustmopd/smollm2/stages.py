@@ -12,6 +12,7 @@ from typing import Any
 
 from trustmopd.evaluation import mathematics
 from trustmopd.files import read_json, write_json, write_text
+from trustmopd.smollm2.code_judge import judge
 from trustmopd.smollm2.domains import Data, demonstrations, evaluation_tasks, training_tasks
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.reinforcement import finished, train_specialist
@@ -21,8 +22,8 @@ from trustmopd.smollm2.supervised import train_adapter
 from trustmopd.smollm2.tasks import DOMAINS
 from trustmopd.smollm2.weights import find_gguf, load_instruct, save_base
 from trustmopd.testbed.checkpoints import digest
-from trustmopd.testbed.machine import made_by
-from trustmopd.testbed.reproduce import check_writable, quiet
+from trustmopd.testbed.machine import made_by, quiet
+from trustmopd.training.environment import check_writable
 
 CARD = "card.json"
 _REMEDY = "Choose another folder with --out."
@@ -106,6 +107,8 @@ class Study:
             deadline,
             self._record(domain),
         )
+        if domain == "code":
+            made["judged_by"] = judge()
         made["sha256"] = digest(self.adapter(domain) / ADAPTER)
         write_json(self.out / "specialists" / f"{domain}.json", made)
 
@@ -122,7 +125,10 @@ class Study:
         began = time.perf_counter()
         matrix, responses = score(base, adapters, tasks, self.settings)
         seconds = round(time.perf_counter() - began, 1)
-        write_json(self.out / "scores" / f"{stage}.json", {"scores": matrix, "seconds": seconds, **made_by()})
+        write_json(
+            self.out / "scores" / f"{stage}.json",
+            {"scores": matrix, "seconds": seconds, "code_judged_by": judge(), **made_by()},
+        )
         lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in responses]
         write_text(self.out / "scores" / f"{stage}-responses.jsonl", "".join(lines))
         for name, row in matrix.items():

@@ -1,6 +1,8 @@
 """What a task is: a prompt, and checks that a response must all pass. Checks of two domains make a mixed task."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,15 +48,16 @@ def passes(task: Task, response: str) -> bool:
 
 
 def verdicts(tasks: Sequence[Task], responses: Sequence[str]) -> list[bool]:
-    """Whether each response passes."""
-    return [passes(task, response) for task, response in zip(tasks, responses, strict=True)]
+    """Whether each response passes; side by side, since the sandbox waits for processes."""
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return list(threads.map(passes, tasks, responses))
 
 
 def _checker(kind: str) -> Callable[[dict[str, Any], str], bool]:
-    from trustmopd.smollm2 import constraints, functions, word_problems
+    from trustmopd.smollm2 import code_judge, constraints, word_problems
 
     others: Mapping[str, Callable[[dict[str, Any], str], bool]] = {
         "number": word_problems.check,
-        "function": functions.check,
+        "function": code_judge.check,
     }
     return others.get(kind) or constraints.CHECKS[kind]

@@ -10,28 +10,53 @@ from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
 from trustmopd.heads import Head
+from trustmopd.teachers.reading import Sequences, rows_under
 
 
 @dataclass(frozen=True)
 class Rollouts:
     """Prompts (padded on the left) with responses (padded on the right). `rows` limits a policy to some responses, by
-    name; None asks everyone about everything. Policies read `at_a_time` rows in one pass."""
+    name; None asks everyone about everything. Policies read `at_a_time` rows in one pass; or, with `max_tokens`, as
+    many as that budget holds. Answers stay on the device up to `bytes_on_device`, and in host memory beyond."""
 
     input_ids: Int[Tensor, "B L"]
     attention_mask: Shaped[Tensor, "B L"]
     response_mask: Shaped[Tensor, "B T"]
     at_a_time: int
     rows: Mapping[str, list[int]] | None = None
+    max_tokens: int | None = None
+    bytes_on_device: float = float("inf")
 
     def rows_of(self, name: str) -> list[int]:
         return list(range(len(self.input_ids))) if self.rows is None else self.rows.get(name, [])
 
     def passes(self, rows: list[int]) -> list[list[int]]:
         """Which of `rows` are read together."""
-        return [rows[start : start + self.at_a_time] for start in range(0, len(rows), self.at_a_time)]
+        if self.max_tokens is None:
+            return [rows[start : start + self.at_a_time] for start in range(0, len(rows), self.at_a_time)]
+        groups = rows_under(self.max_tokens, (self.attention_mask[rows] != 0).sum(dim=1).tolist())
+        return [[rows[place] for place in group] for group in groups]
+
+    def sequences(self, rows: list[int], backbone: nn.Module) -> Sequences:
+        padded = Sequences.padded(self.input_ids[rows], self.attention_mask[rows], self.response_mask[rows])
+        return padded.trimmed(backbone) if self.max_tokens is None else padded.aligned()
+
+
+class Shelf:
+    """Where hidden states wait: on their own device as long as there is room, then in pinned host memory."""
+
+    def __init__(self, bytes_on_device: float):
+        self._room = bytes_on_device
+
+    def keep(self, states: Float[Tensor, "N H"]) -> Float[Tensor, "N H"]:
+        if states.nbytes <= self._room or not states.is_cuda:
+            self._room -= states.nbytes
+            return states
+        # In the order of the stream: nobody waits, and the memory on the device is reused after the copy.
+        return torch.empty(states.shape, dtype=states.dtype, pin_memory=True).copy_(states, non_blocking=True)
 
 
 class Answer(Protocol):
@@ -62,8 +87,8 @@ class LocalAnswer:
     def logits_at(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
         if strangers := [row for row in rows if row not in self._states]:
             raise LookupError(f"'{self._name}' was not asked about row {strangers[0]}, or its answer was released.")
-        states = torch.cat([self._states[row] for row in rows])
-        return self._head.logits_of(states.to(ids.device), ids).float()
+        states = torch.cat([self._states[row].to(ids.device, non_blocking=True) for row in rows])
+        return self._head.logits_of(states, ids).float()
 
     def release(self) -> None:
         self._states.clear()

@@ -18,10 +18,13 @@ def takes_positions(backbone: nn.Module) -> bool:
 
 
 def last_hidden_states(
-    backbone: nn.Module, input_ids: Int[Tensor, "B L"], attention_mask: Shaped[Tensor, "B L"]
+    backbone: nn.Module, input_ids: Int[Tensor, "B L"], attention_mask: Shaped[Tensor, "B L"] | None
 ) -> Float[Tensor, "B L H"]:
     """Positions count from each sequence's first token, as they do in generation: neither the padding before a prompt
-    nor the batch it is in changes what a model says. (TRL's own forward counts from the padding.)"""
+    nor the batch it is in changes what a model says. (TRL's own forward counts from the padding.) Without a mask,
+    every sequence starts in the first column."""
+    if attention_mask is None:
+        return backbone(input_ids=input_ids, use_cache=False).last_hidden_state
     inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "use_cache": False}
     if takes_positions(backbone):
         inputs["position_ids"] = (attention_mask.long().cumsum(dim=1) - 1).clamp_min(0)

@@ -1,11 +1,11 @@
-"""Every policy of a pool is one of its own: no teacher is the reference, and none is there under two names.
+"""Every policy of a pool is one of its own: no teacher is its own reference, and none is there under two names.
 
-A teacher that is the reference has moved nowhere; what rounding leaves of that, divided by its tiny habit, passes for
+A teacher that is its reference has moved nowhere; what rounding leaves of that, divided by its tiny habit, passes for
 trust. Told twice: from the files before anything is loaded, and by fingerprint afterwards.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -15,21 +15,26 @@ import torch
 from peft import PeftConfig
 
 from trustmopd.checkpoint_files import same_weights, tensors_of
+from trustmopd.teachers.references import Start, is_reference
 from trustmopd.teachers.spec import REFERENCE, Teacher
 
 
-def check_distinct(teachers: Mapping[str, Teacher], reference: Teacher, *, scores_reference: bool) -> None:
-    """`reference` is what adapters without a model are put on; teachers are compared with it where the rule does."""
-    policies = {n: replace(t, model=reference.model) if t.model is None else t for n, t in teachers.items()}
-    for name, other in _pairs([*policies, *([REFERENCE] if scores_reference else [])]):
-        ours, theirs = policies[name], policies.get(other, reference)
+def check_distinct(teachers: Mapping[str, Teacher], base: Teacher, student: Teacher, starts: Sequence[Start]) -> None:
+    """`base` is what adapters without a model are put on; `starts` are the references that the rule measures from."""
+    policies = {n: replace(t, model=base.model) if t.model is None else t for n, t in teachers.items()}
+    pairs = [(name, other, policies[other]) for name, other in combinations(policies, 2)]
+    pairs += [(name, start.name, start.given or student) for start in starts for name in start.measures]
+    for name, other, theirs in pairs:
+        ours = policies[name]
         if _same_model(ours, theirs) and _same_adapter(ours.adapter, theirs.adapter):
             raise _refusal(name, ours.source, other, theirs.source)
 
 
-def check_fingerprints(members: Mapping[str, Any]) -> None:
-    """`members` are a pool's, each with its fingerprint and source; the reference is among them if it is scored."""
-    for name, other in _pairs(list(members)):
+def check_fingerprints(members: Mapping[str, Any], references: Mapping[str, str]) -> None:
+    """`members` are a pool's, each with its fingerprint and source; `references` names that of each teacher that is
+    measured."""
+    teachers = [name for name in members if not is_reference(name)]
+    for name, other in (*combinations(teachers, 2), *references.items()):
         if members[name].fingerprint == members[other].fingerprint:
             raise _refusal(name, members[name].source, other, members[other].source)
 
@@ -40,16 +45,12 @@ def adapter_settings(config: PeftConfig) -> dict[str, Any]:
     return {name: value for name, value in config.to_dict().items() if name not in elsewhere}
 
 
-def _pairs(names: list[str]) -> Iterator[tuple[str, str]]:
-    """Each pair once, the reference second."""
-    return combinations(sorted(names, key=REFERENCE.__eq__), 2)
-
-
 def _refusal(name: str, source: str, other: str, other_source: str) -> ValueError:
     both = source if source == other_source else f"{source} and {other_source}"
-    if other == REFERENCE:
+    if is_reference(other):
+        which = "the reference" if other == REFERENCE else "its own reference"
         return ValueError(
-            f"teacher '{name}' has the weights of the reference ({both}): it has moved nowhere, so it cannot be "
+            f"teacher '{name}' has the weights of {which} ({both}): it has moved nowhere, so it cannot be "
             f"trusted anywhere. Check its path, or drop it from the pool (in a recipe: teachers.{name}=null)."
         )
     return ValueError(

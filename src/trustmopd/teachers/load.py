@@ -15,8 +15,9 @@ from trustmopd.heads import Head
 from trustmopd.teachers.distinct import adapter_settings, check_fingerprints
 from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tensors
 from trustmopd.teachers.pool import Host, Member, TeacherPool
+from trustmopd.teachers.references import role_of, starts_of
 from trustmopd.teachers.sharded import ShardedHost
-from trustmopd.teachers.spec import REFERENCE, Teacher, model_id
+from trustmopd.teachers.spec import Teacher, model_id
 from trustmopd.teachers.whole import whole_loading
 
 StudentModel: TypeAlias = PreTrainedModel | PeftModel
@@ -37,37 +38,45 @@ def build_pool(
     trust_remote_code: bool = False,
 ) -> TeacherPool:
     """`teachers` are those the allocation rule uses. `reference=None` is the initial student, as it is now; with
-    `share`, a LoRA student lends it, and all adapters, its frozen weights."""
+    `share`, a LoRA student lends it, and all adapters, its frozen weights. Each distinct reference is loaded once."""
     loader = _Loader(student, dtype, trust_remote_code, share)
+    starts = [s for s in starts_of(teachers, reference) if s.carries or (with_reference and s.measures)]
+    references: dict[str, Member] = {}
+    adapted: dict[str, Member] = {}
+    for start in starts:
+        base, shared, own_adapter = loader.reference(role_of(start.name), start.given)
+        weights = fingerprint(base)
+        source = start.given.source if start.given is not None else f"{model_id(student)} (initial student)"
+        for name in start.carries:
+            base = loader.add_adapter(base, f"teacher-{name}", teachers[name])
+        own = {name: _adapter_fingerprint(base, f"teacher-{name}") for name in start.carries}  # before they are spread
+        host, head = _host(base.eval(), device, placement, shared=shared), Head.of(base)
+        for name in start.carries:
+            adapted[name] = Member(name, host, head, teachers[name].source, f"{weights}+{own[name]}", f"teacher-{name}")
+        if with_reference and start.measures:
+            references[start.name] = Member(start.name, host, head, source, weights, own_adapter)
     members: dict[str, Member] = {}
-    adapters = {name: teacher for name, teacher in teachers.items() if teacher.model is None}
-    base: StudentModel | None = None
-    host: Host | None = None
-    if with_reference or adapters:
-        base, shared, own_adapter = loader.reference(reference)
-        base_fingerprint = fingerprint(base)
-        source = reference.source if reference is not None else f"{model_id(student)} (initial student)"
-        fingerprints = {}
-        for name, teacher in adapters.items():
-            base = loader.add_adapter(base, f"teacher-{name}", teacher)
-            fingerprints[name] = f"{base_fingerprint}+{_adapter_fingerprint(base, f'teacher-{name}')}"
-        host = _host(base.eval(), device, placement, shared=shared)
     for name, teacher in teachers.items():
-        if teacher.model is None:
-            assert host is not None and base is not None
-            members[name] = Member(
-                name, host, Head.of(base), teacher.source, fingerprints[name], adapter=f"teacher-{name}"
-            )
-        else:
-            model, shares, active = loader.full(f"teacher '{name}'", teacher)
-            weights = fingerprint(model)  # before they are spread
-            own_host = _host(model.eval(), device, placement, shared=shares)
-            members[name] = Member(name, own_host, Head.of(model), teacher.source, weights, active)
-    if with_reference:
-        assert host is not None and base is not None
-        members[REFERENCE] = Member(REFERENCE, host, Head.of(base), source, base_fingerprint, own_adapter)
-    check_fingerprints(members)
-    return TeacherPool(members, autocast_dtype=autocast_dtype)
+        if name in adapted:
+            members[name] = adapted[name]
+            continue
+        model, shares, active = loader.full(f"teacher '{name}'", teacher)
+        weights = fingerprint(model)
+        own_host = _host(model.eval(), device, placement, shared=shares)
+        members[name] = Member(name, own_host, Head.of(model), teacher.source, weights, active)
+    # Copies of one checkpoint in two places are one reference, and read a rollout once.
+    first = {member.fingerprint: name for name, member in reversed(references.items())}
+    measured_from = {
+        name: first[references[start.name].fingerprint]
+        for start in starts
+        if start.name in references
+        for name in start.measures
+    }
+    members |= {name: references[name] for name in dict.fromkeys(first[m.fingerprint] for m in references.values())}
+    check_fingerprints(members, measured_from)
+    return TeacherPool(
+        members, {name: measured_from[name] for name in teachers if name in measured_from}, autocast_dtype
+    )
 
 
 def _host(model: StudentModel, device: torch.device, placement: str, *, shared: bool) -> Host:
@@ -102,10 +111,10 @@ class _Loader:
         self.trust_remote_code = trust_remote_code
         self.share = share
 
-    def reference(self, given: Teacher | None) -> tuple[StudentModel, bool, str | None]:
+    def reference(self, role: str, given: Teacher | None) -> tuple[StudentModel, bool, str | None]:
         """The reference model, whether it shares the student's tensors, and the adapter that makes it the reference."""
         if given is not None:
-            return self.full("the reference", given)
+            return self.full(role, given)
         if not isinstance(self.student, PeftModel):
             all_copied = all(parameter.requires_grad for parameter in self.student.parameters())
             twin = frozen_twin(self.student, self.dtype if all_copied else None)

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trustmopd.heads import Head
-from trustmopd.teachers.answers import Answers, LocalAnswer, Rollouts
-from trustmopd.teachers.backbone import backbone_of, last_hidden_states, takes_positions
-from trustmopd.teachers.spec import REFERENCE
+from trustmopd.teachers.answers import Answers, LocalAnswer, Rollouts, Shelf
+from trustmopd.teachers.backbone import backbone_of
+from trustmopd.teachers.references import is_reference
 
 Timer = Callable[[str], AbstractContextManager[None]]
 
@@ -117,15 +117,19 @@ class Member:
 
 
 class TeacherPool:
-    """The frozen policies of a run: the teachers in use, in order, and the reference where a score needs it."""
+    """The frozen policies of a run: the teachers in use, in order, and their references where a score needs them.
+    `references` names the member that each teacher is measured from."""
 
-    def __init__(self, members: Mapping[str, Member], *, autocast_dtype: torch.dtype | None = None):
+    def __init__(
+        self, members: Mapping[str, Member], references: Mapping[str, str], autocast_dtype: torch.dtype | None = None
+    ):
         self.members = dict(members)
+        self.references = dict(references)
         self.autocast_dtype = autocast_dtype
 
     @property
     def teachers(self) -> list[str]:
-        return [name for name in self.members if name != REFERENCE]
+        return [name for name in self.members if not is_reference(name)]
 
     @torch.no_grad()
     def ask(self, rollouts: Rollouts, *, timer: Timer = lambda phase: nullcontext()) -> Answers:
@@ -134,6 +138,7 @@ class TeacherPool:
         for member in self.members.values():
             if rollouts.rows_of(member.name) or member.host.asks_everyone:
                 by_host.setdefault(member.host, []).append(member)
+        shelf = Shelf(rollouts.bytes_on_device)
         states: dict[str, dict[int, Tensor]] = {name: {} for name in self.members}
         for (host, members), following in zip_longest(by_host.items(), list(by_host)[1:]):
             passes = {member.name: rollouts.passes(rollouts.rows_of(member.name)) for member in members}
@@ -141,28 +146,19 @@ class TeacherPool:
                 if following is not None:
                     following.prefetch()
                 for member in members:
-                    with timer("reference") if member.name == REFERENCE else nullcontext():
-                        for chosen in passes[member.name]:
-                            read = self._hidden_states(member, rollouts, chosen)
-                            states[member.name].update(zip(chosen, read, strict=True))
+                    with timer("reference") if is_reference(member.name) else nullcontext():
+                        for rows in passes[member.name]:
+                            kept = shelf.keep(self._hidden_states(member, rollouts, rows))
+                            tokens = (rollouts.response_mask[rows] != 0).sum(dim=1).tolist()
+                            states[member.name].update(zip(rows, kept.split(tokens), strict=True))
         return Answers({n: LocalAnswer(n, member.head, states[n]) for n, member in self.members.items()})
 
-    def _hidden_states(self, member: Member, rollouts: Rollouts, rows: list[int]) -> list[Tensor]:
-        """One forward, over the columns in which one of these sequences has a token."""
-        input_ids, attention_mask = rollouts.input_ids[rows], rollouts.attention_mask[rows]
-        response_mask = rollouts.response_mask[rows]
-        used = attention_mask.bool().any(dim=0).nonzero()
-        first, end = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, input_ids.shape[1])
-        prompt_width = input_ids.shape[1] - response_mask.shape[1]
+    def _hidden_states(self, member: Member, rollouts: Rollouts, rows: list[int]) -> Tensor:
+        """One forward: the state before each response token of these rows, one row's after another's."""
         autocast = (
-            torch.autocast(input_ids.device.type, self.autocast_dtype)
+            torch.autocast(rollouts.input_ids.device.type, self.autocast_dtype)
             if self.autocast_dtype is not None
             else nullcontext()
         )
         with member.active() as backbone, autocast:
-            first = first if takes_positions(backbone) else 0  # others count from the first column, as the student does
-            hidden = last_hidden_states(backbone, input_ids[:, first:end], attention_mask[:, first:end])
-        # The state before a token predicts it: shift by one, and leave the prompt behind.
-        start, width = prompt_width - 1 - first, end - prompt_width
-        valid = response_mask[:, :width] != 0
-        return [states[keep] for states, keep in zip(hidden[:, start : start + width], valid, strict=True)]
+            return rollouts.sequences(rows, backbone).states(backbone)

@@ -6,7 +6,6 @@ model that reads those ids differently gives confident nonsense, not an error; s
 
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trustmopd.method.candidates import check_candidate_count
 from trustmopd.teachers.distinct import check_distinct
 from trustmopd.teachers.facts import ModelFacts, facts_of, facts_of_adapter
+from trustmopd.teachers.references import role_of, starts_of
 from trustmopd.teachers.spec import Teacher
 
 _PROBE = "def f(x): return x ** 2  # Ünïcode 東京 ½, \\boxed{42}\n\n- item\tend"
@@ -34,19 +34,27 @@ def preflight(
 ) -> int:
     """Check every model of a run against the student and its tokenizer, and against `longest`, the tokens of the
     longest sequence; return the number of vocabulary rows all models have."""
-    read = partial(facts_of, trust_remote_code=trust_remote_code)
-    facts = read("the student", student, tokenizer=tokenizer)
+    starts = starts_of(teachers, reference)
+    facts = facts_of("the student", student, tokenizer=tokenizer, trust_remote_code=trust_remote_code)
+    others: list[ModelFacts] = []
+
+    def read(role: str, given: Teacher) -> None:
+        """Its model, or the base that it is put on; then its adapter."""
+        model = given.model or base.model
+        assert model is not None
+        if given.model is not None:
+            others.append(facts_of(role, model, revision=given.revision, trust_remote_code=trust_remote_code))
+        if given.adapter is not None:
+            under = others[-1] if given.model is not None else shared
+            others.append(facts_of_adapter(role, given, model, under, trust_remote_code))
+
     base = reference or Teacher(model=student)
-    assert base.model is not None
-    shared = facts if reference is None else read("the reference", base.model, revision=base.revision)
-    others = [] if reference is None else [shared]
+    for start in starts:
+        if start.given is not None:
+            read(role_of(start.name), start.given)
+    shared = facts if reference is None else others[0]
     for name, teacher in teachers.items():
-        role = f"teacher '{name}'"
-        under = shared if teacher.model is None else read(role, teacher.model, revision=teacher.revision)
-        if teacher.model is not None:
-            others.append(under)
-        if teacher.adapter is not None:
-            others.append(facts_of_adapter(role, teacher, teacher.model or base.model, under, trust_remote_code))
+        read(role_of(name), teacher)
     vocab_size = check_pool(
         facts, others, num_candidates=num_candidates, allow_template_mismatch=allow_template_mismatch
     )
@@ -57,7 +65,7 @@ def preflight(
                 f"max_completion_length make {longest} tokens: beyond its positions a model fails, or writes nonsense "
                 "unnoticed. Lower max_completion_length or max_prompt_length."
             )
-    check_distinct(teachers, base, scores_reference=scores_reference)
+    check_distinct(teachers, base, Teacher(model=student), starts if scores_reference else [])
     return vocab_size
 
 

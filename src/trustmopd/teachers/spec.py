@@ -1,6 +1,5 @@
 """Who is asked: one `Teacher` per specialist, and the words that the rest of the package uses for them."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,18 +8,23 @@ from types import NoneType
 import torch
 from transformers import PreTrainedModel
 
-#: The pool's name for the shared reference policy; no teacher may take it.
-REFERENCE = "reference"
+from trustmopd.teacher_source import REFERENCE as REFERENCE
+from trustmopd.teacher_source import check_teacher_name
+
+#: As a teacher's `reference`: the initial student, for want of what the teacher was grown from.
+STUDENT = "student"
 
 
 @dataclass(frozen=True)
 class Teacher:
     """One specialist: a full checkpoint (`model`), a PEFT adapter over the pool's shared base (`adapter`), or an
     adapter over a base of its own (both). `model` is a Hub id, a path or a loaded model; `revision` and `dtype`
-    apply to loading."""
+    apply to loading. `reference` is what it was grown from, if that is not the pool's common reference: a Hub id, a
+    path, a loaded model, a `Teacher` for more, or "student" for the initial student."""
 
     model: str | Path | PreTrainedModel | None = None
     adapter: str | Path | None = None
+    reference: "str | Path | PreTrainedModel | Teacher | None" = None
     revision: str | None = None
     dtype: str | torch.dtype | None = None
     name: str | None = None
@@ -46,11 +50,10 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
         )
     pool = {}
     for name, given in teachers.items():
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == REFERENCE:
-            raise ValueError(
-                f"teacher name {name!r} cannot be used: names become metric and column names (`weight/<name>`), and "
-                f"{REFERENCE!r} is taken. Use letters, digits, '_' and '-'."
-            )
+        try:
+            check_teacher_name(name)
+        except ValueError as error:
+            raise ValueError(f"teacher name {name!r}: {error}") from None
         teacher = given if isinstance(given, Teacher) else Teacher(model=given)
         if teacher.model is None and teacher.adapter is None:
             raise ValueError(
@@ -62,8 +65,24 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
                 "model is needed."
             )
         check_dtype(f"dtype of teacher '{name}'", teacher.dtype)
-        pool[name] = replace(teacher, name=name)
+        pool[name] = replace(teacher, name=name, reference=_own_reference(name, teacher.reference))
     return pool
+
+
+def _own_reference(name: str, given: "str | Path | PreTrainedModel | Teacher | None") -> "Teacher | str | None":
+    """As a `Teacher`; None for the pool's, STUDENT for the initial student."""
+    if given is None or given in (STUDENT, Teacher(model=STUDENT)):
+        return given if given is None else STUDENT
+    reference = given if isinstance(given, Teacher) else Teacher(model=given)
+    role = f"the reference of teacher '{name}'"
+    if reference.model is None or reference.reference is not None:
+        raise ValueError(f"{role} is {given!r}: a reference is a model by itself. Give the path or Hub id of one.")
+    if not isinstance(reference.model, (str, Path)) and not hasattr(reference.model, "get_output_embeddings"):
+        raise ValueError(
+            f"{role} is a {type(reference.model).__name__}; a path, a Hub id or a loaded transformers model is needed."
+        )
+    check_dtype(f"dtype of {role}", reference.dtype)
+    return replace(reference, name=role)
 
 
 def check_dtype(field: str, dtype: str | torch.dtype | None, *, auto: bool = True) -> None:

@@ -3,7 +3,7 @@
 Start with `tasks.py`. `sampling.py` and `build.py` need torch and are imported by name.
 """
 
-from trustmopd.testbed.prompts import evaluation_set, prompt_set, split_of
+from trustmopd.testbed.prompts import evaluation_set, prompt_set, prompt_split
 from trustmopd.testbed.tasks import DOMAINS, MIXTURES, Task, parse
 from trustmopd.testbed.verify import Verdict, verify
 
@@ -15,6 +15,6 @@ __all__ = [
     "evaluation_set",
     "parse",
     "prompt_set",
-    "split_of",
+    "prompt_split",
     "verify",
 ]

@@ -1,35 +1,38 @@
 """Make the small world: the reference, three specialists, their scores and their card. Resumable, stage by stage."""
 
-import platform
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trustmopd import __version__
+from trustmopd.evaluation.benchmarks import load_benchmarks
+from trustmopd.evaluation.benchmarks.small_world import BENCHMARKS
+from trustmopd.evaluation.evaluate import evaluate_checkpoint
+from trustmopd.evaluation.graded import collect
+from trustmopd.evaluation.methods import Method
+from trustmopd.evaluation.sampling import Sampling
 from trustmopd.files import read_json, write_json, write_text
+from trustmopd.recipe import TeacherSource
 from trustmopd.testbed.card import describe
 from trustmopd.testbed.checkpoints import CARD, checkpoint, digests
-from trustmopd.testbed.machine import reproducibly
-from trustmopd.testbed.prompts import evaluation_set
+from trustmopd.testbed.experiment import sampling_engine
+from trustmopd.testbed.machine import made_by, reproducibly
+from trustmopd.testbed.prompts import MAX_NEW_TOKENS
 from trustmopd.testbed.reinforcement import REGIMES, Reinforcement, build_specialist
-from trustmopd.testbed.sampling import sample_scores
 from trustmopd.testbed.supervised import Supervision, build_reference
-from trustmopd.testbed.tasks import DOMAINS, MIXTURES
+from trustmopd.testbed.tasks import DOMAINS
+from trustmopd.training.environment import check_writable
 
 __all__ = ["build_reference", "build_specialist", "build_world", "evaluate"]
 
 EVALUATION_TEMPERATURE = 0.6
-_PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "tokenizers", "safetensors")
 
 
 def build_world(
@@ -43,10 +46,10 @@ def build_world(
     reference_of: str | Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """All stages into `out`, and the card. A stage whose files are those of the card is not made again.
+    """All stages into `out`, and the card. A stage whose files have the digests of the card is not made again.
 
-    With `reference_of`, a world already built with the same seed and supervision, its reference is taken over with
-    what was measured of it: other specialists of one reference, and no second supervised training.
+    `reference_of` is a world that was built with the same seed and supervision: its reference is copied, with its
+    record, and only the specialists are trained.
     """
     out = Path(out)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -58,7 +61,7 @@ def build_world(
         "reinforcement": asdict(reinforcement),
         "evaluation": {"prompts": evaluation_prompts, "temperature": EVALUATION_TEMPERATURE},
     }
-    card = _open_card(out, settings, device)
+    card = _open_card(out, settings)
     if reference_of is not None and "reference" not in card["stages"]:
         _adopt_reference(card, out, Path(reference_of))
     with reproducibly():
@@ -71,33 +74,31 @@ def build_world(
         weights = {name: _weights(card, name) for name in ("reference", *DOMAINS)}
         if card.get("evaluated") != weights:
             began = time.perf_counter()
-            card |= evaluate({name: out / name for name in weights}, evaluation_prompts, device=device, quiet=quiet)
+            card |= evaluate({name: out / name for name in weights}, evaluation_prompts, quiet=quiet)
             card |= {"evaluated": weights, "evaluation_seconds": round(time.perf_counter() - began, 1)}
     write_json(out / CARD, card)
     write_text(out / "README.md", describe(card))
     return card
 
 
-def evaluate(
-    checkpoints: dict[str, Path], prompts: int, *, device: str = "cpu", seed: int = 0, quiet: bool = False
-) -> dict[str, Any]:
-    """model → kind of prompt → share of right answers, on the evaluation splits; and of answers right but for the
-    systematic mistakes."""
-    scores: dict[str, dict[str, float]] = {}
-    understood: dict[str, dict[str, float]] = {}
-    kinds = (*DOMAINS, *MIXTURES)
-    with tqdm(total=len(checkpoints) * len(kinds), desc="evaluation", disable=quiet) as bar:
+def evaluate(checkpoints: dict[str, Path], prompts: int, *, quiet: bool = False) -> dict[str, Any]:
+    """model → kind of prompt → share of right answers, on the evaluation splits; and `understood`: of answers that are
+    right or wrong only by systematic mistakes."""
+    benchmarks = load_benchmarks([benchmark.name for benchmark in BENCHMARKS], {}, prompts)
+    sampling = Sampling(EVALUATION_TEMPERATURE, max_new_tokens=MAX_NEW_TOKENS)
+    with tempfile.TemporaryDirectory() as scratch:
         for name, folder in checkpoints.items():
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-            scores[name], understood[name] = {}, {}
-            for kind in kinds:
-                sampled = sample_scores(
-                    model, tokenizer, evaluation_set(kind, prompts), temperature=EVALUATION_TEMPERATURE, seed=seed
-                )
-                scores[name][kind] = round(sampled.mean, 4)
-                understood[name][kind] = round(sampled.understood, 4)
-                bar.update()
+            method = Method(name, TeacherSource(model=str(folder)), name)
+            evaluate_checkpoint(
+                method, Path(scratch, name), benchmarks, sampling, partial(sampling_engine, method), quiet=quiet
+            )
+        found, _ = collect([Path(scratch)])
+    scores: dict[str, dict[str, float]] = {name: {} for name in checkpoints}
+    understood: dict[str, dict[str, float]] = {name: {} for name in checkpoints}
+    for name in checkpoints:
+        for graded in found[name][0].values():
+            scores[name][graded.domain] = round(graded.score, 4)
+            understood[name][graded.domain] = round(graded.facts["understood"], 4)
     return {"scores": scores, "understood": understood}
 
 
@@ -124,8 +125,8 @@ def _adopt_reference(card: dict[str, Any], out: Path, world: Path) -> None:
         ours, theirs = card["settings"][name], other["settings"][name]
         if ours != theirs:
             raise ValueError(
-                f"the reference of {world} was made with {name} = {theirs}, and {ours} is asked for here. Ask for what "
-                "it was made with, or leave reference_of out."
+                f"the reference of {world} was made with {name} = {theirs}, not {ours}. Ask for the same {name}, or "
+                "leave --reference-of out."
             )
     shutil.rmtree(out / "reference", ignore_errors=True)
     shutil.copytree(folder, out / "reference")
@@ -137,32 +138,26 @@ def _weights(card: dict[str, Any], name: str) -> str:
     return card["stages"][name]["sha256"]["model.safetensors"]
 
 
-def _open_card(out: Path, settings: dict[str, Any], device: str) -> dict[str, Any]:
+def _open_card(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    check_writable(out)
     if not (out / CARD).exists():
-        if out.is_dir() and any(out.iterdir()):  # stages replace folders of their names: not a user's own
-            raise ValueError(f"{out} holds something already, and no world's card. Choose an empty folder with --out.")
-        name = f"CPU, {platform.machine()}" if device == "cpu" else torch.cuda.get_device_name(device)
-        machine = {"device": name, "threads": torch.get_num_threads()}
-        versions = {"trustmopd": __version__, "python": platform.python_version()}
-        versions |= {package: version(package) for package in _PACKAGES}
-        created = datetime.now(UTC).isoformat(timespec="seconds")
+        if out.is_dir() and any(out.iterdir()):  # stages replace folders by their names, which could be the user's own
+            raise ValueError(f"{out} is not empty, and has no {CARD} of a world. Choose an empty folder with --out.")
+        made = made_by()
         card: dict[str, Any] = {
-            "created": created,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "settings": settings,
-            "machine": machine,
-            "versions": versions,
+            "machine": {"device": made["device"], "threads": torch.get_num_threads()},
+            "versions": made["versions"],
             "stages": {},
         }
-        try:
-            write_json(out / CARD, card)
-        except OSError as error:
-            raise OSError(f"{out} cannot be written to ({error}). Choose another folder.") from None
+        write_json(out / CARD, card)
         return card
     card = read_json(out / CARD, what="card", remedy="Remove the folder, or build into another.")
     for name, value in settings.items():
         if card["settings"].get(name) != value:
             raise ValueError(
-                f"{out} holds a world built with {name} = {card['settings'].get(name)}, not {value}. Its checkpoints "
-                "would not go together with new ones: remove the folder, or build into another."
+                f"{out} holds a world built with {name} = {card['settings'].get(name)}, not {value}. Remove it, or "
+                "choose another folder with --out."
             )
     return card

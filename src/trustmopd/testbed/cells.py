@@ -1,23 +1,16 @@
-"""What a comparison has finished, read back from disk: cells, reference rows and diagnoses, each whole or named."""
+"""The comparison's cells: a prompt set, a method and a seed. Each is a run, and finished once it has its scores."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    NotRequired,  # pydantic wants this one before Python 3.12
-)
+from typing import Any
 
-from pydantic import AfterValidator, FiniteFloat, NonNegativeInt, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from trustmopd.runs import RunDirectory
+from trustmopd.runs.schemas import read_file
+from trustmopd.testbed.experiment import ALIASES, METHODS, PROMPT_SETS
 
-from trustmopd.files import read_json
-from trustmopd.runs.schemas import DiagnosedDomain
-from trustmopd.testbed.experiment import METHODS, PROMPT_SETS
-from trustmopd.testbed.tasks import DOMAINS
-
-REFERENCES = "references.json"
+MOST_SEEDS = 100
 
 
 @dataclass(frozen=True, order=True)
@@ -30,89 +23,66 @@ class Cell:
     def name(self) -> str:
         return f"{self.prompts}/{self.method}/seed-{self.seed}"
 
+    @property
+    def row(self) -> str:
+        """Its row of scores, which it shares with the other seeds."""
+        return f"{self.prompts}-{self.method}"
 
-def _one_of(known: Sequence[str]) -> AfterValidator:
-    def check(value: str) -> str:
-        if value not in known:
-            raise ValueError(f"it is none of {', '.join(known)}")
-        return value
+    def run(self, out: Path) -> RunDirectory:
+        return RunDirectory(out / "runs" / self.name)
 
-    return AfterValidator(check)
-
-
-def _with(*names: str) -> AfterValidator:
-    def check(scores: dict[str, float]) -> dict[str, float]:
-        if missing := [name for name in names if name not in scores]:
-            raise ValueError(f"it lacks {', '.join(missing)}")
-        return scores
-
-    return AfterValidator(check)
+    def scores(self, out: Path) -> dict[str, Any] | None:
+        """None where the cell is not finished, or was scored by an earlier release, which wrote less."""
+        path = self.run(out).scores
+        try:
+            return read_file(path, what="scores", remedy="").get(self.row)
+        except (FileNotFoundError, ValueError):
+            return None
 
 
-class _Group(TypedDict):
-    """Mean weights over the rollouts of some prompts; a margin where one of several teachers is meant."""
-
-    weights: dict[str, FiniteFloat]
-    relevant_mass: FiniteFloat
-    margin: NotRequired[FiniteFloat]
-    positive_margin: NotRequired[FiniteFloat]
-
-
-class _Finished(TypedDict):
-    prompts: Annotated[str, _one_of(PROMPT_SETS)]
-    method: Annotated[str, _one_of(tuple(METHODS))]
-    seed: NonNegativeInt
-    scores: Annotated[dict[str, FiniteFloat], _with(*DOMAINS, "overall")]
-    allocation: dict[str, _Group]
-    max_weight: FiniteFloat
-    seconds: FiniteFloat
-
-
-class _References(TypedDict):
-    scores: dict[str, Annotated[dict[str, FiniteFloat], _with(*DOMAINS, "overall", "recovery")]]
-    scale: dict[str, Any]
-    date: str
+def all_cells(seeds: Iterable[int], only: Sequence[str] = ()) -> list[Cell]:
+    """Every cell of the comparison. `only` keeps prompt sets and methods by name. Mixed prompts have no single label,
+    so they cannot be routed."""
+    known = (*PROMPT_SETS, *METHODS, *ALIASES)
+    for name in only:
+        if name not in known:
+            raise ValueError(f"--only {name}: no such prompt set or method. Choose from {', '.join(known)}.")
+    only = [ALIASES.get(name, name) for name in only]
+    sets = [name for name in PROMPT_SETS if name in only] or PROMPT_SETS
+    methods = [name for name in METHODS if name in only] or METHODS
+    cells = [
+        Cell(prompts, method, seed)
+        for seed in seeds
+        for prompts in sets
+        for method in methods
+        if not (prompts == "multicap" and method == "routed")
+    ]
+    if not cells:
+        raise ValueError(f"--only {' --only '.join(only)} leaves nothing to run: mixed prompts cannot be routed.")
+    return cells
 
 
-class _Diagnosis(TypedDict):
-    domains: list[DiagnosedDomain]
-    verdict: str
+def finished_cells(out: Path) -> dict[Cell, dict[str, Any]]:
+    """Those below `out`, with their scores, in the order of the tables."""
+    seeds = {int(path.name.removeprefix("seed-")) for path in (out / "runs").glob("*/*/seed-*")}
+    every = [Cell(*each) for each in product(PROMPT_SETS, METHODS, sorted(seeds))]
+    return {cell: scores for cell in every if (scores := cell.scores(out)) is not None}
 
 
-def load_cells(out: Path) -> list[dict[str, Any]]:
-    remedy = "Remove the file: the cell is then run again."
-    found = {path: _read(path, _Finished, "cell", remedy) for path in sorted((out / "cells").glob("*/*/seed-*.json"))}
-    for path, cell in found.items():
-        name = Cell(cell["prompts"], cell["method"], cell["seed"]).name
-        if path != out / "cells" / f"{name}.json":
-            raise ValueError(f"cell {path} is that of {name}. {remedy}")
-    return list(found.values())
-
-
-def read_references(out: Path) -> dict[str, Any]:
-    return _read(out / REFERENCES, _References, "references", "Choose another folder with --out.")
-
-
-def read_diagnosis(path: Path) -> dict[str, Any]:
-    return _read(path, _Diagnosis, "diagnosis", "Remove the file: the pool is then diagnosed again.")
-
-
-def records(out: Path) -> dict[str, dict[str, Any]]:
-    """Everything that the tables of a comparison are made from, by name."""
-    cells = {Cell(cell["prompts"], cell["method"], cell["seed"]).name: cell for cell in load_cells(out)}
-    return {"the rows without distillation": read_references(out), **cells}
-
-
-def _read(path: Path, shape: Any, what: str, remedy: str) -> dict[str, Any]:
-    """All fields, those too that the shape does not name."""
-    found = read_json(path, what=what, remedy=remedy)
+def parse_seeds(text: str) -> list[int]:
+    """`5` is the seeds 0 to 4; `0,3,4` is those; `7,` is the seed 7."""
+    text = text.strip()
     try:
-        TypeAdapter(shape).validate_python(found, strict=True)
-    except ValidationError as error:
-        wrong = [(".".join(map(str, each["loc"])), each) for each in error.errors()]
-        if missing := [place for place, each in wrong if each["type"] == "missing"]:
-            raise ValueError(f"{what} {path} lacks {', '.join(missing)}. {remedy}") from None
-        place, first = wrong[0]
-        reason = first["msg"].removeprefix("Value error, ").lower()
-        raise ValueError(f"{what} {path} has {place} = {first['input']!r:.60}: {reason}. {remedy}") from None
-    return found
+        seeds = (
+            [int(part) for part in text.rstrip(",").split(",")]
+            if "," in text
+            else list(range(min(int(text), MOST_SEEDS + 1)))
+        )
+    except ValueError:
+        seeds = []
+    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or len(set(seeds)) < len(seeds) or len(seeds) > MOST_SEEDS:
+        raise ValueError(
+            f"--seeds {text}: give how many (5, at most {MOST_SEEDS}), or different seeds from 0 to 2^32 − 1 (0,3,4). "
+            "For one seed alone write 7,"
+        )
+    return seeds

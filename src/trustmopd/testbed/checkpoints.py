@@ -1,4 +1,4 @@
-"""The checkpoints that ship with the package, and the proof that they are the ones that were measured."""
+"""The checkpoints that ship with the package, checked against the digests of their card."""
 
 from hashlib import file_digest
 from pathlib import Path
@@ -34,7 +34,7 @@ def expected_digests(name: str, root: Path) -> dict[str, str]:
         files = {}
     if "model.safetensors" not in files:
         raise ValueError(
-            f"{root / CARD} says nothing of the weights of {name!r}: the build was cut short, or the card edited. "
+            f"{root / CARD} has no digest for the weights of {name!r}: the build was cut short, or the card edited. "
             f"{_REMEDY}"
         )
     return files

@@ -1,7 +1,6 @@
 """The machine that numbers come from: deterministic kernels, what it is called, and whether a study mixes several."""
 
 import os
-import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 
 from trustmopd.training.identity import describe_machine
 
-_NAMED = 3  # cells that a warning names of each kind
+_NAMED = 3  # runs that a warning names of each kind
 
 
 @contextmanager
@@ -29,38 +28,36 @@ def reproducibly() -> Iterator[None]:
         torch.backends.cuda.enable_mem_efficient_sdp(memory_efficient)
 
 
-def made_by() -> dict[str, Any]:
-    """Device and library versions, as the records of this machine's results hold them."""
+def quiet() -> None:
+    """Our own bars and messages only: no line of a library for every model loaded."""
+    import datasets
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+
+
+def made_by(manifest: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Device and library versions: of a run, by its manifest, or of this machine."""
+    made = manifest if manifest is not None else describe_machine(num_processes=1)
+    hardware = made.get("hardware", {})
     # CPUs of one architecture differ in the width of their vectors, and so in the order in which numbers are added.
-    cpu = f"CPU ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
-    return {"device": device, "versions": describe_machine(num_processes=1)["versions"]}
+    cpu = f"CPU ({hardware.get('machine')}, {hardware.get('cpu_capability', 'capability not recorded')})"
+    return {"device": (hardware.get("gpus") or [cpu])[0], "versions": made.get("versions", {})}
 
 
-def describe(record: Mapping[str, Any]) -> str:
-    """Device and versions of a record in one line; records of earlier releases may have neither."""
-    if "versions" not in record:
-        return record.get("machine", "a machine that was not recorded")
-    return ", ".join([record["device"], *(f"{name} {number}" for name, number in record["versions"].items())])
+def describe(made: Mapping[str, Any]) -> str:
+    """Device and versions in one line."""
+    return ", ".join([made["device"], *(f"{name} {number}" for name, number in made["versions"].items())])
 
 
 def mixture(records: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Which of the named records were made on which device and with which versions, where they differ; None where all
-    are alike."""
-    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    """Which of the named records were made with which device and versions; None where all are alike."""
+    groups: dict[str, list[str]] = {}
     for name, record in records.items():
-        made = {"device": record["device"], **record["versions"]} if "versions" in record else {}
-        groups.setdefault(tuple(made.items()), []).append(name)
-    if len(groups) == 1:
-        return None
-    recorded = [dict(made) for made in groups if made]
-    fields = dict.fromkeys(field for made in recorded for field in made)
-    # Where only what was not recorded stands apart, the device says enough of the others.
-    differing = [field for field in fields if len({made.get(field) for made in recorded}) > 1] or ["device"]
-    return "; ".join(
-        f"{_some(names)}: " + (", ".join(f"{f} {v}" for f, v in made if f in differing) or "not recorded")
-        for made, names in groups.items()
-    )
+        groups.setdefault(describe(record), []).append(name)
+    return "; ".join(f"{_some(names)}: {made}" for made, names in groups.items()) if len(groups) > 1 else None
 
 
 def _some(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Where prompts come from: generators from seeds, disjoint splits, the two prompt sets of the paper in small."""
+"""Prompts from seeds: disjoint splits, and the two prompt sets of the paper in small."""
 
 import random
 from collections.abc import Sequence
@@ -15,14 +15,15 @@ Split = Literal["train", "evaluation"]
 MISTAKE_RATE = 0.6
 MAX_PROMPT = 24
 MAX_ANSWER = 12
+MAX_NEW_TOKENS = 24
 _MAX_REPEATS = 3000
 _MAX_OUTPUT = 8  # letters a program writes: longer ones only cost time
 _SINGLE_SHARE = 0.28  # of MultiCap's prompts
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def split_of(prompt: str) -> Split:
-    """A function of the text alone, so no prompt is ever in both splits, whoever draws it and with whatever seed."""
+def prompt_split(prompt: str) -> Split:
+    """A function of the text alone, so no prompt is in both splits, whatever the seed."""
     digest = blake2b(prompt.encode(), digest_size=8).digest()
     return "evaluation" if int.from_bytes(digest, "big") % 5 == 0 else "train"
 
@@ -31,7 +32,7 @@ def draw(kind: str, rng: random.Random, split: Split) -> Task:
     """A prompt of a domain or of a mixture such as `math+if`."""
     while True:
         prompt = _text(kind, rng)
-        if len(prompt) > MAX_PROMPT or split_of(prompt) != split:
+        if len(prompt) > MAX_PROMPT or prompt_split(prompt) != split:
             continue
         task = parse(prompt)
         output = task.run(task.value())
@@ -47,8 +48,8 @@ def draw(kind: str, rng: random.Random, split: Split) -> Task:
 def draw_mistakes(task: Task, rng: random.Random, rate: float = MISTAKE_RATE) -> frozenset[str]:
     """The capabilities that the reference's training answer gets wrong, each independently of the others.
 
-    Systematic, and in most answers: a random mistake spreads over many tokens, and sampling below temperature 1 all
-    but removes it; this one is the likeliest token and sampling sharpens it.
+    Mistakes are systematic and in most answers: a random mistake spreads over many tokens, and sampling below
+    temperature 1 would nearly remove it. This one is the likeliest token, and such sampling sharpens it.
     """
     return frozenset(name for name in task.capabilities if rng.random() < rate)
 
@@ -63,8 +64,8 @@ def draw_distinct(kind: str, count: int, rng: random.Random, split: Split) -> li
         tasks[task.prompt] = task
         if repeats == _MAX_REPEATS:
             raise ValueError(
-                f"{count} different {split} prompts of kind {kind!r} were asked for; {len(tasks)} were found, and then "
-                f"{repeats} times in a row one of them again. Ask for fewer."
+                f"{count} different {split} prompts of kind {kind!r} were asked for, and only {len(tasks)} were found: "
+                f"the next {repeats} draws gave none that is new. Ask for fewer."
             )
     return list(tasks.values())
 
@@ -76,7 +77,7 @@ def prompt_set(name: str, count: int, seed: int) -> "Dataset":
     if name not in ("singlecap", "multicap"):
         raise ValueError(f"unknown prompt set {name!r}: choose 'singlecap' or 'multicap'.")
     if count < 1:
-        raise ValueError(f"a prompt set of {count} prompts was asked for: ask for at least one.")
+        raise ValueError(f"a prompt set of {count} prompts is empty: ask for at least one.")
     single = count if name == "singlecap" else round(_SINGLE_SHARE * count)
     rng = random.Random(f"{name}/{seed}")
     tasks = [

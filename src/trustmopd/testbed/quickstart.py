@@ -10,26 +10,19 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from trustmopd.analysis.report import write_report
-from trustmopd.analysis.run import open_run
-from trustmopd.files import write_json
-from trustmopd.runs.layout import SCORES
-from trustmopd.testbed.experiment import (
-    Scale,
-    World,
-    evaluate,
-    make_trainer,
-    reference_scores,
-    with_prompts,
-    with_recovery,
-    write_scores,
-)
-from trustmopd.testbed.machine import reproducibly
-from trustmopd.testbed.reproduce import check_writable, quiet
-from trustmopd.training.progress import show_progress
+from trustmopd.analysis.page.report import write_report
+from trustmopd.analysis.readers.run import open_run
+from trustmopd.evaluation.graded import collect
+from trustmopd.evaluation.methods import AVERAGE, INITIAL, ROUTED
+from trustmopd.evaluation.scores import score_rows, write_scores
+from trustmopd.testbed.experiment import REFERENCES, Experiment, Scale, World
+from trustmopd.testbed.machine import quiet, reproducibly
+from trustmopd.training.environment import check_writable
 
 PROMPTS = "multicap"  # most of its prompts need two specialists, so trust can be seen to move within a response
 METHODS = ("uniform", "trust")
+#: The rows that are shown, in this order, as people read them.
+STORY = {INITIAL: "initial student", "uniform": "uniform", "trust": "trust", ROUTED: "routed teachers"}
 
 
 def more_seeds() -> str:
@@ -40,26 +33,26 @@ def more_seeds() -> str:
 
 
 def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = None, seed: int = 0) -> dict[str, Any]:
-    """Everything into `out`: runs, scores.json, tables, figures, report.html. Returns the rows of scores.json."""
-    world, scale = world or World(), scale or Scale()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    """Everything into `out`: runs, evaluation, tables, figures, report.html. Returns the rows of scores."""
+    experiment = Experiment(world or World(), scale or Scale(), out)
+    scale = experiment.scale
     check_writable(out)
     quiet()
     # Models this small gain little from a second thread, and wait long for it where the other cores are busy.
     torch.set_num_threads(1)
     began = time.perf_counter()
+    recipes = {method: experiment.recipe(method, PROMPTS, method, seed, out / method) for method in METHODS}
     with reproducibly():
-        references = reference_scores(world, scale, device)
-        rows = dict(references)
-        for method in METHODS:
-            trainer = make_trainer(world, PROMPTS, method, seed, out / method, scale, out / "prompts")
-            show_progress(trainer, f"Distilling, {method}")
-            trainer.train()
-            scores = evaluate(trainer.model, trainer.processing_class, scale, bar=f"Evaluating, {method}")
-            write_scores(out / method, method, scores, references, scale)
-            rows |= with_recovery({method: scores}, references)
-    rows = with_prompts(rows, scale)
-    write_json(out / SCORES, rows)
+        references = [row for row in REFERENCES if row != AVERAGE]
+        for row in references:  # another release may ship another world
+            experiment.forget(row)
+        experiment.evaluate_references(recipes[METHODS[0]], references)
+        for method, recipe in recipes.items():
+            experiment.train(recipe, bar=f"Distilling, {method}")
+            tqdm.write(f"Evaluating, {method}.")
+            experiment.evaluate_student(recipe)
+    rows = score_rows(collect([experiment.evaluation])[0])
+    write_scores(experiment.evaluation, rows)
     tqdm.write("Drawing figures and writing the report.")
     note = (
         f"{scale.steps} steps of {scale.batch_size} prompts on the small world that ships with the package (models of "
@@ -68,8 +61,7 @@ def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = N
         f"temperature 0.6. It took {time.perf_counter() - began:.0f} s. Arithmetic belongs to math, string programs to "
         "code, delimiters to if."
     )
-    runs = [open_run(out / method) for method in METHODS]
     title = "Three specialists, one student, no labels"
     more = f"Run three seeds of both: `{more_seeds()}` (without --only, every baseline and ablation)."
-    write_report(runs, out, title=title, notes=[note], more_seeds=more)
+    write_report([open_run(out / method) for method in METHODS], out, title=title, notes=[note], more_seeds=more)
     return rows

@@ -13,8 +13,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from trustmopd.testbed.prompts import draw_distinct, record
-from trustmopd.testbed.sampling import MAX_NEW_TOKENS
+from trustmopd.testbed.prompts import MAX_NEW_TOKENS, draw_distinct, record
 from trustmopd.testbed.tasks import parse
 from trustmopd.testbed.tokenizer import make_tokenizer
 from trustmopd.testbed.verify import verify
@@ -22,8 +21,8 @@ from trustmopd.testbed.verify import verify
 
 @dataclass(frozen=True)
 class Reinforcement:
-    """How a specialist is trained, and when it has learnt enough: `target_reward` is compared with the mean reward of
-    the last `reward_window` steps, sampled at temperature 1 on its own train prompts, and with nothing else."""
+    """How a specialist is trained, and when it stops: once the mean reward of the last `reward_window` steps, sampled
+    at temperature 1 on its own train prompts, reaches `target_reward`."""
 
     max_steps: int = 60
     target_reward: float | None = 0.58
@@ -36,7 +35,7 @@ class Reinforcement:
     generations: int = 8
     scale_rewards: str = "group"
     loss_type: str = "dapo"
-    lr_scheduler_type: str = "constant"  # where it stops must not depend on how long it might have gone on
+    lr_scheduler_type: str = "constant"  # where it stops must not depend on max_steps
 
 
 REGIMES: Mapping[str, Reinforcement] = {
@@ -61,7 +60,7 @@ def build_specialist(
 
     Rewards are 0 or 1, scaled by their standard deviation within a group of answers to one prompt (GRPO as published;
     TRL's `group`), so `beta` weighs against advantages of unit size. The loss is a mean over all tokens of the step
-    (TRL's `dapo`): no answer counts more for being short. Each batch is used once, so no ratio is ever clipped.
+    (TRL's `dapo`), so short answers do not count more. Each batch is used once, so no ratio is ever clipped.
     """
     settings = settings or Reinforcement()
     tokenizer = make_tokenizer()
@@ -99,7 +98,7 @@ def build_specialist(
                 disable_tqdm=True,
             ),
         )
-        trainer.remove_callback(PrinterCallback)  # one line of forty numbers a step; the bar has the one that matters
+        trainer.remove_callback(PrinterCallback)  # it prints forty numbers a step; the bar shows the one that matters
         trainer.train()
     model = trainer.accelerator.unwrap_model(trainer.model).eval()
     model.config.use_cache = True  # the trainer turns it off

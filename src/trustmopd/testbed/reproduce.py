@@ -1,13 +1,11 @@
 """The paper's comparison in the small world: every row, both prompt sets, several seeds. Resumable, cell by cell."""
 
-import json
 import multiprocessing
 import os
 import shutil
 import signal
-import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
@@ -15,69 +13,21 @@ from datetime import UTC, datetime
 from multiprocessing.connection import wait
 from pathlib import Path
 from threading import RLock, Thread
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 
-from trustmopd.analysis.allocation import summarise_records
-from trustmopd.files import write_json
-from trustmopd.runs import RunDirectory
-from trustmopd.testbed.cells import REFERENCES, Cell, read_references, records
-from trustmopd.testbed.experiment import (
-    ALIASES,
-    METHODS,
-    PROMPT_SETS,
-    Scale,
-    World,
-    make_trainer,
-    reference_scores,
-    run_cell,
-)
-from trustmopd.testbed.machine import made_by, mixture, reproducibly
+from trustmopd.analysis.readers.run import open_run
+from trustmopd.files import read_json, write_json
+from trustmopd.runs import RunDirectory, newest_checkpoint
+from trustmopd.testbed.cells import Cell, all_cells, finished_cells
+from trustmopd.testbed.experiment import METHODS, Experiment, Scale, World
+from trustmopd.testbed.machine import made_by, mixture, quiet, reproducibly
 from trustmopd.training.diagnosis import diagnose
+from trustmopd.training.environment import check_writable
 
-MOST_SEEDS = 100
-
-
-def all_cells(seeds: Iterable[int], only: Sequence[str] = ()) -> list[Cell]:
-    """Every cell of the comparison. `only` keeps prompt sets and methods by name. Mixed prompts have no one label, so
-    there is nothing to route them by."""
-    known = (*PROMPT_SETS, *METHODS, *ALIASES)
-    for name in only:
-        if name not in known:
-            raise ValueError(f"--only {name}: no such prompt set or method. Choose from {', '.join(known)}.")
-    only = [ALIASES.get(name, name) for name in only]
-    sets = [name for name in PROMPT_SETS if name in only] or PROMPT_SETS
-    methods = [name for name in METHODS if name in only] or METHODS
-    cells = [
-        Cell(prompts, method, seed)
-        for seed in seeds
-        for prompts in sets
-        for method in methods
-        if not (prompts == "multicap" and method == "routed")
-    ]
-    if not cells:
-        raise ValueError(f"--only {' --only '.join(only)} leaves nothing to run: mixed prompts cannot be routed.")
-    return cells
-
-
-def parse_seeds(text: str) -> list[int]:
-    """`5` is the seeds 0 to 4; `0,3,4` is those; `7,` is the seed 7."""
-    text = text.strip()
-    try:
-        seeds = (
-            [int(part) for part in text.rstrip(",").split(",")]
-            if "," in text
-            else list(range(min(int(text), MOST_SEEDS + 1)))
-        )
-    except ValueError:
-        seeds = []
-    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or len(set(seeds)) < len(seeds) or len(seeds) > MOST_SEEDS:
-        raise ValueError(
-            f"--seeds {text}: give how many (5, at most {MOST_SEEDS}), or different seeds from 0 to 2^32 − 1 (0,3,4). "
-            "One seed alone: 7,"
-        )
-    return seeds
+STUDY = "study.json"
 
 
 def reproduce(
@@ -90,19 +40,19 @@ def reproduce(
     scale: Scale | None = None,
 ) -> None:
     """Run the cells that are not there yet, `jobs` at a time, each in a process of its own."""
-    world, scale = world or World(), scale or Scale()
+    experiment = Experiment(world or World(), scale or Scale(), out)
     cells = all_cells(seeds, only)
     # Sums in two threads differ in the last bit from sums in one: the same seeds give the same numbers at any `jobs`.
     torch.set_num_threads(1)
     quiet()
     with reproducibly():
-        prepare(out, world, scale)
+        prepare(experiment)
         for prompts in sorted({cell.prompts for cell in cells}):
             for method in sorted({cell.method for cell in cells if cell.prompts == prompts}):
-                _calibration(out, world, prompts, method, scale)
-            _diagnosis(out, world, prompts, scale)
-    todo = [cell for cell in cells if not (out / "cells" / f"{cell.name}.json").is_file()]
-    if todo and (others := mixture({**records(out), "cells to come": made_by()})):
+                _calibration(experiment, prompts, method)
+            _diagnosis(experiment, prompts)
+    todo = [cell for cell in cells if cell.scores(out) is None]
+    if todo and (others := mixed_machines(out, {"cells to come": made_by()})):
         warnings.warn(
             f"{out} holds results made elsewhere, and new cells would be averaged with them: {others}. To keep them "
             "apart, choose another folder with --out.",
@@ -113,7 +63,7 @@ def reproduce(
         tqdm(total=len(cells), initial=len(cells) - len(todo), desc="cells", unit="cell") as bar,
         ProcessPoolExecutor(jobs, context, initializer=_start_worker) as workers,
     ):
-        futures = {workers.submit(_run, cell, out, world, scale): cell for cell in todo}
+        futures = {workers.submit(run_cell, cell, experiment): cell for cell in todo}
         try:
             for future in as_completed(futures):
                 future.result()
@@ -121,8 +71,8 @@ def reproduce(
                 bar.update()
         except BrokenProcessPool:
             raise ChildProcessError(
-                f"a worker was ended from outside, perhaps for want of memory ({jobs} at a time). Finished cells are "
-                "kept: run the same command again, with fewer --jobs if it recurs."
+                f"a worker was killed from outside, perhaps because memory ran out ({jobs} at a time). Finished cells "
+                "are kept: run the same command again, with fewer --jobs if it recurs."
             ) from None
         except BaseException:
             workers.shutdown(wait=False, cancel_futures=True)
@@ -131,120 +81,80 @@ def reproduce(
             raise
 
 
-def check_writable(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / ".writable").touch()
-        (out / ".writable").unlink()
-    except OSError as error:
-        raise ValueError(f"cannot write into {out} ({error.strerror}). Choose another folder with --out.") from error
-
-
-def prepare(out: Path, world: World, scale: Scale) -> None:
+def prepare(experiment: Experiment) -> None:
     """What all cells share: the scale, the machine, and the rows that need no distillation."""
-    settings = {"scale": asdict(scale), "world": world.fingerprint()}
+    out = experiment.out
+    settings = {"scale": asdict(experiment.scale), "world": experiment.world.fingerprint()}
     check_writable(out)
-    path = out / REFERENCES
-    if path.is_file():
-        stored = read_references(out)
+    if (out / STUDY).is_file():
+        stored = read_study(out)
         for name, value in settings.items():
             if stored.get(name) != value:
                 raise ValueError(
                     f"{out} holds results made with {name} = {stored.get(name)}, not {value}: they would not be "
                     "comparable. Choose another folder with --out."
                 )
-        return
-    from trustmopd.merge import merge_checkpoints
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    average = out / "parameter-average"
-    shutil.rmtree(average, ignore_errors=True)  # of an interrupted run, perhaps in another world
-    merge_checkpoints(list(world.teachers.values()), average)
-    write_json(
-        path,
-        {
-            **settings,
-            "scores": reference_scores(world, scale, device, average),
-            **made_by(),
-            "date": datetime.now(UTC).date().isoformat(),
-        },
-    )
+    else:
+        date = datetime.now(UTC).date().isoformat()
+        write_json(out / STUDY, {**settings, **made_by(), "date": date})
+    experiment.evaluate_references(experiment.recipe("references", "singlecap", "trust", 0, out))
 
 
-def _calibration(out: Path, world: World, prompts: str, method: str, scale: Scale) -> str | None:
+def read_study(out: Path) -> dict[str, Any]:
+    return read_json(out / STUDY, what="study", remedy="Choose another folder with --out.")
+
+
+def mixed_machines(out: Path, more: dict[str, dict[str, Any]] | None = None) -> str | None:
+    """Which of the study's results were made on which machine, where these differ."""
+    made = {cell.name: made_by(open_run(cell.run(out).path).manifest) for cell in finished_cells(out)}
+    return mixture({"the rows without distillation": read_study(out), **made, **(more or {})})
+
+
+def run_cell(cell: Cell, experiment: Experiment) -> None:
+    """Train one student and score it. A student that was trained to its end is not trained again."""
+    quiet()
+    run = cell.run(experiment.out)
+    recipe = experiment.recipe(cell.row, cell.prompts, cell.method, cell.seed, run.path)
+    with reproducibly():
+        if newest_checkpoint(run.path) is None:
+            calibration = _calibration(experiment, cell.prompts, cell.method)
+            experiment.train(recipe, calibration_path=calibration)
+        if cell.method == "trust":
+            shutil.copy(_diagnosis(experiment, cell.prompts), run.diagnosis)
+        experiment.evaluate_student(recipe)
+
+
+def _calibration(experiment: Experiment, prompts: str, method: str) -> str | None:
     """mu does not depend on seed, gamma or granularity: measured once for a prompt set and a score."""
     settings = METHODS[method]
     if settings.get("rule", "trust") != "trust" or not settings.get("calibrated", True):
         return None
-    folder = out / "calibration" / f"{prompts}-{settings.get('score', 'displacement')}"
-    path = RunDirectory(folder).calibration
-    if not path.is_file():
-        make_trainer(world, prompts, method, 0, folder, scale, out / "prompts").calibrate()
-    return str(path)
+    run = RunDirectory(experiment.out / "calibration" / f"{prompts}-{settings.get('score', 'displacement')}")
+    if not run.calibration.is_file():
+        experiment.trainer(experiment.recipe("calibration", prompts, method, 0, run.path)).calibrate()
+    return str(run.calibration)
 
 
-def _diagnosis(out: Path, world: World, prompts: str, scale: Scale) -> None:
+def _diagnosis(experiment: Experiment, prompts: str) -> Path:
     """The calibrated score matrix before any training, and what it says of the pool."""
-    path = out / "diagnosis" / f"{prompts}.json"
-    if not path.is_file():
-        calibration = _calibration(out, world, prompts, "trust", scale)
-        folder = out / "diagnosis"
-        trainer = make_trainer(world, prompts, "trust", 0, folder, scale, out / "prompts", calibration_path=calibration)
-        write_json(path, diagnose(trainer, scale.diagnosis_rollouts).to_dict())
-
-
-def _run(cell: Cell, out: Path, world: World, scale: Scale) -> None:
-    quiet()
-    folder = out / "runs" / cell.name
-    began = time.perf_counter()
-    with reproducibly():
-        scores = run_cell(
-            world,
-            cell.prompts,
-            cell.method,
-            cell.seed,
-            folder,
-            scale,
-            out / "prompts",
-            references=read_references(out)["scores"],
-            calibration_path=_calibration(out, world, cell.prompts, cell.method, scale),
-        )
-    lines = [json.loads(line) for line in RunDirectory(folder).metrics.read_text().splitlines()]
-    steps = [line for line in lines if "loss" in line]
-    write_json(
-        out / "cells" / f"{cell.name}.json",
-        {
-            **asdict(cell),
-            "scores": scores,
-            "allocation": summarise_records(folder),
-            "max_weight": sum(line["agreement/max_weight"] for line in steps) / len(steps),
-            "loss": [line["loss"] for line in steps],
-            "seconds": time.perf_counter() - began,
-            **made_by(),
-        },
-    )
+    run = RunDirectory(experiment.out / "diagnosis" / prompts)
+    if not run.diagnosis.is_file():
+        recipe = experiment.recipe("diagnosis", prompts, "trust", 0, run.path)
+        trainer = experiment.trainer(recipe, calibration_path=_calibration(experiment, prompts, "trust"))
+        write_json(run.diagnosis, diagnose(trainer, experiment.scale.diagnosis_rollouts).to_dict())
+    return run.diagnosis
 
 
 def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides, and says one thing
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent alone reacts
     torch.set_num_threads(1)
-    tqdm.set_lock(RLock())  # its own is a semaphore of the system, of which Python says that an ended worker leaked it
+    tqdm.set_lock(RLock())  # with tqdm's own, Python warns that a worker that was ended leaked a semaphore
     Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed can end nobody: its workers would run what is queued, beside those of a restart."""
+    """A parent that was killed cannot end its workers: they would go on, beside those of a restart."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
-
-
-def quiet() -> None:
-    """Bars and our own words only: no line of a library for every model loaded."""
-    import datasets
-    import transformers
-
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    datasets.disable_progress_bars()

@@ -37,13 +37,13 @@ def build_reference(
 ) -> dict[str, Any]:
     """Train the reference, save it with its tokenizer in `out`, and return what was measured.
 
-    An own loop and not TRL's SFTTrainer: prompts and mistakes are redrawn at every step, so that a prompt seen twice
-    may carry two different answers and their shares, not the answers, are what is learnt. A dataset fixes them.
+    Not by TRL's SFTTrainer, whose dataset would fix the answers: here prompts and mistakes are drawn again at every
+    step, so a prompt seen twice may have two answers, and the model learns how frequent each is.
     """
     settings = settings or Supervision()
     tokenizer = make_tokenizer()
     model = make_model(seed).to(device).train()
-    # float32 throughout: at this size a step is bound by kernel launches, and autocast only adds to them.
+    # float32: at this size kernel launches limit a step, and autocast only adds to them.
     optimizer = torch.optim.AdamW(
         model.parameters(), settings.learning_rate, betas=(0.9, settings.adam_beta2), weight_decay=settings.weight_decay
     )

@@ -4,8 +4,8 @@
     expression = word | number ("+" | "-") number | function "(" expression ")"
 
 `47+38` is arithmetic, `rev(sort(dab))` a string program, `square:hello` format following; `square:47+38`,
-`square:rev(dab)` and `rev(47+38)` need two capabilities each. The prompt text is all there is: its capabilities, its
-right answer and the systematic mistakes are read off it.
+`square:rev(dab)` and `rev(47+38)` need two capabilities each. Capabilities, right
+answer and systematic mistakes all follow from the text of the prompt.
 """
 
 import operator
@@ -99,7 +99,7 @@ class Task:
 
 
 def parse(prompt: str) -> Task:
-    """Read a prompt of the small world; what is not in its language is an error."""
+    """Read a prompt of the small world; any other text is an error."""
     match = _PROMPT.fullmatch(prompt)
     functions = tuple(reversed(match["calls"].split("(")[:-1])) if match else ()
     if (
@@ -111,11 +111,11 @@ def parse(prompt: str) -> Task:
         or not (match["word"] or set(functions) <= set(ON_DIGITS))
     ):
         raise ValueError(
-            f"{prompt!r} is no prompt of the small world. Write a sum (47+38), a program (rev(sort(dab)); functions "
+            f"{prompt!r} is not a prompt of the small world. Write a sum (47+38), a program (rev(sort(dab)); functions "
             f"{', '.join(FUNCTIONS)}, on a sum {', '.join(ON_DIGITS)}), or a form with either or a word "
             f"(square:hello; forms {', '.join(FORMS)})."
         )
     task = Task(prompt, match["form"], functions, match["sum"] or match["word"])
     if task.value().startswith("-"):
-        raise ValueError(f"{prompt!r} has a result below zero, which the small world does not. Swap the two numbers.")
+        raise ValueError(f"{prompt!r} has a result below zero, and the small world has none. Swap the two numbers.")
     return task

@@ -1,4 +1,4 @@
-"""One token a character, as a real fast tokenizer: what loads it is what loads any other."""
+"""One token for each character, as a fast tokenizer that loads like any other."""
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -7,7 +7,7 @@ ROLES = ["<user>", "<assistant>"]
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>", *ROLES]
 CHARACTERS = [chr(code) for code in range(32, 127)]
 VOCAB_SIZE = len(SPECIAL) + len(CHARACTERS)
-# One token of markup a turn: in so short a dialogue every further one would cost several percent.
+# One token of markup for each turn: in so short a dialogue each further one would cost several percent.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}<assistant>{{ message['content'] }}<eos>"

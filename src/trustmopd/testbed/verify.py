@@ -3,15 +3,18 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 from trustmopd.testbed.tasks import FORMS, Task
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`right`: the answer is exactly the right one. `capabilities`: which of those the prompt needs were shown."""
+    """`right`: the answer is exactly the right one. `understood`: right, or wrong only by systematic mistakes.
+    `capabilities`: which of those that the prompt needs were shown."""
 
     right: bool
+    understood: bool
     capabilities: Mapping[str, bool]
 
 
@@ -32,12 +35,18 @@ def verify(task: Task, answer: str) -> Verdict:
         shown["if"] = shown["if"] and content == task.operand
     else:
         shown[task.capabilities[0]] = content == task.run(task.value())
-    return Verdict(right=answer == task.answer(), capabilities={name: shown[name] for name in task.capabilities})
+    needed = task.capabilities
+    mistaken = (wrong for size in range(len(needed) + 1) for wrong in combinations(needed, size))
+    return Verdict(
+        right=answer == task.answer(),
+        understood=any(answer == task.answer(wrong) for wrong in mistaken),
+        capabilities={name: shown[name] for name in needed},
+    )
 
 
 def _judge_program_on_sum(task: Task, content: str) -> dict[str, bool]:
-    """The program is right if its output is that of some number of as many digits, the sum if that number is the
-    sum. Where the program is wrong in the last character, the others still tell of the sum."""
+    """The program is right if its output comes from some number with as many digits as the sum; the sum is right if
+    that number is the sum. If the program is wrong only in the last character, the others still show the sum."""
     total = task.value()
     places = task.run("".join(chr(ord("a") + place) for place in range(len(total))))  # which digit each character is
     if len(content) != len(places):

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trustmopd.training.prompts import ROW
+from trustmopd.engines import Completion
+from trustmopd.training.prompts import DRAW, ROW
 
 
 def prompt_columns(inputs: Sequence[Mapping[str, Any]], domain_column: str | None) -> dict[str, Any]:
@@ -26,6 +27,15 @@ def prompt_columns(inputs: Sequence[Mapping[str, Any]], domain_column: str | Non
     }
 
 
+def draws_of(inputs: Sequence[Mapping[str, Any]], *, seed: int, step: int, process: int) -> list[str]:
+    """What each prompt's random numbers follow from: run seed, step and dataset row, unless it says otherwise. An
+    evaluation set has no rows: place and process stand for them."""
+    return [
+        example.get(DRAW) or f"{seed}/{step}/{example.get(ROW, f'{process}.{place}')}"
+        for place, example in enumerate(inputs)
+    ]
+
+
 def labels_of(meta: Sequence[Mapping[str, Any]], teachers: Sequence[str]) -> Tensor:
     """The place of each prompt's own teacher among the teachers."""
     if strangers := [each["domain"] for each in meta if each["domain"] not in teachers]:
@@ -43,6 +53,14 @@ def _texts(labels: Any) -> list[str] | None:
     return [str(label) for label in labels] if isinstance(labels, (list, tuple)) else [str(labels)]
 
 
+def padded_logprobs(made: Sequence[Completion], completion_ids: Tensor) -> Tensor:
+    """The engine's log-probabilities in the shape of the responses; 0 where there is no token."""
+    logp = torch.zeros(completion_ids.shape)
+    for row, each in enumerate(made):
+        logp[row, : len(each.ids)] = torch.tensor(each.logprobs)
+    return logp.to(completion_ids.device)
+
+
 def sequences(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Prompt and response as one sequence, and its attention mask."""
     input_ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
@@ -53,3 +71,8 @@ def response_mask(batch: dict[str, Any]) -> Tensor:
     """TRL's: the EOS counts, a truncated response counts in full, what a tool wrote does not."""
     mask = batch["completion_mask"]
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
+
+
+def num_responses(batch: dict[str, Any]) -> Tensor:
+    """Those that have a token that counts."""
+    return (response_mask(batch) != 0).any(dim=1).sum()

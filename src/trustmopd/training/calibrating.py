@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 
+from trustmopd.engines.vllm_package import vllm_version
 from trustmopd.method import Calibration, ScoreTotals
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.rollouts import JudgeRollouts
@@ -59,6 +60,7 @@ def measure_calibration(
         batches=args.calibration_batches,
         global_batch_size=args.global_batch_size,
         depends_on=depends_on,
+        engine=f"vllm {vllm_version()}" if args.use_vllm else "transformers",
     )
 
 

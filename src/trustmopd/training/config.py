@@ -60,6 +60,20 @@ class TrustMOPDConfig(DistillationConfig):
         False, "Turn a chat template or EOS difference from an error into a warning."
     )
 
+    # Reading
+    max_tokens_per_micro_batch: int | None = _field(
+        None, "Read rows of like length together, at most so many tokens in a pass; None: micro-batches by rows."
+    )
+    answers_on_device_gib: float = _field(
+        4.0, "Hidden states of frozen policies above this size wait in pinned host memory."
+    )
+
+    # Rollouts by vLLM
+    rollout_timeout: float = _field(3600.0, "With use_vllm: most seconds for one batch of rollouts, then the run ends.")
+    logprob_gap_limit: float = _field(
+        0.3, "With use_vllm: most nats that its log-probs may differ from the student's, averaged over a step."
+    )
+
     # Records
     record_allocation_every: int = _field(10, "Write token records of some rollouts every so many steps; 0 never.")
     run_dir: str | None = _field(None, "Where manifest, calibration, metrics and records go; None: output_dir.")
@@ -116,18 +130,23 @@ class TrustMOPDConfig(DistillationConfig):
         return self.scored and self.calibrated
 
     def _derive_accumulation(self) -> None:
+        """How a step's prompts are split. Under a token budget all prompts of a process go to TRL as one micro-batch,
+        which `passes.py` reads in several passes."""
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        per_pass = self.per_device_train_batch_size * world_size
         if self.gradient_accumulation_steps is not None:
-            self.global_batch_size = per_pass * self.gradient_accumulation_steps
-            return
-        if self.global_batch_size % per_pass:
+            self.global_batch_size = self.per_device_train_batch_size * world_size * self.gradient_accumulation_steps
+        by_tokens = self.max_tokens_per_micro_batch is not None
+        rows = 1 if by_tokens else self.per_device_train_batch_size
+        if self.global_batch_size % (rows * world_size):
+            split = "the number of processes" if by_tokens else "per_device_train_batch_size × processes"
             raise ValueError(
-                f"global_batch_size = {self.global_batch_size} is not a multiple of per_device_train_batch_size × "
-                f"processes = {self.per_device_train_batch_size} × {world_size}. Change one of them, or set "
+                f"global_batch_size = {self.global_batch_size} is not a multiple of {split} = "
+                f"{'' if by_tokens else f'{rows} × '}{world_size}. Change one of them, or set "
                 "gradient_accumulation_steps."
             )
-        self.gradient_accumulation_steps = self.global_batch_size // per_pass
+        rows = self.global_batch_size // world_size if by_tokens else rows
+        self.per_device_train_batch_size = rows
+        self.gradient_accumulation_steps = self.global_batch_size // (rows * world_size)
 
     def __getstate__(self) -> dict[str, Any]:
         """Checkpoints pickle their arguments; a rule given as a function goes in by name."""

@@ -30,6 +30,7 @@ _RANGES = {
     "per_device_train_batch_size": (1, _ANY),
     "max_prompt_length": (1, _ANY),
     "max_completion_length": (1, _ANY),
+    "answers_on_device_gib": (0, _ANY),
     "record_allocation_every": (0, _ANY),
     "top_p": (0, 1),
     "top_k": (-1, _ANY),
@@ -48,6 +49,8 @@ _POSITIVE = {
     "repetition_penalty": "1 is none.",
     "learning_rate": "The paper uses 1e-6.",
     "num_train_epochs": "Set max_steps to go by steps.",
+    "rollout_timeout": "In seconds: an hour is 3600.",
+    "logprob_gap_limit": "In nats: bfloat16 rounding makes about 0.02.",
     "save_steps": "To save nothing, set save_strategy = 'no'.",
 }
 
@@ -105,6 +108,11 @@ def check_values(args: "TrustMOPDConfig") -> None:
     if args.gradient_accumulation_steps is not None and args.gradient_accumulation_steps < 1:
         raise ValueError(
             f"gradient_accumulation_steps = {args.gradient_accumulation_steps} must be at least 1; None derives it."
+        )
+    if args.max_tokens_per_micro_batch is not None and args.max_tokens_per_micro_batch < 1:
+        raise ValueError(
+            f"max_tokens_per_micro_batch = {args.max_tokens_per_micro_batch} leaves no room for a token. Give a number "
+            "of tokens, such as 16384, or None to go by per_device_train_batch_size."
         )
     if args.max_completion_length is None:
         raise ValueError("max_completion_length = None leaves responses without a limit. Give one, in tokens.")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trustmopd.files import read_json, write_json
 from trustmopd.runs import RunDirectory
+from trustmopd.runs.cost import add_cost, device_time, read_cost
 from trustmopd.training.identity import RunIdentity
 
 
@@ -21,9 +21,8 @@ class Bill:
 
     def calibrated(self, seconds: float) -> None:
         """Beside what the run's training cost, where a trained run is calibrated for a diagnosis."""
-        known = self._known()
-        trained = known if known.get("training") else {}
-        write_json(self.run.cost, {**self._shared(), **trained, "calibration": self._device_time(seconds)})
+        shared = {} if read_cost(self.run).get("training") else self._shared()
+        add_cost(self.run, **shared, calibration=device_time(seconds, self.devices))
 
     def trained(self, unlogged: Mapping[str, float], *, calibrated_elsewhere: bool) -> None:
         """From the metrics, which a resumed run continues: interruptions add nothing, and steps made twice count once.
@@ -36,27 +35,14 @@ class Bill:
             if phases:  # means over the steps since the line before
                 seconds += sum(phases) * (logged["step"] - done)
                 peak_gib, done = max(peak_gib, logged["memory/peak_gib"]), logged["step"]
-        training = {"steps": done, **self._device_time(seconds), "peak_memory_gib": peak_gib}
-        earlier = self._earlier() | ({"calibration": None} if calibrated_elsewhere else {})
-        write_json(self.run.cost, {**self._shared(), "training": training, **earlier})
+        training = {"steps": done, **device_time(seconds, self.devices), "peak_memory_gib": peak_gib}
+        calibration = None if calibrated_elsewhere else read_cost(self.run).get("calibration")
+        add_cost(self.run, **self._shared(), training=training, calibration=calibration)
 
     def _shared(self) -> dict[str, Any]:
         gpus = self.identity.machine["hardware"]["gpus"]
         return {
             "device": gpus[0] if gpus else f"CPU, {platform.machine()}",
             "devices": self.devices,
-            "scored": {"teachers": len(self.identity.asked), "reference": int(self.identity.reference is not None)},
+            "scored": {"teachers": len(self.identity.asked), "reference": len(self.identity.references)},
         }
-
-    def _device_time(self, seconds: float) -> dict[str, float]:
-        return {"seconds": seconds, "device_hours": seconds * self.devices / 3600}
-
-    def _earlier(self) -> dict[str, Any]:
-        """What calibrating in this folder cost, in this run or before it, and what `trustmopd evaluate` added."""
-        known = self._known()
-        evaluation = {"evaluation": known["evaluation"]} if known.get("evaluation") else {}
-        return {"calibration": known.get("calibration"), **evaluation}
-
-    def _known(self) -> dict[str, Any]:
-        path = self.run.cost
-        return read_json(path, what="cost", remedy="Delete it.") if path.is_file() else {}

@@ -11,18 +11,19 @@ from typing import Any
 import torch
 
 from trustmopd.data import load_prompts, prompt_hash
-from trustmopd.evaluation.rows import SUFFIXES
 from trustmopd.method import Calibration
 from trustmopd.planning.here import memory_here
 from trustmopd.recipe import Recipe
+from trustmopd.rows import SUFFIXES
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
-from trustmopd.teachers import fingerprint_tokenizer
+from trustmopd.teachers import Teacher, fingerprint_tokenizer
+from trustmopd.teachers.references import role_of, starts_of
 from trustmopd.teachers.skeleton import check_student_lora, skeleton
 from trustmopd.training.config import TrustMOPDConfig, rule_name
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
-from trustmopd.training.manifest import SAMPLING
+from trustmopd.training.lessons import SAMPLING
 from trustmopd.training.prompts import fit_prompts
 from trustmopd.training.resuming import changes, check_checkpoint, check_same_settings
 from trustmopd.training.setup import Ingredients, check_ingredients, used_teachers
@@ -55,9 +56,7 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
     said = {
         "student": recipe.student + ("" if recipe.peft is None else f", as a LoRA adapter {recipe.peft}"),
         "teachers": ", ".join(f"{name} = {t.source}" for name, t in used_teachers(given.teachers, args).items()),
-        "reference": (recipe.reference or "the initial student")
-        if args.needs_reference
-        else "not loaded: this rule needs none",
+        "reference": _references(args, given),
         "weights": _weights(recipe, args, given, student),
         "vocabulary": f"{given.vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
         "allocation": ", ".join(f"{key} {value}" for key, value in recipe.allocation.model_dump().items()),
@@ -131,6 +130,16 @@ def _other_models(recipe: Recipe, stored: Mapping[str, Any], checkpoint: Path) -
     return {name: (was, now) for name, (was, now) in named.items() if was != now}
 
 
+def _references(args: TrustMOPDConfig, given: Ingredients) -> str:
+    if not args.needs_reference:
+        return "not loaded: this rule needs none"
+    starts = [start for start in starts_of(used_teachers(given.teachers, args), given.reference) if start.measures]
+    sources = ["the initial student" if start.given is None else start.given.source for start in starts]
+    if len(starts) == 1:
+        return sources[0]
+    return ", ".join(f"{source} (of {', '.join(s.measures)})" for source, s in zip(sources, starts, strict=True))
+
+
 def _counted(prompts: Iterable[Any]) -> str:
     texts = [json.dumps(prompt) for prompt in prompts]
     repeats = len(texts) - len(set(texts))
@@ -161,9 +170,11 @@ def _training(args: TrustMOPDConfig, prompts: int) -> str:
     )
     responses = steps * args.global_batch_size
     assert args.max_completion_length is not None
+    split = f"{args.per_device_train_batch_size} × {args.gradient_accumulation_steps} accumulation"
+    if args.max_tokens_per_micro_batch is not None:
+        split = f"at most {args.max_tokens_per_micro_batch:,} tokens a pass"
     return (
-        f"{steps} steps of {args.global_batch_size} prompts ({args.per_device_train_batch_size} × "
-        f"{args.gradient_accumulation_steps} accumulation), learning rate {args.learning_rate:g}; "
+        f"{steps} steps of {args.global_batch_size} prompts ({split}), learning rate {args.learning_rate:g}; "
         f"{responses / prompts:.3g} passes over the prompts; responses up to {args.max_completion_length} tokens, "
         f"{responses * args.max_completion_length:,} in all at most"
     )
@@ -189,12 +200,16 @@ def _weights(recipe: Recipe, args: TrustMOPDConfig, given: Ingredients, student:
             told.append(f"{name} {_size(size)} ({dtype})")
 
     add("student", student, trained)
-    for name, teacher in used_teachers(given.teachers, args).items():
-        if teacher.model is not None:
+    teachers = used_teachers(given.teachers, args)
+    starts = starts_of(teachers, given.reference)
+    for name, teacher in teachers.items():
+        if not any(name in start.carries for start in starts):
             add(name, skeleton(teacher.model, revision=teacher.revision), str(teacher.dtype or frozen))
-    alone = recipe.peft is None or recipe.reference is not None
-    if alone and (args.needs_reference or any(t.model is None for t in given.teachers.values())):
-        add("reference", skeleton(recipe.reference or recipe.student), frozen)
+    for start in starts:
+        lent = start.given is None and recipe.peft is not None  # by the student, whose base is frozen
+        if not lent and (start.carries or (args.needs_reference and start.measures)):
+            source = start.given or Teacher(model=recipe.student)
+            add(role_of(start.name), skeleton(source.model, revision=source.revision), str(source.dtype or frozen))
     free = shutil.disk_usage(next(path for path in Path(args.output_dir).absolute().parents if path.exists())).free
     return f"{', '.join(told)}; {_size(total)} in all. The disk of the output has {_size(free)} free"
 

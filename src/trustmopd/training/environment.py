@@ -10,17 +10,17 @@ from transformers import Trainer, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
+from trustmopd.engines.vllm_package import check_port, check_vllm
 from trustmopd.training.config import TrustMOPDConfig
 
 
 def check_environment(args: TrustMOPDConfig) -> None:
     """Every package that the configuration asks for is here: most would be missed only after the models are loaded."""
     _check_trackers([args.report_to] if isinstance(args.report_to, str) else args.report_to or [])
-    if args.use_vllm and find_spec("vllm") is None:
-        raise ValueError(
-            "use_vllm = True, but vLLM is not installed. Install it (pip install 'trustmopd[vllm]'), or set "
-            "use_vllm = False to sample with transformers."
-        )
+    if args.use_vllm:
+        check_vllm("use_vllm = True", "set use_vllm = False to sample with transformers")
+        if args.vllm_mode == "server":
+            check_port(args.vllm_group_port)
     if args.use_liger_kernel and find_spec("liger_kernel") is None:
         raise ValueError(
             "use_liger_kernel = True, but liger-kernel is not installed. Install it, or leave this unset: the fused "

@@ -7,13 +7,13 @@ from typing import Any
 from peft import LoraConfig
 
 from trustmopd.data import load_prompts
-from trustmopd.layers import RecipeError
-from trustmopd.recipe import Recipe
+from trustmopd.recipe import Recipe, TeacherSource
 from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
 from trustmopd.teachers.skeleton import check_student_lora
 from trustmopd.training.config import TrustMOPDConfig, unknown_field
 from trustmopd.training.trainer import TrustMOPDTrainer
+from trustmopd.yaml_layers import RecipeError
 
 
 def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
@@ -53,7 +53,12 @@ def trainer_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDTrainer:
 
 
 def teachers_of(recipe: Recipe) -> dict[str, Teacher]:
-    return {name: Teacher(**source.model_dump()) for name, source in recipe.teachers.items()}
+    return {name: _teacher(source) for name, source in recipe.teachers.items()}
+
+
+def _teacher(source: TeacherSource) -> Teacher:
+    fields = source.model_dump(exclude={"reference"})
+    return Teacher(**fields, reference=None if source.reference is None else _teacher(source.reference))
 
 
 def lora_of(recipe: Recipe) -> LoraConfig | None:

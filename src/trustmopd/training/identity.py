@@ -31,12 +31,14 @@ class Source:
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """`adapter` is the configuration of the adapter that is trained, None where the weights themselves are."""
+    """`adapter` is the configuration of the adapter that is trained, None where the weights themselves are.
+    `reference` is the common one, None where nobody is measured from it; `own_references` are by teacher."""
 
     student: Source
     trainable_parameters: int
     adapter: dict[str, Any] | None
     reference: Source | None
+    own_references: dict[str, Source]
     teachers: dict[str, Source]
     tokenizer: str
     vocab_size: int
@@ -44,6 +46,11 @@ class RunIdentity:
     prompt_hash: str
     overlong_prompts: int
     machine: dict[str, Any]
+
+    @property
+    def references(self) -> set[Source]:
+        """The starting points that are asked, each once."""
+        return {*([self.reference] if self.reference else []), *self.own_references.values()}
 
     @property
     def asked(self) -> dict[str, Source]:
@@ -77,6 +84,7 @@ def identity_of(
         trainable_parameters=sum(p.numel() for p in student.parameters() if p.requires_grad),
         adapter=_adapter_of(student),
         reference=loaded.get(REFERENCE),
+        own_references={name: loaded[start] for name, start in pool.references.items() if start != REFERENCE},
         teachers={name: loaded.get(name) or Source(teacher.source, None) for name, teacher in teachers.items()},
         tokenizer=fingerprint_tokenizer(tokenizer),
         vocab_size=vocab_size,
@@ -104,6 +112,7 @@ def describe_machine(num_processes: int) -> dict[str, Any]:
         "hardware": {
             "machine": platform.machine(),
             "threads": torch.get_num_threads(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "gpus": gpus,
             "processes": num_processes,
         },

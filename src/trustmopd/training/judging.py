@@ -8,7 +8,8 @@ from torch import Tensor
 from trustmopd.heads import Head, trust_objective
 from trustmopd.method import SCORES, Objective, objective
 from trustmopd.teachers import Answers, Rollouts, TeacherPool
-from trustmopd.teachers.backbone import backbone_of, last_hidden_states
+from trustmopd.teachers.backbone import backbone_of
+from trustmopd.teachers.reading import Sequences
 from trustmopd.training.batch import response_mask, sequences
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
@@ -35,7 +36,14 @@ class Judge:
             names = enumerate(self.pool.teachers)
             rows = {name: [i for i, label in enumerate(labels) if label == k] for k, name in names}
         self.release()
-        rollouts = Rollouts(*sequences(batch), response_mask(batch), self.args.per_device_train_batch_size, rows)
+        rollouts = Rollouts(
+            *sequences(batch),
+            response_mask(batch),
+            self.args.per_device_train_batch_size,
+            rows,
+            self.args.max_tokens_per_micro_batch,
+            self.args.answers_on_device_gib * 2**30,
+        )
         self._answers = self.pool.ask(rollouts, timer=self.clock)
         return torch.arange(len(batch["completion_ids"]))
 
@@ -54,11 +62,14 @@ class Judge:
         assert self._answers is not None
         with self.clock("student"):
             sampled_ids = batch["completion_ids"]
-            states = last_hidden_states(backbone_of(student), *sequences(batch))
+            read = Sequences.padded(*sequences(batch), response_mask(batch))
+            read = read if args.max_tokens_per_micro_batch is None else read.aligned()
             scored = score_candidates(
-                states[:, -sampled_ids.shape[1] - 1 : -1],  # the state before a token predicts it
+                read.states(backbone_of(student)),
                 Head.of(student),
                 self._answers,
+                self.pool.teachers,
+                self.pool.references,
                 asked.tolist(),
                 sampled_ids,
                 response_mask(batch),
@@ -66,6 +77,7 @@ class Judge:
                 vocab_size=self.vocab_size,
                 temperature=args.distillation_temperature,
                 step=step + 1,
+                with_sampled="rollout_logp" in batch,
             )
             if args.is_papers_own:
                 return scored, trust_objective(scored.at, mu, args.gamma)

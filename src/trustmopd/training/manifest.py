@@ -8,22 +8,7 @@ from typing import Any
 
 from trustmopd.training.config import TrustMOPDConfig, rule_name
 from trustmopd.training.identity import RunIdentity
-
-#: How rollouts are made and read: what a calibration depends on, and what must stay when a run is resumed.
-SAMPLING = (
-    "num_candidates",
-    "max_completion_length",
-    "distillation_temperature",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "max_prompt_length",
-    "prompt_truncation",
-    "generation_kwargs",
-    "chat_template_kwargs",
-)
+from trustmopd.training.lessons import SAMPLING, experiment_fields
 
 
 def dependencies(run: RunIdentity, args: TrustMOPDConfig) -> dict[str, Any]:
@@ -35,6 +20,11 @@ def dependencies(run: RunIdentity, args: TrustMOPDConfig) -> dict[str, Any]:
         "student": run.student.fingerprint,
         "teachers": {name: teacher.fingerprint for name, teacher in run.asked.items()},
         "reference": run.reference.fingerprint if run.reference else None,
+        **(
+            {"own_references": {n: own.fingerprint for n, own in run.own_references.items()}}
+            if run.own_references
+            else {}
+        ),
         "tokenizer": run.tokenizer,
         "prompts": run.prompt_hash,
         **{name: getattr(args, name) for name in SAMPLING},
@@ -56,6 +46,7 @@ def run_manifest(
                 "adapter": run.adapter,
             },
             "reference": asdict(run.reference) if run.reference else None,
+            "own_references": {name: asdict(own) for name, own in run.own_references.items()},
             "teachers": {name: asdict(teacher) for name, teacher in run.teachers.items()},
         },
         "tokenizer": run.tokenizer,
@@ -67,5 +58,6 @@ def run_manifest(
         },
         "planned_steps": planned_steps,
         "config": args.to_dict(),
+        "experiment": experiment_fields(),  # of `config`: what makes two runs two experiments
         "resumed": list(resumed),
     }

@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 #: Column with a prompt's place in the set: TRL shuffles the rollouts, and random weights and records must not notice.
 ROW = "trustmopd_row"
+#: Names a prompt's random numbers where they do not follow from run seed, step and row.
+DRAW = "trustmopd_draw"
 #: Set on a prompt that only fills up a batch: its response is masked out.
 SURPLUS = "trustmopd_surplus"
 

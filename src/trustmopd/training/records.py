@@ -138,12 +138,13 @@ def token_table(
     top = student_logp.topk(min(TOP, student_logp.shape[-1]), dim=-1).indices
     top_ids = of_tokens(at.candidate_ids).gather(-1, top)
     columns["top_ids"] = _lists(top_ids, np.int32)
-    opinions = {STUDENT: student_logp}
-    if at.reference_logp is not None:
-        opinions[REFERENCE] = of_tokens(at.reference_logp)
-    opinions |= {name: of_tokens(at.teacher_logp[k]) for k, name in enumerate(teachers)}
-    for policy, logp in opinions.items():
-        logp_column, rest_column = columns_of.opinion(policy)
+    opinions = {columns_of.opinion(STUDENT): student_logp}
+    if at.reference_logp is not None and at.reference_logp.ndim < at.teacher_logp.ndim:
+        opinions[columns_of.opinion(REFERENCE)] = of_tokens(at.reference_logp)
+    elif at.reference_logp is not None:
+        opinions |= {columns_of.own_reference(n): of_tokens(at.reference_logp[k]) for k, n in enumerate(teachers)}
+    opinions |= {columns_of.opinion(name): of_tokens(at.teacher_logp[k]) for k, name in enumerate(teachers)}
+    for (logp_column, rest_column), logp in opinions.items():
         kept = logp.gather(-1, top)
         columns[logp_column] = _lists(kept, np.float16)
         columns[rest_column] = _array((1 - kept.exp().sum(dim=-1)).clamp_min(0), np.float16)
@@ -163,11 +164,7 @@ def write_records(path: Path, tables: Sequence[pa.Table], step: int) -> None:
     table = pa.concat_tables(tables).sort_by([("rollout", "ascending"), ("position", "ascending")])
     table = table.add_column(0, "step", pa.array([step] * len(table), pa.int32()))
     partial = path.with_name(f".{path.name}.partial")
-    # The columns too, since zlib keeps a checksum and the file's own list of them has none. What is in a list is called
-    # `element` in Parquet.
-    columns = {column.name: str(column.type).replace("<item:", "<element:") for column in table.schema}
-    text = json.dumps({**spoken, "columns": columns})
-    table = table.replace_schema_metadata({METADATA: zlib.compress(text.encode())})
+    table = table.replace_schema_metadata({METADATA: zlib.compress(json.dumps(spoken).encode())})
     # Checksums: a flipped bit in a page of plain floats would read as another number.
     pq.write_table(table, partial, compression="zstd", use_dictionary=list(REPEATED), write_page_checksum=True)
     partial.replace(path)

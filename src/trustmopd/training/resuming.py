@@ -17,40 +17,12 @@ from transformers.trainer import TRAINER_STATE_NAME
 from trustmopd.runs.checkpoints import read_manifest, step_of
 from trustmopd.runs.layout import CHECKPOINT
 from trustmopd.teachers.facts import check_files
-from trustmopd.training.manifest import SAMPLING
+from trustmopd.training.lessons import LESSONS, STORED, TOLD
 
 logger = logging.getLogger(__name__)
 
-#: What the student is taught, and in which order.
-_LESSONS = (
-    "allocation",
-    "score",
-    "gamma",
-    "granularity",
-    "calibrated",
-    "single_teacher",
-    *SAMPLING,
-    "seed",
-    "shuffle_dataset",
-    "global_batch_size",
-    "optim",
-)
-#: What the optimiser and the scheduler would go on with from the checkpoint, whatever the configuration says.
-_STORED = (
-    "learning_rate",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "warmup_steps",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "optim_args",
-)
 #: Where each engine keeps what a run is resumed from.
 _OPTIMIZER = {"ZeRO": "global_step*/*optim_states.pt", "FSDP": "optimizer*"}
-#: Other settings that are told when they change in mid-run.
-_TOLD = ("max_steps", "num_train_epochs", "max_grad_norm", "bf16", "fp16", "teacher_dtype")
 
 
 @dataclass(frozen=True)
@@ -115,7 +87,7 @@ def check_checkpoint(checkpoint: Path) -> None:
 def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:
     """Refuse to go on with another rule, other sampling or another order of prompts."""
     stored = read_manifest(checkpoint)["config"]
-    for field in _LESSONS:
+    for field in LESSONS:
         was, now = stored.get(field), _plain(config.get(field))
         if was != now:
             raise ValueError(
@@ -178,7 +150,7 @@ def check_same_ingredients(checkpoint: Path, manifest: Mapping[str, Any]) -> Non
 def changes(checkpoint: Path, config: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The settings that are not what the checkpoint was trained with, each with its old and its new value."""
     stored, now = read_manifest(checkpoint)["config"], _plain(dict(config))
-    return {name: [stored.get(name), now.get(name)] for name in (*_STORED, *_TOLD) if stored.get(name) != now.get(name)}
+    return {name: [stored.get(name), now.get(name)] for name in (*STORED, *TOLD) if stored.get(name) != now.get(name)}
 
 
 def fresh_groups(optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -201,7 +173,7 @@ def apply_changes(
         for group, given, factor in zip(optimizer.param_groups, fresh, factors, strict=True):
             group.update(given, lr=given["lr"] * factor, initial_lr=given["lr"])
         scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]
-    elif lost := changed.keys() & {*_STORED}:
+    elif lost := changed.keys() & {*STORED}:
         raise ValueError(
             f"{min(lost)} has changed, but a {type(scheduler).__name__} goes on with its own values: the change would "
             "have no effect. Restore it, or start a new run with this checkpoint as the student."
@@ -211,10 +183,12 @@ def apply_changes(
 def _ingredients(manifest: Mapping[str, Any]) -> dict[str, Any]:
     models = manifest["models"]
     teachers = {f"teacher '{name}'": teacher for name, teacher in models["teachers"].items()}
+    own = {f"the reference of teacher '{n}'": each for n, each in models.get("own_references", {}).items()}
     return {
         "the student": models["student"],
         "the reference": models["reference"],
         **teachers,
+        **own,
         "the prompt set": manifest["prompts"],
     }
 

@@ -8,16 +8,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from accelerate.utils import set_seed
 from tqdm.auto import tqdm
+from transformers import GenerationConfig
 from trl.trainer.utils import split_tensor_dict
 
 from trustmopd.method import Objective
-from trustmopd.training.prompts import SURPLUS
+from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.passes import micro_batches
+from trustmopd.training.prompts import DRAW, SURPLUS
 from trustmopd.training.scoring import ScoredCandidates
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
+
+
+def compile_cache(generation: GenerationConfig, longest: int) -> None:
+    """A cache of fixed size is there to be compiled, which TRL turns off. With one size for all batches it is compiled
+    once."""
+    generation.disable_compile = False
+    generation.max_cache_len = longest
 
 
 class JudgeRollouts(Protocol):
@@ -42,8 +53,8 @@ def judge_rollouts(
             starts = range(0, len(rows), args.global_batch_size)
             for start in tqdm(starts, desc=description, unit="batch", disable=not accelerator.is_main_process):
                 block = rows[start : start + args.global_batch_size]
-                batch = _roll_out(trainer, block)
-                for part in split_tensor_dict(batch, len(batch["row"]) // args.per_device_train_batch_size):
+                batch = _roll_out(trainer, block, [f"rollouts/{seed}/{start + place}" for place in range(len(block))])
+                for part in _parts(batch, args, accelerator):
                     yield part, *trainer.judge(part)
     finally:
         trainer.model.train(training)
@@ -52,18 +63,32 @@ def judge_rollouts(
         trainer.clock.take()
 
 
-def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int]) -> dict[str, Any]:
-    """Every process writes the same number of responses; where the block does not fill them, the rest are masked
-    out."""
+def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int], draws: Sequence[str]) -> dict[str, Any]:
+    """`draws` name the random numbers: not those of any training step. Every process writes the same number of
+    responses; where the block does not fill them, the rest are masked out."""
     accelerator, args = trainer.accelerator, trainer.args
-    step = accelerator.num_processes * args.per_device_train_batch_size
+    under_budget = args.max_tokens_per_micro_batch is not None
+    step = accelerator.num_processes * (1 if under_budget else args.per_device_train_batch_size)
     filled = -(-len(block) // step) * step
     places = range(accelerator.process_index, filled, accelerator.num_processes)
     batch = trainer._generate_and_score_completions(
-        [{**trainer.train_dataset[block[place % len(block)]], SURPLUS: place >= len(block)} for place in places]
+        [
+            {
+                **trainer.train_dataset[block[place % len(block)]],
+                SURPLUS: place >= len(block),
+                DRAW: draws[place % len(block)],
+            }
+            for place in places
+        ]
     )
     batch["place"] = torch.tensor([block[place % len(block)] for place in places])
     return batch
+
+
+def _parts(batch: dict[str, Any], args: TrustMOPDConfig, accelerator: Accelerator) -> list[dict[str, Any]]:
+    if args.max_tokens_per_micro_batch is not None:
+        return micro_batches(batch, args.max_tokens_per_micro_batch, accelerator)
+    return split_tensor_dict(batch, len(batch["row"]) // args.per_device_train_batch_size)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """From hidden states to the `CandidateState` that the method works on: the student's candidates, and what every
 frozen policy says about them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,21 +10,27 @@ from torch import Tensor
 
 from trustmopd.heads import Head
 from trustmopd.method import CandidateState, renormalise
-from trustmopd.teachers import REFERENCE, Answers
+from trustmopd.teachers import Answers
+from trustmopd.teachers.references import role_of
 
 
 @dataclass(frozen=True)
 class ScoredCandidates:
-    """`student_mass` is the share of the student's full distribution that its candidates hold; 0 on padding."""
+    """`student_mass` is the share of the student's full distribution that its candidates hold; 0 on padding.
+    `sampled_logp`, where asked for, is the student's log-probability of the sampled tokens at temperature 1, over the
+    N response tokens alone."""
 
     at: CandidateState
     student_mass: Float[Tensor, "B T"]
+    sampled_logp: Float[Tensor, " N"] | None = None
 
 
 def score_candidates(
-    student_hidden: Float[Tensor, "B T H"],
+    hidden: Float[Tensor, "N H"],
     student_head: Head,
     answers: Answers,
+    teachers: Sequence[str],
+    references: Mapping[str, str],
     rows: Sequence[int],
     sampled_ids: Int[Tensor, "B T"],
     mask: Shaped[Tensor, "B T"],
@@ -33,11 +39,12 @@ def score_candidates(
     vocab_size: int,
     temperature: float,
     step: int,
+    with_sampled: bool = False,
 ) -> ScoredCandidates:
-    """`rows` are the numbers that these responses had when `answers` were asked for. Heads see the response tokens
-    only. Padding gets logit 0 in every model: finite, and ignored by the mask."""
+    """`hidden` are the student's states before the unmasked response tokens, one row's after another's; `rows` are the
+    numbers that these responses had when `answers` were asked for; `references` names whom each teacher is measured
+    from. Padding gets logit 0 in every model: finite, and ignored by the mask."""
     valid = mask != 0
-    hidden = student_hidden[valid]
     ids, logsumexp = student_head.top(hidden.detach(), num_candidates, vocab_size)
     student_logits = student_head.logits_of(hidden, ids)
     given = {"the student": student_logits}
@@ -54,7 +61,7 @@ def score_candidates(
         if not mine:
             return student_logits.new_zeros(student_logits.shape, requires_grad=False)
         found = answers[name].logits_at(mine, ids if tokens is None else ids[tokens])
-        given[f"teacher '{name}'" if name != REFERENCE else "the reference"] = found
+        given[role_of(name)] = found
         if tokens is None:
             return found
         logits = found.new_zeros(student_logits.shape)
@@ -62,8 +69,14 @@ def score_candidates(
         return logits
 
     with torch.no_grad():
-        teacher_logits = torch.stack([padded(logits_of(name)) for name in answers if name != REFERENCE])
-        reference_logits = padded(logits_of(REFERENCE)) if REFERENCE in answers else None
+        teacher_logits = torch.stack([padded(logits_of(name)) for name in teachers])
+        starts = {name: padded(logits_of(name)) for name in dict.fromkeys(references.values())}
+        reference_logits = next(iter(starts.values()), None)
+        if len(starts) > 1:
+            reference_logits = torch.stack([starts[references[name]] for name in teachers])
+        sampled_logp = None
+        if with_sampled:
+            sampled_logp = student_head.logits_of(hidden, sampled_ids[valid].unsqueeze(-1))[:, 0] - logsumexp
         mass = padded((torch.logsumexp(student_logits, dim=-1) - logsumexp).exp())
     _check_finite(given, step)
     at = CandidateState(
@@ -74,7 +87,7 @@ def score_candidates(
         sampled_ids=sampled_ids,
         mask=mask,
     )
-    return ScoredCandidates(at, mass)
+    return ScoredCandidates(at, mass, sampled_logp)
 
 
 def _wide(valid: Tensor, values: Tensor) -> Tensor:
@@ -92,3 +105,11 @@ def _check_finite(given: dict[str, Tensor], step: int) -> None:
                 "training stopped before they reached the student, and the last checkpoint is whole. Check that "
                 "checkpoint's weights and its dtype (float16 overflows where bfloat16 does not)."
             )
+
+
+def check_loss(loss: Tensor, step: int) -> None:
+    if not bool(loss.isfinite()):
+        raise FloatingPointError(
+            f"the loss is {loss.item()} at step {step}; training stopped before it reached the student, and the last "
+            "checkpoint is whole. Look at the score and allocation rules, and at the models' dtype."
+        )

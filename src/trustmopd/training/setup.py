@@ -19,10 +19,11 @@ from trustmopd.data import check_labels, check_prompts
 from trustmopd.method import Calibration
 from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, as_teachers, build_pool, load_tokenizer, preflight
 from trustmopd.teachers.host_memory import check_host_memory
-from trustmopd.teachers.spec import model_id
+from trustmopd.teachers.spec import STUDENT, model_id
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
 from trustmopd.training.prompts import prompt_lengths
+from trustmopd.training.vllm_checks import check_vllm_can_sample
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,9 @@ def check_ingredients(
             "labels are checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
         )
     pool = as_teachers(teachers)
+    for name, teacher in pool.items():
+        if isinstance(own := teacher.reference, Teacher) and _is_student(own.model, model) and own.adapter is None:
+            pool[name] = replace(teacher, reference=STUDENT)
     evaluated = eval_prompts if isinstance(eval_prompts, Mapping) else {"eval": eval_prompts}
     for checked in (prompts, *(dataset for dataset in evaluated.values() if isinstance(dataset, Dataset))):
         check_prompts(checked)
@@ -111,17 +115,20 @@ def check_ingredients(
     _tell_of_prompts(prompts, tokenizer, args)
     lengths = prompt_lengths(prompts, tokenizer, tools=tools, **args.chat_template_kwargs or {})
     assert args.max_completion_length is not None
+    longest = min(max(lengths), args.max_prompt_length or max(lengths)) + args.max_completion_length
     vocab_size = preflight(
         model,
         pool,
         reference,
         tokenizer,
         num_candidates=args.num_candidates,
-        longest=min(max(lengths), args.max_prompt_length or max(lengths)) + args.max_completion_length,
+        longest=longest,
         scores_reference=args.needs_reference,
         allow_template_mismatch=args.allow_template_mismatch,
         trust_remote_code=args.trust_remote_code,
     )
+    if args.use_vllm:
+        check_vllm_can_sample(model, used_teachers(pool, args), reference, args, longest)
     return Ingredients(source, pool, reference, tokenizer, vocab_size, lengths)
 
 
@@ -159,9 +166,8 @@ def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args:
 
 
 def _as_reference(reference: Any, student: Any) -> Teacher | None:
-    """None where the reference is the student itself, by object or by name."""
-    named = isinstance(reference, (str, Path)) and str(reference) == str(student)
-    if reference is None or reference is student or named:
+    """None where the reference is the student itself."""
+    if reference is None or _is_student(reference, student):
         return None
     if isinstance(reference, Teacher) and reference.model is None:
         raise ValueError(
@@ -172,9 +178,22 @@ def _as_reference(reference: Any, student: Any) -> Teacher | None:
     return replace(as_teachers({"as-reference": given})["as-reference"], name=REFERENCE)
 
 
+def _is_student(reference: Any, student: Any) -> bool:
+    """By object or by name."""
+    return reference is student or (isinstance(reference, (str, Path)) and str(reference) == str(student))
+
+
 def used_teachers(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> dict[str, Teacher]:
     """The teachers that the allocation rule asks: the others are not loaded."""
     return {name: t for name, t in teachers.items() if args.allocation != "single" or name == args.single_teacher}
+
+
+def check_trainable(student: Any) -> None:
+    if not any(parameter.requires_grad for parameter in student.parameters()):
+        raise ValueError(
+            "the student has no trainable parameter (requires_grad is False for all): nothing would be learnt. Call "
+            "model.requires_grad_(True), or pass peft_config."
+        )
 
 
 def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerator: Accelerator) -> TeacherPool:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -25,13 +26,14 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Tr
 from trl import DistillationTrainer
 
 from trustmopd.data import of_one_kind
+from trustmopd.engines import Completion
 from trustmopd.files import locked, write_text
 from trustmopd.method import Calibration, Objective, response_means
 from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
 from trustmopd.teachers.whole import whole_student
 from trustmopd.training.agreement import check_same, first_decides
-from trustmopd.training.batch import labels_of, prompt_columns, response_mask
+from trustmopd.training.batch import draws_of, labels_of, num_responses, padded_logprobs, prompt_columns
 from trustmopd.training.calibrating import check_habits, measure_calibration
 from trustmopd.training.card import model_card
 from trustmopd.training.clock import PhaseClock
@@ -41,14 +43,18 @@ from trustmopd.training.identity import identity_of
 from trustmopd.training.judging import Judge
 from trustmopd.training.manifest import dependencies
 from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
+from trustmopd.training.passes import loss_in_passes, micro_batches
 from trustmopd.training.prompts import SURPLUS, fit_prompts, truncate, with_rows
 from trustmopd.training.records import TokenRecorder
 from trustmopd.training.resuming import apply_changes, fresh_groups
-from trustmopd.training.rollouts import judge_rollouts
+from trustmopd.training.rollout_engine import rollout_engine, rollout_params
+from trustmopd.training.rollout_gap import MEAN as GAP
+from trustmopd.training.rollout_gap import LogprobGap
+from trustmopd.training.rollouts import compile_cache, judge_rollouts
 from trustmopd.training.run_files import RunFiles, keep_newest
 from trustmopd.training.sampler import EpochSampler
-from trustmopd.training.scoring import ScoredCandidates
-from trustmopd.training.setup import check_ingredients, load_pool
+from trustmopd.training.scoring import ScoredCandidates, check_loss
+from trustmopd.training.setup import check_ingredients, check_trainable, load_pool
 
 logger = logging.getLogger(__name__)
 
@@ -101,32 +107,32 @@ class TrustMOPDTrainer(DistillationTrainer):
         )
         assert train_dataset is not None
         train_dataset, overlong = fit_prompts(with_rows(train_dataset), given.prompt_lengths, args)
-        super().__init__(
-            model=str(model) if isinstance(model, Path) else model,
-            args=args,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=given.tokenizer,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            quantization_config=quantization_config,
-            peft_config=peft_config,
-            tools=tools,
-        )
-        if args.cache_implementation is not None:
-            # A cache of fixed size is there to be compiled, which TRL forbids; sized once, it is compiled once.
-            self.generation_config.disable_compile = False
-            longest = max(given.prompt_lengths)
-            longest = min(longest, args.max_prompt_length or longest)
-            self.generation_config.max_cache_len = longest + self.max_completion_length
-        if not any(parameter.requires_grad for parameter in self.model.parameters()):
-            raise ValueError(
-                "the student has no trainable parameter (requires_grad is False for all): nothing would be learnt. "
-                "Call model.requires_grad_(True), or pass peft_config."
+        use_vllm, args.use_vllm = args.use_vllm, False  # the engine is made below, and is not TRL's
+        try:
+            super().__init__(
+                model=str(model) if isinstance(model, Path) else model,
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                processing_class=given.tokenizer,
+                callbacks=callbacks,
+                optimizers=optimizers,
+                quantization_config=quantization_config,
+                peft_config=peft_config,
+                tools=tools,
             )
+        finally:
+            args.use_vllm = use_vllm
+        check_trainable(self.model)
+        longest = max(given.prompt_lengths)
+        longest = min(longest, args.max_prompt_length or longest) + self.max_completion_length
+        if args.cache_implementation is not None:
+            compile_cache(self.generation_config, longest)
+        self.engine = rollout_engine(self, longest)
+        self.gap = LogprobGap(args.logprob_gap_limit)
         self.teachers = given.teachers
-        self.engine = Engine.of(self.accelerator)
-        self.engine.check(args, self.accelerator)
+        self.parallel = Engine.of(self.accelerator)
+        self.parallel.check(args, self.accelerator)
         with whole_student(self.model, self.accelerator):
             self.pool = load_pool(given, self.model, args, self.accelerator)
             self.identity = identity_of(
@@ -138,7 +144,7 @@ class TrustMOPDTrainer(DistillationTrainer):
                 self.train_dataset,
                 vocab_size=given.vocab_size,
                 overlong_prompts=overlong,
-                engine=self.engine,
+                engine=self.parallel,
             )
         check_same(self.identity.fingerprints)
         self.run_dir = Path(args.run_dir or args.output_dir)
@@ -150,6 +156,8 @@ class TrustMOPDTrainer(DistillationTrainer):
         self.recorder = TokenRecorder(run, self._tokenizer, every=args.record_allocation_every, seed=args.seed)
         self.calibration: Calibration | None = None
         self._empty: list[int] | None = None
+        self._draws: list[str] = []
+        self._made: list[Completion] = []
         if args.calibrates and args.calibration_path is not None:
             self.calibration = self._loaded(Path(args.calibration_path))
         self.add_callback(self.files)
@@ -168,9 +176,13 @@ class TrustMOPDTrainer(DistillationTrainer):
         return [truncate(ids, limit, truncation) for ids in prompt_ids], images, fields
 
     def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> list[list[int]]:
-        completions = super()._generate_single_turn(prompt_ids, *args, **kwargs)
-        if self._empty is not None:  # a later turn, after tools, of some rows only: TRL expects empty ones there
+        later = self._empty is not None  # a turn after tools, of some rows only
+        draws = [f"{self._draws[0]}, later turn {place}" for place in range(len(prompt_ids))] if later else self._draws
+        made = self.engine.sample(prompt_ids, rollout_params(self.args, draws))
+        completions = [each.ids for each in made]
+        if later:  # TRL expects empty ones there
             return completions
+        self._made = made
         # TRL reads the last token of every completion. An engine may return none: put in one, and mask it out below.
         self._empty = [row for row, ids in enumerate(completions) if not ids]
         return [ids or [self._tokenizer.pad_token_id] for ids in completions]
@@ -179,16 +191,20 @@ class TrustMOPDTrainer(DistillationTrainer):
         """TRL's rollouts, with all that a shuffle of them must carry along: rows, labels, and what every frozen
         policy says."""
         self._empty = None
+        self._draws = draws_of(
+            inputs, seed=self.args.seed, step=self.state.global_step, process=self.accelerator.process_index
+        )
         with self.clock("rollout"):
             batch = super()._generate_and_score_completions(inputs)
+        if self.args.use_vllm and not self.tools:  # with tools, a response has tokens that nobody sampled
+            batch["rollout_logp"] = padded_logprobs(self._made, batch["completion_ids"])
         surplus = [index for index, example in enumerate(inputs) if example.get(SURPLUS)]
         batch["completion_mask"][[*(self._empty or []), *surplus]] = 0
         batch |= prompt_columns(inputs, self.args.domain_column)
         if self.args.allocation == "routed":
             batch["label"] = labels_of(batch["meta"], list(self.teachers))
         # The loss is a mean over responses: they, not tokens, are the items.
-        count = (response_mask(batch) != 0).any(dim=1).sum()
-        batch["num_items_in_batch"] = self.accelerator.gather(count).sum()
+        batch["num_items_in_batch"] = self.accelerator.gather(num_responses(batch)).sum()
         batch["asked"] = self.judge_of_step.ask(batch)
         if self.model.training:
             self.recorder.choose(batch["row"].tolist(), self.state.global_step)
@@ -217,23 +233,29 @@ class TrustMOPDTrainer(DistillationTrainer):
             return None
         return self.calibration.mu_of(self.pool.teachers).to(self.accelerator.device)
 
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """TRL's; under a token budget the sum over several passes, of which all but the last go backward here."""
+        if (budget := self.args.max_tokens_per_micro_batch) is None:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        loss_of = partial(super().compute_loss, model, num_items_in_batch=num_responses(inputs).clamp_min(1))
+        loss = loss_in_passes(loss_of, micro_batches(inputs, budget, self.accelerator), model, self.accelerator)
+        return (loss, None) if return_outputs else loss
+
     def _compute_loss(self, unwrapped_student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple:
         if self.args.calibrates and self.calibration is None:
             raise RuntimeError("the scores are not calibrated yet. Call calibrate() first; train() does it by itself.")
         scored, result = self._judge(unwrapped_student, inputs)
         valid = scored.at.mask != 0
         if num_items_in_batch is None:
-            num_items_in_batch = valid.any(dim=1).sum().clamp_min(1)
+            num_items_in_batch = num_responses(inputs).clamp_min(1)
         loss = response_means(result.token_loss, valid).sum() / num_items_in_batch
-        if not bool(loss.isfinite()):
-            raise FloatingPointError(
-                f"the loss is {loss.item()} at step {self.state.global_step + 1}; training stopped before it reached "
-                "the student, and the last checkpoint is whole. Look at the score and allocation rules, and at the "
-                "models' dtype."
-            )
-        student_logp = scored.at.student_logp.detach()[valid]
-        entropy = torch.special.entr(student_logp.exp()).sum()
+        check_loss(loss, self.state.global_step + 1)
+        entropy = torch.special.entr(scored.at.student_logp.detach()[valid].exp()).sum()
         self._note(scored, result, inputs)
+        if scored.sampled_logp is not None and self.model.training:
+            self.gap.add(inputs["rollout_logp"][valid], scored.sampled_logp)
         return loss, entropy, valid.sum()
 
     def _note(self, scored: ScoredCandidates, result: Objective, inputs: dict[str, Any]) -> None:
@@ -258,6 +280,8 @@ class TrustMOPDTrainer(DistillationTrainer):
             with self.clock("records"):
                 self.recorder.finish(self.state.global_step + 1, writes=self.accelerator.is_main_process)
         metrics = self.totals.reduce(self.accelerator)
+        if self.args.use_vllm:
+            metrics |= self.gap.finish(self.accelerator, self.state.global_step)
         seconds = {"records": 0.0} if self.args.record_allocation_every else {}
         metrics |= {f"seconds/{phase}": value for phase, value in (seconds | self.clock.take()).items()}
         metrics["memory/peak_gib"] = peak_memory_gib(self.accelerator.device)
@@ -322,6 +346,7 @@ class TrustMOPDTrainer(DistillationTrainer):
             if not resume_from_checkpoint:
                 return super().train(None, *args, **kwargs)
             resume = self.files.resume_from(resume_from_checkpoint)
+            self.gap.first = next((line[GAP] for line in resume.state.log_history if GAP in line), None)
             if self.args.calibrates:
                 self.calibration = first_decides(lambda: self._loaded(RunDirectory(resume.checkpoint).calibration))
             if resume.state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many

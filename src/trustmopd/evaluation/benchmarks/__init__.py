@@ -1,30 +1,60 @@
-"""One file a benchmark, or a family of them. A file here with a list `BENCHMARKS` is found by itself."""
+"""One file for a benchmark, or for a family of them. A file here with a list `BENCHMARKS` is found by itself."""
 
 import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 from trustmopd.evaluation.benchmark import Benchmark
-from trustmopd.evaluation.rows import SUFFIXES
+from trustmopd.evaluation.rows import Rows
+from trustmopd.rows import SUFFIXES
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A benchmark with the rows to ask."""
+
+    benchmark: Benchmark
+    rows: Rows
 
 
 def get_benchmark(name: str) -> Benchmark:
     """A benchmark by its name, or your own set by the path of its file."""
-    if name in _registry():
+    if check_benchmark_name(name) in _registry():
         return _registry()[name]
-    if name.endswith(SUFFIXES):
-        from trustmopd.evaluation.own import own_benchmark
+    from trustmopd.evaluation.own import own_benchmark
 
-        return own_benchmark(Path(name))
-    raise ValueError(
-        f"there is no benchmark {name!r}. Choose from {', '.join(benchmark_names())}, or give a file of your own: its "
-        f"name must end in {', '.join(SUFFIXES)}."
-    )
+    return own_benchmark(Path(name))
+
+
+def check_benchmark_name(name: str) -> str:
+    if name not in _registry() and not name.endswith(SUFFIXES):
+        raise ValueError(
+            f"there is no benchmark {name!r}. Choose from {', '.join(benchmark_names())}, or give a file of your own "
+            f"({', '.join(SUFFIXES)})."
+        )
+    return name
 
 
 def benchmark_names() -> list[str]:
     return list(_registry())
+
+
+def load_benchmarks(names: Sequence[str], data: Mapping[str, str], limit: int | None = None) -> list[Loaded]:
+    """Names, data and what grading needs: whatever is missing is reported before any model is loaded."""
+    benchmarks = [get_benchmark(name) for name in names]
+    known = [benchmark.name for benchmark in benchmarks]
+    if twice := [name for name in known if known.count(name) > 1]:
+        raise ValueError(
+            f"two benchmarks are called {twice[0]!r}, and would share a file. Rename one, or name it once."
+        )
+    if strangers := sorted(set(data) - set(known)):
+        raise ValueError(f"data are given for {strangers[0]!r}, which is not evaluated. Add it to the benchmarks.")
+    for benchmark in benchmarks:
+        benchmark.ready()
+    return [Loaded(benchmark, benchmark.load(data.get(benchmark.name), limit)) for benchmark in benchmarks]
 
 
 @cache

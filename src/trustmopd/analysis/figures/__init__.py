@@ -1,0 +1,32 @@
+"""The paper's figures from run files, each as PNG and SVG. A figure that these runs cannot fill is not drawn."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from trustmopd.analysis.figures import score_figures, trust_figures
+from trustmopd.analysis.figures.drawing import Picture
+from trustmopd.analysis.statistics.comparison import Comparison
+
+#: By the name of the files.
+_FIGURES: dict[str, Callable[[Comparison, Path], Picture | None]] = {
+    "scores": score_figures.draw_scores,
+    "allocation": trust_figures.draw_allocation,
+    "margins": trust_figures.draw_margins,
+    "displacement": trust_figures.draw_displacement,
+    "ablations": score_figures.draw_ablations,
+    "gamma": score_figures.draw_gamma,
+    "transfer": score_figures.draw_transfer,
+    "weights": trust_figures.draw_weights,
+    "training": score_figures.draw_training,
+    "changes": trust_figures.draw_changes,
+    "cost": score_figures.draw_cost,
+}
+
+
+def draw_all(comparison: Comparison, folder: Path) -> list[Picture]:
+    drawn = (
+        comparison.attempt(f"figure of {name}", partial(draw, comparison, folder / name))
+        for name, draw in _FIGURES.items()
+    )
+    return [picture for picture in drawn if picture is not None]

@@ -1,0 +1,133 @@
+"""What the token viewer is given: one JSON of what is small, and each response's arrays, packed for the page to decode
+when it is shown. `assets/viewer.js` reads both."""
+
+import base64
+import gzip
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trustmopd.analysis.readers.run import Run
+from trustmopd.analysis.readers.token_records import Rollout, TokenRecords
+from trustmopd.analysis.statistics.trust import moved_weight
+
+#: Responses in one page; more make it large, and nobody reads them all.
+RESPONSES = 64
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Ready for the template: `data` and `responses` go into script elements as they are. Responses are by their
+    number; the one that the page opens with is the first, so that it is read while the others still load."""
+
+    about: str
+    data: str
+    responses: dict[int, str]
+
+
+class _Texts:
+    """Every text once, by its place."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+
+    def place(self, text: str) -> int:
+        return self.places.setdefault(text, len(self.places))
+
+
+def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> Viewer | None:
+    """`records` must have been read with their candidates. None where nothing was recorded."""
+    shown = choose(records.rollouts, limit)
+    if not shown:
+        return None
+    texts = _Texts()
+    policies = list(shown[0].candidates.logp) if shown[0].candidates else []
+    scored = all(rollout.scores is not None for rollout in shown)
+    routed = run.config.get("allocation") == "routed"
+    packed = dict(enumerate(_pack(rollout, records, texts, policies, scored, routed) for rollout in shown))
+    moved = [float(moved_weight(rollout.weights).max(initial=0.0)) for rollout in shown]
+    opening = int(np.argmax(moved))  # the first responses are often one teacher's alone
+    data = {
+        "teachers": records.teachers,
+        "policies": policies,
+        "mu": [run.mu[t] for t in records.teachers] if run.mu else None,
+        "gamma": run.gamma,
+        "scored": scored,
+        "rules": _rules(scored, bool(run.mu)),
+        "own": _own_rule(run),
+        "texts": list(texts.places),
+        "prompts": {rollout.prompt_id: records.prompts.get(rollout.prompt_id) for rollout in shown},
+        "responses": [
+            {
+                "step": rollout.step,
+                "row": rollout.row,
+                "prompt": rollout.prompt_id,
+                "group": rollout.group,
+                "tokens": len(rollout.texts),
+                "width": rollout.candidates.ids.shape[1] if rollout.candidates else 0,
+                "moved": sharpest,
+            }
+            for rollout, sharpest in zip(shown, moved, strict=True)
+        ],
+        "opening": opening,
+    }
+    total = len(records.rollouts)
+    about = f"{run.title}: {len(shown)} of {total} recorded responses" + (
+        ", evenly over training." if len(shown) < total else "."
+    )
+    return Viewer(about, script_json(data), {opening: packed[opening], **packed})
+
+
+def choose(rollouts: list[Rollout], limit: int) -> list[Rollout]:
+    """At most `limit`, evenly over the run, the first and the last among them."""
+    if len(rollouts) <= limit:
+        return rollouts
+    places = np.linspace(0, len(rollouts) - 1, limit).round().astype(int)
+    return [rollouts[place] for place in dict.fromkeys(places.tolist())]
+
+
+def script_json(data: Any) -> str:
+    """JSON that may stand in a script element: ASCII, and without the `<` that could end it."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _rules(scored: bool, calibrated: bool) -> list[tuple[str, str]]:
+    rules = [("recorded", "as recorded")]
+    if scored and calibrated:
+        rules.append(("trust", "trust, calibrated"))
+    if scored:
+        rules.append(("uncalibrated", "trust, without μ"))
+    return [*rules, ("response", "response-level"), ("uniform", "uniform")]
+
+
+def _own_rule(run: Run) -> str:
+    """The rule in the page that is nearest to the one that the run trained with."""
+    if run.config.get("granularity") == "response":
+        return "response"
+    return "trust" if run.mu else "uncalibrated"
+
+
+def _pack(
+    rollout: Rollout, records: TokenRecords, texts: _Texts, policies: list[str], scored: bool, routed: bool
+) -> str:
+    """The arrays that `readResponse` of viewer.js takes, in its order, gzipped, in base64."""
+    # Half precision and 16 candidates are what the records hold; scores are float32, so weights come out exact.
+    arrays = [rollout.weights.astype("<f4")]
+    if scored and rollout.scores is not None:
+        arrays.append(rollout.scores.astype("<f4"))
+    arrays += [rollout.entropy.astype("<f4"), rollout.positions.astype("<i4")]
+    arrays.append(np.array([texts.place(text) for text in rollout.texts], "<u4"))
+    if (found := rollout.candidates) is not None:
+        ids, inverse = np.unique(found.ids, return_inverse=True)
+        places = np.array([texts.place(records.texts[int(token)]) for token in ids], "<u4")
+        arrays.append(places[inverse.reshape(found.ids.shape)])
+        # A router asks one teacher a response; what is stored of the others is no opinion.
+        silent = {t for t, w in zip(records.teachers, rollout.weights, strict=True) if routed and not w.any()}
+        absent = np.full(found.ids.shape, np.nan, "<f2")
+        heard = [
+            (found.logp[who], found.rest[who]) if who not in silent else (absent, absent[:, 0]) for who in policies
+        ]
+        arrays += [logp.astype("<f2") for logp, _ in heard] + [rest.astype("<f2") for _, rest in heard]
+    return base64.b64encode(gzip.compress(b"".join(a.tobytes() for a in arrays), 6, mtime=0)).decode()

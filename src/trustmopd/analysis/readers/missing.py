@@ -1,0 +1,31 @@
+"""What a report cannot show: each gap with how to close it."""
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from trustmopd.runs import RunDirectory
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that a report would show and this run does not have."""
+
+    what: str
+    how: str = "It is left out."
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.how}"
+
+
+def as_commands(text: str, run: str | Path) -> str:
+    """Advice with the run's own recipe in place of RECIPE, to be run from where the run was trained."""
+    recipe = RunDirectory(Path(run)).recipe
+    return text.replace("RECIPE", shlex.quote(str(recipe))) if os.path.isfile(recipe) else text
+
+
+def first_few(names: list[str], shown: int = 5) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

@@ -1,0 +1,291 @@
+"""A run directory as analysis sees it: what is there is read; what is missing or damaged is noted, with the remedy."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trustmopd.analysis.readers.method_name import method_name, settings_that_count
+from trustmopd.analysis.readers.metrics_log import read_metrics
+from trustmopd.analysis.readers.missing import Missing
+from trustmopd.analysis.readers.score_rows import Certainty, certainty_of, is_reference_row, numbers_of
+from trustmopd.analysis.readers.token_records import TokenRecords, read_records
+from trustmopd.files import read_json
+from trustmopd.rules import TRUST
+from trustmopd.runs import RunDirectory, located, newest_checkpoint
+from trustmopd.runs.layout import (
+    CALIBRATION,
+    CHECKPOINT,
+    COST,
+    MANIFEST,
+    METRICS,
+    PROMPT_CARD,
+    RECORDS,
+)
+from trustmopd.runs.schemas import in_shape
+
+
+@dataclass(frozen=True)
+class Run:
+    """The files of one run, each read once. `missing` grows as they are read."""
+
+    path: Path
+    missing: list[Missing] = field(default_factory=list)
+
+    def _note(self, what: str, how: str = "") -> None:
+        self.missing.append(Missing(what, how))
+
+    def _json(self, file: Path, what: str, how: str | None = None) -> dict[str, Any]:
+        """The file's fields; none where it is absent or damaged, which is noted (absence only if `how` is given)."""
+        own = file.is_relative_to(self.path)
+        try:
+            payload, said = in_shape(
+                file.name, read_json(file, what=what, remedy=f"It is left out. {how or ''}".strip())
+            )
+            self.missing.extend(Missing(each if own else f"{file.parent}: {each}") for each in said)
+            return payload
+        except FileNotFoundError:
+            if how:
+                self._note(f"There is no {file.relative_to(self.path)} ({what}).", how)
+        except (ValueError, OSError) as error:
+            self._note(str(error))
+        return {}
+
+    @property
+    def _files(self) -> RunDirectory:
+        return RunDirectory(self.path)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        return self._json(self._files.manifest, "which models and settings", "Training writes it when it begins.")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return self.manifest.get("config", {})
+
+    @cached_property
+    def _models(self) -> dict[str, Any]:
+        return self.manifest.get("models", {})
+
+    @cached_property
+    def calibration(self) -> dict[str, Any]:
+        needed = self.config.get("allocation") == TRUST and self.config.get("calibrated", True)
+        how = "Make it with `trustmopd calibrate RECIPE`." if needed else None
+        return self._json(self._files.calibration, "mu of each teacher", how)
+
+    @cached_property
+    def cost(self) -> dict[str, Any]:
+        """With the calibration's cost, where another run or `trustmopd calibrate` paid for it."""
+        how = "Training writes it with every checkpoint and at its end."
+        cost = self._json(self._files.cost, "what the run cost", how)
+        used = self.config.get("calibration_path")
+        if not cost or cost.get("calibration") or not used or not self.calibration:
+            return cost
+        bill = Path(used).with_name(COST)
+        payer = Run((located(bill, self.path, self.manifest) or bill).parent)
+        paid = payer._json(payer._files.cost, "what calibrating cost").get("calibration")
+        if not paid:
+            said = [f"{payer.path}: {each.what}" for each in payer.missing] or [f"It is not in {payer.path}."]
+            how = "Keep the folder in which `trustmopd calibrate`, or the seed that calibrated, wrote it."
+            self._note(f"What calibrating cost is not known. {' '.join(said)}", how)
+        return {**cost, "calibration": paid}
+
+    @cached_property
+    def diagnosis(self) -> dict[str, Any]:
+        return self._json(self._files.diagnosis, "calibrated scores before training")
+
+    @cached_property
+    def _rows(self) -> dict[str, Mapping[str, Any]]:
+        how = "Score the student with `trustmopd evaluate RECIPE`; tables of scores need it."
+        rows = self._json(self._files.scores, "scores on the benchmarks", how)
+        return {name: row for name, row in rows.items() if isinstance(row, Mapping)}
+
+    @cached_property
+    def evaluation(self) -> dict[str, dict[str, float]]:
+        """The rows of scores: method → domain scores, overall, recovery. Only numbers are kept."""
+        newest = newest_checkpoint(self.path)
+        found, said = numbers_of(self._rows, newest.name if newest else None)
+        self.missing.extend(said)
+        return found
+
+    @cached_property
+    def _own_row(self) -> str:
+        """The student's: the only row that is no reference row, or the one named after the run."""
+        rows = [name for name in self.evaluation if not is_reference_row(name)]
+        names = (self.recipe.get("name"), self.path.name, self.config.get("allocation"), "student")
+        known = rows if len(rows) == 1 else [name for name in names if name in rows]
+        if rows and not known:
+            self._note(f"{self._files.scores.name} has {len(rows)} rows and none is named after this run.")
+        return known[0] if known else ""
+
+    @property
+    def own_scores(self) -> dict[str, float]:
+        return self.evaluation.get(self._own_row, {})
+
+    @property
+    def certainty(self) -> Certainty:
+        """Of the student's own scores."""
+        return certainty_of(self._rows.get(self._own_row, {}))
+
+    @cached_property
+    def recipe_text(self) -> str:
+        try:
+            return self._files.recipe.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        try:
+            loaded = yaml.safe_load(self.recipe_text)
+        except yaml.YAMLError as error:
+            self._note(f"{self._files.recipe.name} cannot be read ({str(error).splitlines()[0]}).")
+            loaded = None
+        return loaded if isinstance(loaded, dict) else {}
+
+    @cached_property
+    def _prompt_path(self) -> str | None:
+        """The prompt set, where a recipe names one."""
+        prompts = self.recipe.get("prompts")
+        return str(prompts["path"]) if isinstance(prompts, dict) and prompts.get("path") else None
+
+    @cached_property
+    def logged(self) -> list[dict[str, float]]:
+        found, said = read_metrics(self._files.metrics)
+        self.missing.extend(said)
+        return found
+
+    @cached_property
+    def logged_steps(self) -> list[dict[str, float]]:
+        """The lines of metrics.jsonl that are means over steps, one for every `logging_steps` of them."""
+        return [line for line in self.logged if "loss" in line]
+
+    @property
+    def last_step(self) -> int:
+        """By any line: the last steps have none of their own where `logging_steps` does not divide them."""
+        return int(self.logged[-1]["step"]) if self.logged else 0
+
+    @cached_property
+    def decontamination(self) -> dict[str, dict[str, int]]:
+        """Pool → its candidates, how many each rule removed, how many were kept: from the card of the prompt set."""
+        if self._prompt_path is None:
+            return {}
+        path = located(self._prompt_path, self.path, self.manifest) or Path(self._prompt_path)
+        card = (path if os.path.isdir(path) else path.parent) / PROMPT_CARD
+        return self._json(card, "the prompt set's card").get("decontamination", {}).get("pools", {})
+
+    @cached_property
+    def teachers(self) -> list[str]:
+        return list(self._models.get("teachers", {})) or list(self.calibration.get("mu", {}))
+
+    @cached_property
+    def mu(self) -> dict[str, float]:
+        """Of every teacher, or of none: if only some scores were divided they could not be compared."""
+        mu = self.calibration.get("mu", {}) if self.config.get("calibrated", True) else {}
+        if not mu or set(mu) == set(self.teachers):
+            return mu
+        said = f"{CALIBRATION} has mu of {', '.join(mu)}, but the run's teachers are {', '.join(self.teachers)}"
+        how = "Restore the file that the run was trained with."
+        self._note(f"{said}: scores are shown raw.", how)
+        return {}
+
+    @property
+    def gamma(self) -> float:
+        return float(self.config.get("gamma", 7.0))
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.get("seed", 0))
+
+    @property
+    def method(self) -> str:
+        return method_name(self.config)
+
+    @property
+    def title(self) -> str:
+        name = str(self.recipe.get("name") or self.path.resolve().name)
+        return name if self.method in name.replace("-", " ") else f"{name}, {self.method}"
+
+    @property
+    def student(self) -> str:
+        return Path(str(self._models.get("student", {}).get("source", "student"))).name
+
+    @property
+    def prompts(self) -> str:
+        """A short name of the prompt set: of its path where a recipe gives one, of its content otherwise."""
+        if self._prompt_path is not None:
+            return Path(self._prompt_path).stem
+        return f"prompts {str(self.manifest.get('prompts', {}).get('fingerprint', 'unknown'))[:6]}"
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """What the names of student and prompts stand for."""
+        named = {"student": self._models.get("student", {}), "prompts": self.manifest.get("prompts", {})}
+        return {what: str(each.get("fingerprint")) for what, each in named.items()}
+
+    @property
+    def teacher_marks(self) -> dict[str, str | None]:
+        """What the teachers' names stand for; None for one that the rule did not load."""
+        named = self._models.get("teachers", {})
+        return {name: (named.get(name) or {}).get("fingerprint") for name in self.teachers}
+
+    @cached_property
+    def setup(self) -> dict[str, Any]:
+        """By what two runs of one method are two experiments: settings; the reference, where one was asked; and what of
+        the student was trained (all of it, or an adapter)."""
+        if self.manifest and "experiment" not in self.manifest:
+            said = f"{MANIFEST} does not list what makes an experiment, so runs are told apart by method alone."
+            self._note(said, "Runs that are trained now list it.")
+        settings = settings_that_count(self.config, self.manifest.get("experiment", ()))
+        student, reference = self._models.get("student", {}), self._models.get("reference") or {}
+        ingredients = {
+            "reference": str(reference["fingerprint"])[:8] if reference.get("fingerprint") else None,
+            "trainable_parameters": student.get("trainable_parameters"),
+            "adapter": student.get("adapter"),
+        }
+        known = {name: value for name, value in ingredients.items() if value is not None}
+        return settings | known
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.logged) and self.last_step >= self.max_steps
+
+    @property
+    def max_steps(self) -> int:
+        """As planned when training began, also where epochs say how many; 0 where the manifest is damaged."""
+        return int(self.manifest.get("planned_steps", 0))
+
+    def records(self, *, candidates: bool = False) -> TokenRecords:
+        return read_records(self.path, self.teachers, candidates=candidates)
+
+
+def open_run(path: str | Path) -> Run:
+    path = Path(path)
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a folder. Give the run directory that `trustmopd train` made.")
+    if not RunDirectory(path).exists():
+        raise ValueError(
+            f"{path} is not a run directory: it has none of {MANIFEST}, {METRICS}, {CALIBRATION} and {RECORDS}/. "
+            "Give the folder that `trustmopd train` made (its recipe's `output`, or a seed-* folder below it)."
+        )
+    return Run(path)
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Run]:
+    """The runs at `paths` and below: a folder that is no run itself stands for all runs in it."""
+    found: dict[Path, Run] = {}
+    for path in map(Path, paths):
+        folders = [path]
+        if path.is_dir() and not RunDirectory(path).exists():
+            manifests = (file.relative_to(path) for file in path.rglob(MANIFEST))
+            runs = (file.parent for file in manifests if not any(part.startswith(CHECKPOINT) for part in file.parts))
+            folders = sorted(path / run for run in runs)
+            if not folders:
+                raise ValueError(f"there is no run in {path}. Give folders that `trustmopd train` made.")
+        for folder in folders:
+            found.setdefault(folder.resolve(), open_run(folder))
+    return list(found.values())

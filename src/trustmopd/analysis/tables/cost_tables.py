@@ -1,0 +1,73 @@
+"""Tables of the data and the compute that went in: decontamination, cost."""
+
+from collections.abc import Iterable, Sequence
+from statistics import mean
+
+from trustmopd.analysis.statistics.comparison import UNIFORM, Comparison
+from trustmopd.analysis.statistics.summary import Summary
+from trustmopd.analysis.tables.titled import NONE, Titled, titled
+from trustmopd.rules import TRUST
+
+_COUNTS = {
+    "candidates": "candidates",
+    "within_exact": "within: exact",
+    "within_ngram": "within: n-gram",
+    "cross_exact": "cross: exact",
+    "cross_ngram": "cross: n-gram",
+    "kept": "kept",
+}
+
+
+def decontamination_table(comparison: Comparison) -> Titled:
+    rows: dict[str, list[object]] = {}
+    for run in comparison.runs:
+        for pool, counts in run.decontamination.items():
+            rows.setdefault(f"{run.prompts}, {pool}", [counts.get(key, NONE) for key in _COUNTS])
+    note = "Prompts removed by each rule: within the pool, and against evaluation and other comparison texts."
+    header = ("pool", *_COUNTS.values())
+    return titled("decontamination", "Decontamination", note, header, ([name, *row] for name, row in rows.items()))
+
+
+def cost_table(comparison: Comparison) -> Titled:
+    # With evaluation only where every run has it: hours must hold the same things to be compared.
+    evaluated = all(run.cost.get("evaluation") for run in _measured(comparison.runs))
+    rows = []
+    for setting in comparison.settings:
+        priced = {method: _measured(seeds.values()) for method, seeds in setting.methods.items()}
+        hours = {method: _hours(runs, evaluated) for method, runs in priced.items() if runs}
+        for method, each in hours.items():
+            runs = priced[method]
+            whole = not any(run.stopped for run in runs)  # some of the steps cost less than all of them
+            relative = f"{100 * (each / hours[UNIFORM] - 1):+.1f}%" if hours.get(UNIFORM) and whole else NONE
+            peak = max(run.cost["training"]["peak_memory_gib"] for run in runs)
+            cells = (len(runs), f"{each * len(runs):.3g}", relative, f"{peak:.2f}")
+            rows.append([comparison.label(setting, method), *_scored(runs[0]), *cells])
+        paid = [run for run in setting.runs if run.cost.get("calibration")]
+        if paid:
+            run = min(paid, key=lambda run: (run.method != TRUST, bool(run.stopped)))
+            once, full = run.cost["calibration"]["device_hours"], hours.get(run.method)
+            share = f"{100 * once / (full * len(priced[run.method])):.1f}% of {run.method}" if full else NONE
+            rows.append([comparison.label(setting, "calibration"), *_scored(run), "once", f"{once:.3g}", share, NONE])
+    note = (
+        f"{comparison.device}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} "
+        "evaluation; the share against uniform is per seed. Peak memory is of one device (of the process, on a CPU). "
+        f"{comparison.clock_note}"
+    )
+    header = ("", "teachers scored", "reference scored", "seeds", "device-hours", "against uniform", "peak GiB")
+    return titled("cost", "Computational cost", note, header, rows)
+
+
+def _measured(runs: Iterable[Summary]) -> list[Summary]:
+    return [run for run in runs if run.cost.get("training")]
+
+
+def _scored(run: Summary) -> list[str]:
+    return [str(run.cost.get("scored", {}).get(who, NONE)) for who in ("teachers", "reference")]
+
+
+def _hours(runs: Sequence[Summary], evaluated: bool) -> float:
+    """Device-hours of a seed."""
+    return mean(
+        run.cost["training"]["device_hours"] + (run.cost["evaluation"]["device_hours"] if evaluated else 0.0)
+        for run in runs
+    )

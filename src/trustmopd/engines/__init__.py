@@ -1,0 +1,90 @@
+"""What turns prompts into responses: `sample(prompt_ids, params)`, the same for training, calibration, diagnosis and
+evaluation. An engine is one file here whose name ends in `_engine`; it is found by itself."""
+
+import hashlib
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Protocol
+
+_SUFFIX = "_engine"
+
+
+@dataclass(frozen=True)
+class Params:
+    """How responses are drawn. `draws` names each request's own random numbers, so that they follow from what is asked
+    and not from when; None draws from the process's generator. `options` are the engine's own."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
+    draws: Sequence[str] | None = None
+    logprobs: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The response's tokens, its end token among them. `logprobs`, where asked for, are of these tokens at temperature
+    1 over the whole vocabulary. `truncated`: it ran into the limit."""
+
+    ids: list[int]
+    truncated: bool
+    logprobs: list[float] | None = None
+
+
+class Engine(Protocol):
+    def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]: ...
+
+
+class LoadedEngine(Protocol):
+    """An engine with a checkpoint of its own. `batch` is how many requests it wants at a time, `context` the most
+    tokens that prompt and response have together."""
+
+    tokenizer: Any
+    context: int
+    batch: int
+
+    def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]: ...
+
+
+def engine_names() -> list[str]:
+    """Without importing any of them: recipes are checked without torch."""
+    names = (module.name for module in pkgutil.iter_modules(__path__))
+    return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+
+
+def engine_module(name: str) -> ModuleType:
+    """The engine's file. It has `check()`, which raises where the engine cannot run here; `load(parts, dtype, …)`;
+    and `TAKES_ADAPTERS`."""
+    if name not in engine_names():
+        raise ValueError(f"there is no engine {name!r}. Choose from {', '.join(engine_names())}.")
+    return import_module(f"{__name__}.{name}{_SUFFIX}")
+
+
+def seed_of(draws: Iterable[str]) -> int:
+    """One seed of the names of some draws. 32 bits: what every engine takes."""
+    return int.from_bytes(hashlib.blake2b("\n".join(draws).encode(), digest_size=4).digest(), "big")
+
+
+def reason(error: Exception) -> str:
+    """The first line of what an error says, with its class where that tells more than the words."""
+    said = str(error).strip().partition("\n")[0]
+    return said if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {said}"
+
+
+@contextmanager
+def loading(place: str) -> Iterator[None]:
+    """Says which checkpoint could not be loaded."""
+    try:
+        yield
+    except Exception as error:  # safetensors, tokenizers and the Hub's client raise a class for each way to fail
+        raise ValueError(
+            f"cannot load {place!r} ({reason(error)}). Check the path or Hub id, and that its files are whole."
+        ) from error

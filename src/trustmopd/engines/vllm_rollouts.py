@@ -1,0 +1,163 @@
+"""vLLM as the engine of training: TRL's `VLLMGeneration`, with verified weights and a seed for every request.
+
+Colocated, the engine lives in the training process; served, it has GPUs of its own behind HTTP. Before every sampling
+the student's weights are put in, and compared.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import trl.generation.vllm_generation as trls
+from accelerate.utils import broadcast_object_list, gather_object, is_peft_model
+from torch import Tensor
+
+from trustmopd.engines import Completion, Params, reason
+from trustmopd.engines.time_limit import time_limit
+from trustmopd.engines.vllm_engine import quick_start, sample_from
+from trustmopd.engines.weights import can_be_merged_apart, check_equal, kept_as_they_are, merged, repack_tied
+
+logger = logging.getLogger(__name__)
+
+
+class VLLMRollouts(trls.VLLMGeneration):
+    """`settings` are `VLLMGeneration`'s own; `dtype` is what the engine computes in, `limit` the most seconds that a
+    sync, or the sampling of one batch, may take."""
+
+    def __init__(self, *, dtype: torch.dtype, limit: float, **settings: Any) -> None:
+        self.dtype = str(dtype).removeprefix("torch.")
+        self.limit = limit
+        self._kept: dict[str, Tensor] | None = None
+        super().__init__(**settings)
+
+    # ---- Starting
+
+    def _init_vllm(self) -> None:
+        if self.mode == "server":
+            return self._connect()
+        engine = trls.LLM
+        # TRL's log-probs are at the rollouts' temperature; the student's are not.
+        ours = {"logprobs_mode": "raw_logprobs", "dtype": self.dtype, **quick_start()}
+        trls.LLM = lambda **given: engine(**given | ours)
+        try:
+            super()._init_vllm()
+        except (ValueError, RuntimeError, torch.OutOfMemoryError) as error:
+            raise ValueError(
+                f"vLLM does not start with {self.model.name_or_path} ({_memory(error) or reason(error)}). It was given "
+                f"vllm_gpu_memory_utilization = {self.gpu_memory_utilization:g} of the GPU for weights and cache of "
+                f"{self.max_num_seqs} sequences of {self.max_model_length} tokens. Change that share, lower "
+                "max_completion_length, or set vllm_enable_sleep_mode = True and teacher_placement = 'offload'."
+            ) from error
+        finally:
+            trls.LLM = engine
+
+    def _connect(self) -> None:
+        from trustmopd.engines.vllm_server import VLLMServer
+
+        if self.accelerator.is_main_process:
+            url = self.server_base_url or f"http://{self.server_host}:{self.server_port}"
+            self.vllm_client = VLLMServer(url, self.group_port, wait=self.server_timeout, limit=self.limit)
+            self.vllm_client.init_communicator(device=self.accelerator.device)
+        self.accelerator.wait_for_everyone()
+
+    # ---- Weights
+
+    def _iter_named_params(self) -> Iterator[tuple[str, Tensor]]:
+        sharded = self._dist.is_fsdp or self._dist.is_zero3
+        if is_peft_model(self.model) and not sharded and can_be_merged_apart(self.model):
+            return merged(self.model)
+        return super()._iter_named_params()
+
+    def sync_weights(self) -> None:
+        """Put the student's weights in, and see that they are there."""
+        if self.mode == "server":
+            super().sync_weights()
+            return
+        if self.enable_sleep_mode:
+            trls.empty_cache()
+            self.llm.wake_up(tags=["weights"])
+            self._llm_weights_sleeping = False
+        self.push()
+        self.llm.reset_prefix_cache()
+        self.check_weights()
+
+    @torch.no_grad()
+    def push(self) -> None:
+        # TRL writes into the parameters; an engine that repacks them after loading would keep the old ones.
+        self._runner.reload_weights(weights_iterator=self._iter_named_params())
+        repack_tied(self._runner.get_model())
+
+    @torch.no_grad()
+    def check_weights(self) -> None:
+        if self._kept is None:
+            theirs = dict(self._runner.get_model().named_parameters())
+            self._kept = kept_as_they_are(theirs, {name: each.shape for name, each in self._iter_named_params()})
+            if not self._kept:
+                logger.warning(
+                    "vLLM keeps no tensor as the student has it, so weights cannot be compared; log-probs still are."
+                )
+        if self._kept:
+            check_equal(self._kept, self._iter_named_params())
+
+    @property
+    def _runner(self) -> Any:
+        return self.llm.llm_engine.model_executor.driver_worker.model_runner
+
+    # ---- Sampling
+
+    def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
+        with time_limit(
+            self.limit + 60 * (self.mode == "server"),  # a server's own limit comes first, and says more
+            f"vLLM did not answer within rollout_timeout = {self.limit:g} s. The run ends here; its last checkpoint is "
+            "whole: resume it, with a larger rollout_timeout if the engine is slow and not stuck.",
+        ):
+            self.sync_weights()
+            if self.structured_outputs_regex is not None:
+                regex = {"structured_outputs": {"regex": self.structured_outputs_regex}}
+                params = replace(params, options={**params.options, **regex})
+            return self._served(prompt_ids, params) if self.mode == "server" else self._colocated(prompt_ids, params)
+
+    def _colocated(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
+        prompts, draws = list(prompt_ids), list(params.draws or [])
+        first = 0
+        if self.tensor_parallel_size > 1:  # the group's ranks sample each other's prompts too
+            gathered: list[Any] = [None] * self.tensor_parallel_size
+            torch.distributed.all_gather_object(gathered, (prompts, draws), group=self.tp_group)
+            first = torch.distributed.get_rank(group=self.tp_group) * len(prompts)
+            prompts, draws = ([each for part in gathered for each in part[kind]] for kind in (0, 1))
+        if self.enable_sleep_mode:
+            self.llm.wake_up(tags=["kv_cache"])
+        context = self.llm.llm_engine.model_config.max_model_len
+        try:
+            made = sample_from(self.llm, context, prompts, replace(params, draws=draws or None))
+        except Exception as error:  # whatever its kernels raise
+            raise RuntimeError(
+                f"vLLM failed while it sampled ({reason(error)}). Training stopped, and the last checkpoint is whole: "
+                "resume the run, or set use_vllm = False."
+            ) from error
+        if self.enable_sleep_mode:
+            self.llm.sleep(level=2)
+            self._llm_weights_sleeping = True
+        return made[first : first + len(prompt_ids)]
+
+    def _served(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
+        """The first process asks for all; what goes wrong there is raised by all."""
+        prompts, draws = gather_object(list(prompt_ids)), gather_object(list(params.draws or []))
+        answer: list[Any] = [None]
+        if self.accelerator.is_main_process:
+            try:
+                answer = [self.vllm_client.sample(prompts, replace(params, draws=draws or None))]
+            except ConnectionError as error:
+                answer = [str(error)]
+        (made,) = broadcast_object_list(answer)
+        if isinstance(made, str):
+            raise ConnectionError(made)
+        first = self.accelerator.process_index * len(prompt_ids)
+        return made[first : first + len(prompt_ids)]
+
+
+def _memory(error: Exception) -> str | None:
+    """vLLM's sentence about memory, where that is the reason."""
+    return next((line for line in str(error).splitlines() if "memory" in line.lower()), None)

@@ -1,0 +1,150 @@
+"""What `trustmopd evaluate` does, as functions: every row that a recipe names, or one checkpoint, evaluated; and the
+scores of each trained seed handed to its run."""
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trustmopd.evaluation.benchmarks import Loaded, load_benchmarks
+from trustmopd.evaluation.checkpoint import check_checkpoint
+from trustmopd.evaluation.evaluate import evaluate_checkpoint
+from trustmopd.evaluation.graded import collect
+from trustmopd.evaluation.methods import AVERAGE, INITIAL, TEACHER, Method, make_average, methods_of
+from trustmopd.evaluation.run_record import check_run_folder, check_scores, read_record
+from trustmopd.evaluation.sampling import Sampler, Sampling, check_engine, make_sampler
+from trustmopd.evaluation.scores import for_seed, write_scores
+from trustmopd.recipe import Recipe
+from trustmopd.runs import RunDirectory
+from trustmopd.runs.cost import counted_evaluation
+from trustmopd.runs.layout import EVALUATION
+from trustmopd.teacher_source import TeacherSource
+
+PAPER = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The folder of responses and scores, and the benchmarks that were asked."""
+
+    folder: Path
+    benchmarks: list[str]
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """How to evaluate. None: as the recipe says; without one, the paper's benchmarks and the defaults of `Sampling`.
+    `sampling` holds fields of `Sampling`, `data` local copies by benchmark, `limit` the most prompts of each."""
+
+    benchmarks: Sequence[str] | None = None
+    data: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    engine: str | None = None
+    batch_size: int = 16
+    tensor_parallel_size: int = 1
+    jobs: int | None = None  # responses graded at a time; None: one a core
+
+
+def evaluate_recipe(
+    recipe: Recipe,
+    out: Path | None = None,
+    options: EvaluationOptions | None = None,
+    *,
+    only: Sequence[str] | None = None,
+) -> Evaluation:
+    """Sample and grade every checkpoint that a recipe names, or those rows that are in `only`. What cannot be evaluated
+    yet is left out; `methods_of` says why. Interrupted, it goes on where it stopped."""
+    options = options or EvaluationOptions()
+    wish = recipe.evaluation
+    methods, _ = methods_of(recipe, list(only or []))
+    data = {**wish.data, **options.data}
+    names = options.benchmarks or wish.benchmarks or PAPER
+    sampling = replace(sampling_of(recipe), **options.sampling)
+    found = _evaluate(recipe, methods, out or recipe.output / EVALUATION, options, names, data, sampling)
+    hand_over(recipe, found.folder, found.benchmarks)
+    return found
+
+
+def evaluate_model(model: str, out: Path | None = None, options: EvaluationOptions | None = None) -> Evaluation:
+    """Sample and grade one checkpoint, a path or a Hub id."""
+    options = options or EvaluationOptions()
+    name = Path(model).name
+    methods = [Method(name, TeacherSource(model=model), name)]
+    folder = out or Path("runs", "evaluation", name)
+    sampling = replace(Sampling(), **options.sampling)
+    return _evaluate(None, methods, folder, options, options.benchmarks or PAPER, options.data, sampling)
+
+
+def _evaluate(
+    recipe: Recipe | None,
+    methods: Sequence[Method],
+    folder: Path,
+    options: EvaluationOptions,
+    names: Sequence[str],
+    data: Mapping[str, str],
+    sampling: Sampling,
+) -> Evaluation:
+    engine = options.engine or (recipe.evaluation.engine if recipe else "transformers")
+    for method in methods:
+        check_engine(engine, method.source)
+        if method.name != AVERAGE:  # which is made
+            check_checkpoint(method.source, method.base)
+    loaded = load_benchmarks(names, data, options.limit)
+    devices = options.tensor_parallel_size if engine == "vllm" else 1
+    own = {"tensor_parallel_size": devices} if engine == "vllm" else {}
+
+    def sampler_of(method: Method) -> Sampler:
+        return make_sampler(engine, method.source, method.base, batch_size=options.batch_size, options=own)
+
+    evaluate_rows(
+        recipe, methods, folder, loaded, sampling, sampler_of, devices=devices, jobs=options.jobs or os.cpu_count() or 1
+    )
+    return Evaluation(folder, [each.benchmark.name for each in loaded])
+
+
+def sampling_of(recipe: Recipe) -> Sampling:
+    wish = recipe.evaluation
+    return Sampling(wish.temperature, wish.top_p, wish.max_new_tokens, samples=wish.samples)
+
+
+def evaluate_rows(
+    recipe: Recipe | None,
+    methods: Sequence[Method],
+    out: Path,
+    benchmarks: Sequence[Loaded],
+    sampling: Sampling,
+    make_sampler: Callable[[Method], Sampler],
+    *,
+    devices: int = 1,
+    jobs: int = 1,
+    quiet: bool = False,
+) -> None:
+    """Each row in a folder of its own below `out`; without a recipe, the one checkpoint in `out` itself. What cannot be
+    written is refused before anything is sampled."""
+    runs = {seed: RunDirectory(recipe.run_directory(seed)) for seed in recipe.seeds} if recipe else {}
+    check_scores([out, *(run.evaluation for run in runs.values())], benchmarks)
+    folders = {method: out / method.folder if recipe else out for method in methods}
+    for method, folder in folders.items():
+        check_run_folder(folder, method, sampling, benchmarks)
+    for method, folder in folders.items():
+        if recipe and method.name == AVERAGE:
+            make_average(recipe)
+        trained = recipe is not None and method.name == recipe.name
+        with counted_evaluation(runs[method.seed], devices) if trained else nullcontext():
+            sampler = partial(make_sampler, method)
+            evaluate_checkpoint(method, folder, benchmarks, sampling, sampler, jobs=jobs, quiet=quiet)
+
+
+def hand_over(recipe: Recipe, out: Path, benchmarks: Collection[str]) -> None:
+    """Each seed's scores into its run directory, where `analyze` and `report` look for them."""
+    rows = [INITIAL, AVERAGE, *(TEACHER + name for name in recipe.teachers), recipe.name]
+    methods, _ = collect([out / row for row in rows], benchmarks)
+    for seed in methods.get(recipe.name, {}).keys() & set(recipe.seeds):
+        scores = for_seed(methods, recipe.name, seed)
+        record = read_record(out / recipe.name / f"seed-{seed}")
+        scores[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name
+        write_scores(RunDirectory(recipe.run_directory(seed)).evaluation, scores)

@@ -1,0 +1,34 @@
+"""cost.json: what calibrating, training and evaluating a run cost. Each stage adds its own part."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+from trustmopd.files import read_json
+from trustmopd.runs.layout import COST, RunDirectory
+from trustmopd.runs.schemas import in_shape, write_file
+
+
+def read_cost(run: RunDirectory) -> dict[str, Any]:
+    """What is known so far; nothing if no stage has written."""
+    return in_shape(COST, read_json(run.cost, what="cost", remedy="Delete it."))[0] if run.cost.is_file() else {}
+
+
+def add_cost(run: RunDirectory, **parts: Any) -> None:
+    write_file(run.cost, {**read_cost(run), **parts})
+
+
+def device_time(seconds: float, devices: int) -> dict[str, float]:
+    return {"seconds": seconds, "device_hours": seconds * devices / 3600}
+
+
+@contextmanager
+def counted_evaluation(run: RunDirectory, devices: int) -> Iterator[None]:
+    """Adds the time of the block, interrupted or not, to what earlier evaluations of this run took."""
+    before, began = read_cost(run).get("evaluation") or device_time(0.0, devices), monotonic()
+    try:
+        yield
+    finally:
+        spent = device_time(monotonic() - began, devices)
+        add_cost(run, evaluation={part: before[part] + spent[part] for part in spent})

@@ -1,0 +1,50 @@
+"""A specialist as a recipe or an evaluation names it: its name, and where its weights are. No torch; `teachers.Teacher`
+is the record that loads them."""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
+
+from trustmopd.sections import Place, Section, Text
+
+#: The pool's name for the shared reference policy; no teacher may take it.
+REFERENCE = "reference"
+
+
+def check_teacher_name(name: Any) -> Any:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == REFERENCE:
+        raise ValueError(
+            f"a teacher's name becomes part of metrics and columns (weight/<name>), and {REFERENCE!r} is taken. Use "
+            "letters, digits, '_' and '-'."
+        )
+    return name
+
+
+TeacherName = Annotated[str, AfterValidator(check_teacher_name)]
+
+
+class TeacherSource(Section):
+    """A checkpoint, a LoRA adapter, or an adapter on a checkpoint of its own; and what it was grown from, if that is
+    not the common reference."""
+
+    model: Annotated[Place | None, Field(description="Give a Hub id or a path.")] = None
+    adapter: Annotated[Place | None, Field(description="Give the Hub id or the path of a LoRA adapter.")] = None
+    reference: Annotated[
+        "TeacherSource | None", Field(description="Give what this teacher was grown from, or student.")
+    ] = None
+    revision: Annotated[Text | None, Field(description="Give a branch, a tag or a commit.")] = None
+    dtype: Annotated[Text | None, Field(description="Give the name of a torch dtype, such as bfloat16.")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"model": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _can_be_loaded(self) -> "TeacherSource":
+        if self.model is None and self.adapter is None:
+            raise ValueError("there is nothing to load. Give `model` (a Hub id or a path), `adapter`, or both.")
+        if self.reference is not None and (self.reference.model is None or self.reference.reference is not None):
+            raise ValueError("its reference is not a model by itself. Give the Hub id or the path of one, or student.")
+        return self

@@ -1,0 +1,65 @@
+"""Where each teacher started: the policy that its displacement is measured from, the pool's own or one of its own."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trustmopd.teachers.spec import REFERENCE, STUDENT, Teacher
+
+
+@dataclass(frozen=True)
+class Start:
+    """One starting point, under the pool's `name` for it; `given` is None for the initial student. It `measures` the
+    teachers whose reference it is, and `carries` those that are adapters on its weights."""
+
+    name: str
+    given: Teacher | None
+    measures: list[str] = field(default_factory=list)
+    carries: list[str] = field(default_factory=list)
+
+
+def starts_of(teachers: Mapping[str, Teacher], reference: Teacher | None) -> list[Start]:
+    """The distinct starting points of a pool, the common one first: it is there even if no teacher is measured from it,
+    since adapters without a model of their own are put on it."""
+    starts = {_key(reference): Start(REFERENCE, reference)}
+    for name, teacher in teachers.items():
+        own = reference if teacher.reference is None else None if teacher.reference == STUDENT else teacher.reference
+        assert own is None or isinstance(own, Teacher)
+        start = starts.setdefault(_key(own), Start(f"{REFERENCE}:{name}", own))
+        start.measures.append(name)
+        if teacher.model is None:
+            next(iter(starts.values())).carries.append(name)
+        elif start.name != REFERENCE and teacher.adapter is not None and _key(_base_of(teacher)) == _key(own):
+            start.carries.append(name)
+    return list(starts.values())
+
+
+def is_reference(name: str) -> bool:
+    """Whether a member of a pool is a starting point and no teacher."""
+    return name == REFERENCE or name.startswith(f"{REFERENCE}:")
+
+
+def role_of(name: str) -> str:
+    """What to call a member of a pool in a message."""
+    teacher = name.partition(":")[2]
+    return (
+        f"the reference of teacher '{teacher}'"
+        if teacher
+        else "the reference"
+        if is_reference(name)
+        else (f"teacher '{name}'")
+    )
+
+
+def _base_of(teacher: Teacher) -> Teacher:
+    # A revision given beside an adapter may be the adapter's: such a teacher is loaded by itself.
+    return Teacher(model=teacher.model, dtype=teacher.dtype, revision=teacher.revision and f"{teacher.revision}?")
+
+
+def _key(given: Teacher | None) -> Hashable:
+    if given is None:
+        return None
+    local = isinstance(given.model, (str, Path)) and Path(given.model).is_dir()
+    model = str(Path(str(given.model)).resolve()) if local else given.model if isinstance(given.model, str) else None
+    adapter = None if given.adapter is None else str(given.adapter)
+    return model or id(given.model), adapter, given.revision, str(given.dtype)

@@ -1,0 +1,77 @@
+"""Which settings decide what a student learns; the others say where, how and with what seed the same steps are made."""
+
+from dataclasses import fields
+
+from transformers import TrainingArguments
+
+from trustmopd.training.config import TrustMOPDConfig
+
+#: How rollouts are made and read: what a calibration depends on, and what must stay when a run is resumed.
+SAMPLING = (
+    "num_candidates",
+    "max_completion_length",
+    "distillation_temperature",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "max_prompt_length",
+    "prompt_truncation",
+    "generation_kwargs",
+    "chat_template_kwargs",
+)
+#: What the student is taught, and in which order.
+LESSONS = (
+    "allocation",
+    "score",
+    "gamma",
+    "granularity",
+    "calibrated",
+    "single_teacher",
+    *SAMPLING,
+    "seed",
+    "shuffle_dataset",
+    "global_batch_size",
+    "optim",
+)
+#: What the optimiser and the scheduler would go on with from a checkpoint, whatever the configuration says.
+STORED = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "warmup_steps",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "optim_args",
+)
+#: Other settings that may change in mid-run; the run says so.
+TOLD = ("max_steps", "num_train_epochs", "max_grad_norm", "bf16", "fp16", "teacher_dtype")
+
+#: Further fields of transformers that change what is learnt. Most of its fields are about logging, saving and devices.
+_OF_TRANSFORMERS = (
+    *("dataloader_drop_last", "ignore_data_skip", "label_smoothing_factor", "load_best_model_at_end"),
+    *("neftune_noise_alpha", "optim_target_modules", "tf32", "train_sampling_strategy", "use_liger_kernel"),
+)
+#: Fields of TRL and our own that do not. A field that is added later counts until it is listed here.
+_HOUSEKEEPING = (
+    *("allow_template_mismatch", "calibration_path", "record_allocation_every", "run_dir", "teacher_placement"),
+    *("max_tokens_per_micro_batch", "answers_on_device_gib", "rollout_timeout", "logprob_gap_limit"),
+    *("log_completions", "log_unique_prompts", "num_completions_to_print", "teacher_model_name_or_path"),
+    *("vllm_enable_sleep_mode", "vllm_gpu_memory_utilization", "vllm_group_port", "vllm_mode", "vllm_model_impl"),
+    *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout"),
+    *("vllm_tensor_parallel_size", "vllm_max_model_length"),
+)
+
+
+def experiment_fields() -> list[str]:
+    """The fields of a configuration by which two runs are two experiments, and not two seeds of one."""
+    named = {*LESSONS, *STORED, *TOLD, *_OF_TRANSFORMERS} - {"seed"}
+    inherited = {field.name for field in fields(TrainingArguments)}
+    return [
+        field.name
+        for field in fields(TrustMOPDConfig)
+        if field.name in named or field.name not in inherited | {*_HOUSEKEEPING}
+    ]

@@ -1,0 +1,145 @@
+"""What `trustmopd train`, `calibrate` and `diagnose` do, as functions of a recipe."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trustmopd.files import write_json
+from trustmopd.method import Calibration
+from trustmopd.recipe import Recipe
+from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
+from trustmopd.training.agreement import first_decides
+from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.diagnosis import Diagnosis, diagnose
+from trustmopd.training.engine import Engine
+from trustmopd.training.environment import check_writable
+from trustmopd.training.from_recipe import config_of, trainer_of
+from trustmopd.training.progress import show_progress
+from trustmopd.training.resuming import check_same_settings
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One seed of a recipe. `began_at` is the step of the checkpoint that it is resumed from; None: it starts afresh.
+    `step`, `loss` and `student` are known when it has ended; `student` is None if no checkpoint was kept."""
+
+    seed: int
+    run: RunDirectory
+    began_at: int | None = None
+    step: int = 0
+    loss: float = math.nan
+    student: Path | None = None
+
+
+def train_recipe(
+    recipe: Recipe,
+    *,
+    resume: bool = False,
+    on_start: Callable[[SeedRun], None] = lambda run: None,
+    on_engine: Callable[[Engine], None] = lambda engine: None,
+    on_end: Callable[[SeedRun], None] = lambda run: None,
+) -> list[SeedRun]:
+    """Train every seed, each in its run directory. `resume` continues each from its newest whole checkpoint. The
+    calibration of the first seed serves the others. The functions are called around each seed, and when
+    its engine is known."""
+    runs = check_runs(recipe, resume=resume)
+    configs = {run.seed: config_of(recipe, run.seed) for run in runs}
+    first_decides(lambda: _check_resumable(runs, configs))
+    calibration: dict[str, str] = {}
+    ended = []
+    for run in runs:
+        on_start(run)
+        trainer = trainer_of(recipe, run.seed, **calibration)
+        on_engine(trainer.parallel)
+        show_progress(trainer, "Distilling")
+        trainer.files.recipe = recipe.to_yaml()
+        trainer.train(resume_from_checkpoint=run.began_at is not None)
+        if trainer.args.calibrates:  # it does not depend on the seed
+            calibration = {"calibration_path": trainer.args.calibration_path or str(run.run.calibration)}
+        loss = next((line["loss"] for line in reversed(trainer.state.log_history) if "loss" in line), math.nan)
+        step = trainer.state.global_step
+        student = run.run.checkpoint(step)
+        ended.append(SeedRun(run.seed, run.run, run.began_at, step, loss, student if student.is_dir() else None))
+        on_end(ended[-1])
+    return ended
+
+
+def check_runs(recipe: Recipe, *, resume: bool = False) -> list[SeedRun]:
+    """Refuse folders that hold another run, and fields that cannot be used, before anything is loaded."""
+    if "no" in [config_of(recipe, seed).save_strategy for seed in recipe.seeds]:  # and the processes know each other
+        warnings.warn("save_strategy = no: the trained student is not saved anywhere.", stacklevel=2)
+    return first_decides(lambda: _begun(recipe, resume=resume))
+
+
+def _begun(recipe: Recipe, *, resume: bool) -> list[SeedRun]:
+    _check_one_layout(recipe)
+    runs = []
+    for seed in recipe.seeds:
+        run = RunDirectory(recipe.run_directory(seed))
+        checkpoints = whole_checkpoints(run.checkpoints)
+        if checkpoints and not resume:
+            raise ValueError(
+                f"{run.path} holds checkpoints of an earlier run. Continue it with --resume (in Python: resume=True), "
+                "or choose another output=FOLDER."
+            )
+        runs.append(SeedRun(seed, run, step_of(checkpoints[-1]) if checkpoints else None))
+    return runs
+
+
+def _check_resumable(runs: list[SeedRun], configs: dict[int, TrustMOPDConfig]) -> None:
+    for run in runs:
+        check_writable(run.run.path)
+        if run.began_at is not None:
+            config = configs[run.seed]
+            check_same_settings(resumable_checkpoint(True, str(config.output_dir), run.run.path), config.to_dict())
+
+
+def check_calibration(recipe: Recipe) -> RunDirectory:
+    """The run directory that a calibration is written to; one that was trained with its own is refused."""
+    run = RunDirectory(recipe.run_directory(recipe.seeds[0]))
+    if whole_checkpoints(run.checkpoints):
+        raise ValueError(
+            f"{run.path} holds a run that was trained with its own {run.calibration.name}. Choose another "
+            "output=FOLDER."
+        )
+    return run
+
+
+def calibrate_recipe(recipe: Recipe) -> Calibration | None:
+    """Measure mu and save it in the first seed's run directory. None if the recipe's rule uses no calibrated scores."""
+    check_calibration(recipe)
+    return trainer_of(recipe, recipe.seeds[0]).calibrate()
+
+
+def diagnose_recipe(recipe: Recipe, rollouts: int = 256) -> tuple[Diagnosis, list[Path]]:
+    """Whether displacement tells the teachers apart, on `rollouts` rollouts of the initial student per domain; and the
+    files that say so, one in each seed's run directory."""
+    run = RunDirectory(recipe.run_directory(recipe.seeds[0]))
+    trained = run.calibration.is_file() and whole_checkpoints(run.checkpoints)  # with that calibration, which stays
+    given = {"calibration_path": str(run.calibration)} if trained else {}
+    trainer = trainer_of(recipe, recipe.seeds[0], allocation="trust", calibrated=True, **given)
+    found = diagnose(trainer, rollouts)
+    paths = [RunDirectory(recipe.run_directory(seed)).diagnosis for seed in recipe.seeds]
+    if trainer.accelerator.is_main_process:
+        for path in paths:  # it depends on no seed, and each seed's report shows it
+            write_json(path, found.to_dict())
+    return found, paths
+
+
+def _check_one_layout(recipe: Recipe) -> None:
+    """A folder is one run, or holds a run for each seed. In one that is both, a report would see the one and not the
+    others, and their scores would share a file."""
+    if len(recipe.seeds) > 1 and whole_checkpoints(RunDirectory(recipe.output).checkpoints):
+        held = "is a run of one seed"
+    elif len(recipe.seeds) == 1 and any(
+        whole_checkpoints(RunDirectory(folder).checkpoints) for folder in recipe.output.glob("seed-*")
+    ):
+        held = "holds runs of several seeds"
+    else:
+        return
+    raise ValueError(
+        f"{recipe.output} {held}, and seeds = {recipe.seeds} would be put inside it. Choose another output=FOLDER; "
+        "`trustmopd report` takes both folders."
+    )

@@ -1,0 +1,57 @@
+"""The engine's log-probabilities of the sampled tokens against the student's own: one policy, or two?"""
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+MEAN, MAX = "rollout/logprob_gap_mean", "rollout/logprob_gap_max"
+#: Later steps may have this many times the gap of step 0, or this much more in nats: it grows a little as the student
+#: becomes surer of its tokens.
+_FACTOR, _SLACK = 4.0, 0.02
+
+
+class LogprobGap:
+    """|log p of the engine − log p of the student| over a step's tokens, both at temperature 1."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.first: float | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._total, self._largest, self._tokens = 0.0, 0.0, 0
+
+    def add(self, engine_logp: Tensor, student_logp: Tensor) -> None:
+        gap = (engine_logp.float() - student_logp.float()).abs()
+        if gap.numel():
+            self._total += float(gap.double().sum())
+            self._largest = max(self._largest, float(gap.max()))
+            self._tokens += gap.numel()
+
+    def finish(self, accelerator: Accelerator, step: int) -> dict[str, float]:
+        """The metrics of a step, over all processes; refuses a gap that no rounding explains."""
+        mine = torch.tensor([[self._total, self._tokens, self._largest]], device=accelerator.device)
+        self._reset()
+        everyone = accelerator.gather(mine)
+        total, tokens = everyone[:, :2].sum(dim=0).tolist()
+        if not tokens:
+            return {}
+        found = {MEAN: total / tokens, MAX: float(everyone[:, 2].max())}
+        self._check(found, step)
+        return found
+
+    def _check(self, found: dict[str, float], step: int) -> None:
+        gap = found[MEAN]
+        limit, against = self.limit, "logprob_gap_limit"
+        remedy = "or raise logprob_gap_limit if the engine is meant to be this coarse"
+        if self.first is not None and (later := max(_FACTOR * self.first, self.first + _SLACK)) < limit:
+            limit, against = later, f"its value at step 0, {self.first:.2g}"
+            remedy = "and report it: the weights that vLLM was given are not those it uses"
+        if not gap <= limit:
+            raise RuntimeError(
+                f"step {step}: the vLLM engine's log-probabilities of the sampled tokens differ from the student's by "
+                f"{gap:.3g} nats on average ({found[MAX]:.3g} at most); {limit:.2g} is the limit, from {against}. It "
+                "samples from another policy: a head, a merge or a precision that differs. Training stopped before "
+                f"the optimiser's step, and the last checkpoint is whole. Set use_vllm = False, {remedy}."
+            )
+        self.first = gap if self.first is None else self.first

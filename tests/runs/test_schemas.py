@@ -1,0 +1,88 @@
+"""Every JSON file of a run has one shape: written by it, read by it, and left out field by field where it is not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trustmopd.runs import RunDirectory
+from trustmopd.runs.cost import add_cost, counted_evaluation, device_time, read_cost
+from trustmopd.runs.schemas import in_shape, read_file, write_file
+
+MANIFEST: dict[str, Any] = {
+    "models": {"student": {"source": "s"}, "teachers": {"math": {"source": "m"}, "code": None}},
+    "config": {"allocation": "trust", "gamma": 7, "seed": 0},
+    "planned_steps": 116,
+    "a field of a later release": [1],
+}
+ROW: dict[str, Any] = {
+    "math": 0.5,
+    "overall": 0.5,
+    "recovery": None,
+    "sd": {"math": 0.0, "overall": 0.0},
+    "interval": {"math": [0.4, 0.6], "overall": None},
+    "seeds": [0],
+    "benchmarks": {"aime25": {"domain": "math", "score": 0.5, "sd": 0.0, "prompts": 30, "truncated": 1}},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [
+        ({"planned_steps": "116"}, ["planned_steps"]),
+        ({"config": {"allocation": "trust", "gamma": float("nan")}}, ["config", "gamma"]),
+        ({"models": {"student": {"source": "s"}, "teachers": {"math": 3}}}, ["models", "teachers"]),
+        ({"models": []}, ["models"]),
+    ],
+)
+def test_a_field_of_a_wrong_shape_is_named_and_the_others_are_kept(change: dict[str, Any], lost: list[str]) -> None:
+    payload = MANIFEST | change
+    before = json.dumps(payload)
+    kept, said = in_shape("manifest.json", payload)
+    (sentence,) = said
+    assert "manifest.json" in sentence and ".".join(lost) in sentence
+    expected = json.loads(before)
+    holder = expected
+    for name in lost[:-1]:
+        holder = holder[name]
+    del holder[lost[-1]]
+    assert json.dumps(kept) == json.dumps(expected) and json.dumps(payload) == before
+
+
+def test_a_part_that_lacks_a_field_is_left_out_whole() -> None:
+    cost = {"device": "cpu", "training": {"steps": 3, "seconds": 1.0, "device_hours": 0.1}, "calibration": None}
+    kept, said = in_shape("cost.json", cost)
+    assert kept == {"device": "cpu", "calibration": None}
+    assert len(said) == 1 and "training.peak_memory_gib" in said[0]
+
+
+def test_scores_have_one_shape_which_is_checked_on_writing_and_reading(tmp_path: Path) -> None:
+    path = tmp_path / "scores.json"
+    assert read_file(write_file(path, {"trust": ROW}), what="", remedy="") == {"trust": ROW}
+    for change in ({"overall": None}, {"math": "0.5"}, {"interval": {"math": [0.4]}}, {"benchmarks": {"aime25": {}}}):
+        with pytest.raises(TypeError, match=next(iter(change))):
+            write_file(path, {"trust": ROW | change})
+    path.write_text(json.dumps({"schema_version": 1, "trust": {"math": 0.5, "overall": 0.5, "recovery": None}}))
+    with pytest.raises(ValueError, match=r"scores.json has no trust\.sd"):
+        read_file(path, what="", remedy="")
+
+
+def test_each_stage_adds_its_part_of_the_cost(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    add_cost(run, device="a device", training={"steps": 1, "peak_memory_gib": 1.0, **device_time(3600, 2)})
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt), counted_evaluation(run, 1):
+            raise KeyboardInterrupt
+    cost = read_cost(run)
+    assert cost["training"]["device_hours"] == 2 and cost["device"] == "a device"
+    assert cost["evaluation"]["device_hours"] == pytest.approx(cost["evaluation"]["seconds"] / 3600) != 0
+    run.cost.write_text(json.dumps({"schema_version": 1, "evaluation": {"seconds": "?"}, "device": "a device"}))
+    assert read_cost(run) == {"device": "a device"}
+
+
+def test_the_run_directory_is_read_without_torch() -> None:
+    code = "import sys, trustmopd.runs.schemas, trustmopd.runs.cost; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

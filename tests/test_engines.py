@@ -1,0 +1,70 @@
+"""What every engine promises, on transformers' own."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from trustmopd.engines import Params, engine_module
+from trustmopd.engines.weights import StaleWeights, check_equal, kept_as_they_are, merged
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save(tiny.model(0), tmp_path_factory.mktemp("model") / "student")
+
+
+def test_log_probs_are_of_the_sampled_tokens_at_temperature_1(checkpoint: str) -> None:
+    engine = engine_module("transformers").load([(checkpoint, None)], None, batch_size=4)
+    prompts = [tiny.tokenizer()(text)["input_ids"] for text in ("hi", "a longer prompt")]
+    params = Params(max_new_tokens=8, temperature=0.6, top_p=0.9, draws=["a", "b"], logprobs=True)
+    made = engine.sample(prompts, params)
+    assert made == engine.sample(prompts, params)
+    assert [each.ids for each in made] != [
+        each.ids for each in engine.sample(prompts, replace(params, draws=["c", "d"]))
+    ]
+    for prompt, each in zip(prompts, made, strict=True):
+        with torch.no_grad():
+            logits = engine.model(torch.tensor([prompt + each.ids])).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(each.ids)[:, None])[:, 0]
+        assert each.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+        assert each.truncated == (each.ids[-1] != 2)
+
+
+def test_one_changed_bit_of_a_tensor_is_seen() -> None:
+    student = tiny.model(0)
+    theirs = {name: tensor.detach().clone() for name, tensor in student.named_parameters()}
+    padded = torch.zeros(tiny.VOCAB + 5, 32)
+    padded[: tiny.VOCAB] = theirs["model.embed_tokens.weight"]
+    theirs |= {"model.embed_tokens.weight": padded, "model.layers.0.mlp.up_proj.weight": torch.empty(0)}
+    kept = kept_as_they_are(theirs, {name: tensor.shape for name, tensor in student.named_parameters()})
+    assert "model.embed_tokens.weight" in kept and "model.layers.0.mlp.up_proj.weight" not in kept
+    check_equal(kept, student.named_parameters())
+    weight = theirs["model.norm.weight"]
+    weight[3] = torch.nextafter(weight[3], torch.tensor(9.0))
+    with pytest.raises(StaleWeights, match=r"1 of \d+ .*model.norm.weight"):
+        check_equal(kept, student.named_parameters())
+
+
+def test_an_adapter_is_merged_as_peft_merges_it_and_the_base_is_left_alone(tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    base = tiny.model(0)
+    adapted = PeftModel.from_pretrained(base, tiny.adapter(tiny.model(0), tmp_path / "adapter", 3))
+    before = {name: tensor.clone() for name, tensor in adapted.named_parameters()}
+    found = dict(merged(adapted))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in adapted.named_parameters())
+    expected = dict(adapted.merge_and_unload().named_parameters())
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-6)
+
+
+def test_names_are_read_without_torch() -> None:
+    program = "import sys; from trustmopd.engines import engine_names; engine_names(); print('torch' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stdout.strip() == "False"

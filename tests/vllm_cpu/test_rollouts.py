@@ -1,0 +1,117 @@
+"""Training with colocated vLLM: from the student's own weights, at every step, and the same draws however it runs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from peft import LoraConfig
+from transformers import TrainerCallback
+
+from trustmopd.engines import Params
+from trustmopd.engines.weights import StaleWeights
+from trustmopd.training.rollout_gap import MAX, MEAN
+
+LORA = LoraConfig(r=4, target_modules=["q_proj", "o_proj", "down_proj"], task_type="CAUSAL_LM")
+#: float32 on both sides: rounding alone. A head that is a step old differs by 5e-3 here.
+ROUNDING = 1e-4
+
+
+def steps_of(folder: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "loss" in line]
+
+
+@pytest.mark.parametrize("case", ["tied", "untied", "lora"])
+def test_the_engine_samples_from_the_students_weights_at_every_step(case: str, build: Any, tmp_path: Path) -> None:
+    lora = LORA if case == "lora" else None
+    trainer = build("untied" if case == "untied" else "tied", peft_config=lora)
+    before = {name: each.clone() for name, each in trainer.model.named_parameters()}
+    trainer.train()
+    steps = steps_of(tmp_path / "run")
+    assert len(steps) == 3
+    for step in steps:
+        assert 0 < step[MEAN] <= step[MAX] < ROUNDING
+    moved = {name for name, each in trainer.model.named_parameters() if not torch.equal(each, before[name])}
+    assert moved and (case != "lora" or all("lora_" in name for name in moved))
+    compared = set(trainer.engine._kept)
+    assert {"model.norm.weight", "model.embed_tokens.weight"} <= compared
+    assert trainer.calibration.engine.startswith("vllm 0.")
+
+
+def test_a_skipped_sync_stops_the_run_before_the_optimiser_at_a_learning_rate_of_1e_6(build: Any) -> None:
+    trainer = build(learning_rate=1e-6, calibrated=False)
+    push, after = trainer.engine.push, []
+
+    def only_the_first() -> None:
+        if not after:
+            push()
+        after.append([parameter.clone() for parameter in trainer.model.parameters()])
+
+    trainer.engine.push = only_the_first
+    with pytest.raises(StaleWeights):
+        trainer.train()
+    assert trainer.state.global_step == 1 and len(after) == 2
+    for now, then in zip(trainer.model.parameters(), after[1], strict=True):
+        assert torch.equal(now, then)
+
+
+def test_log_probs_tell_of_another_policy_where_tensors_are_not_compared(build: Any) -> None:
+    """A control of the second check: at a large learning rate a stale engine is far from the student."""
+    trainer = build(calibrated=False)
+    push, done = trainer.engine.push, []
+    trainer.engine.check_weights = lambda: None
+    trainer.engine.push = lambda: done.append(push()) if not done else None
+    with pytest.raises(RuntimeError, match="step 1: .* value at step 0"):
+        trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def test_resume_and_calibration_leave_the_draws_as_they_were(build: Any, tmp_path: Path) -> None:
+    settings = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-3}
+    build(folder="whole", **settings).train()
+    whole = steps_of(tmp_path / "whole")
+    cut = build(folder="cut", **settings | {"calibration_path": str(tmp_path / "whole" / "calibration.json")})
+    cut.add_callback(_stop_after(2))
+    cut.train()
+    resumed = build(folder="cut", **settings)
+    resumed.train(resume_from_checkpoint=True)
+    again = steps_of(tmp_path / "cut")
+    assert [line["step"] for line in again] == [1, 2, 3, 4]
+    for name in ("loss", "completions/mean_length"):
+        assert [line[name] for line in again] == pytest.approx([line[name] for line in whole], rel=1e-4)
+    assert resumed.gap.first == pytest.approx(again[0][MEAN])
+
+    # The same requests in another order and in smaller batches.
+    prompts = [tiny.tokenizer()(f"say {number}")["input_ids"] for number in range(6)]
+    params = Params(max_new_tokens=12, draws=[f"0/7/{number}" for number in range(6)], logprobs=True)
+    together = resumed.engine.sample(prompts, params)
+    order = [4, 0, 5, 2]
+    apart = resumed.engine.sample(
+        [prompts[place] for place in order], replace(params, draws=[params.draws[place] for place in order])
+    )
+    assert [each.ids for each in apart] == [together[place].ids for place in order]
+    other = resumed.engine.sample(prompts, replace(params, draws=[f"1/7/{number}" for number in range(6)]))
+    assert [each.ids for each in other] != [each.ids for each in together]
+
+
+def _stop_after(steps: int) -> Any:
+    class Stop(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            control.should_training_stop = state.global_step >= steps
+
+    return Stop()
+
+
+def test_what_vllm_cannot_do_is_told_before_a_model_is_loaded(
+    build: Any, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="vllm_max_model_length = 16"):
+        build(vllm_max_model_length=16)
+    monkeypatch.setattr("vllm.ModelRegistry", SimpleNamespace(get_supported_archs=lambda: ["OtherForCausalLM"]))
+    with pytest.raises(ValueError, match="LlamaForCausalLM.*vllm_model_impl"):
+        build()
