@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trustmopd.engines import EngineError
 from trustmopd.text_tables import TextTable
 
 app = typer.Typer(
@@ -43,7 +44,7 @@ def errors(again: str | None = None, kept: str | None = "the checkpoints saved s
         state = f"Interrupted; {kept} are kept." if kept else "Interrupted."
         say(f"\n{state}{f' Continue with: {again}' if again else ''}")
         raise typer.Exit(130) from None
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ValueError, OSError, FloatingPointError, EngineError) as error:
         if os.environ.get("TRUSTMOPD_TRACEBACK"):
             raise
         print(f"error{_rank()}: {printable(str(error))}", file=sys.stderr)

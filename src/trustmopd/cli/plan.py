@@ -12,7 +12,6 @@ from trustmopd.cli.training import Overrides, RecipePath, load
 
 if TYPE_CHECKING:
     from trustmopd.planning import Row
-    from trustmopd.recipe import Recipe
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "answers", "rollout_engine")
 
@@ -32,15 +31,13 @@ def plan(
         from trustmopd.planning import plan as rows_of
         from trustmopd.planning import to_json, workload_of
         from trustmopd.planning.seconds import rate_of_sampling
-        from trustmopd.planning.workload import ADAPTERS, PLACEMENTS
         from trustmopd.training.from_recipe import config_of, lora_of
 
         # Of the machine that is planned for, not of this one.
         args = config_of(loaded, loaded.seeds[0], bf16=None, fp16=False)
         half = loaded.training.get("bf16") is not False or bool(loaded.training.get("fp16"))
         work = workload_of(loaded, args, lora_of(loaded), half=half)
-        offered = [name for name in PLACEMENTS if name == ADAPTERS or _is_offered(loaded, name)]
-        rows = rows_of(loaded, work, gpus=gpus, memory=memory, nodes=nodes, offered=offered)
+        rows = rows_of(loaded, work, gpus=gpus, memory=memory, nodes=nodes)
         if as_json:
             typer.echo(json.dumps(to_json(rows), indent=1, ensure_ascii=False))
         else:
@@ -50,16 +47,6 @@ def plan(
             _recommend(rows, [str(recipe), *(overrides or [])])
     if not any(row.fits for row in rows):
         raise typer.Exit(1)
-
-
-def _is_offered(recipe: "Recipe", placement: str) -> bool:
-    from trustmopd.training.from_recipe import config_of
-
-    try:
-        config_of(recipe, recipe.seeds[0], bf16=None, fp16=False, teacher_placement=placement)
-    except ValueError:
-        return False
-    return True
 
 
 def _show(rows: "list[Row]", title: str) -> None:
@@ -82,8 +69,8 @@ def _show(rows: "list[Row]", title: str) -> None:
     )
     if any(not row.at_hand for row in rows):
         say(
-            "* Not with this recipe as it is: adapters need teachers that are LoRA adapters of the student's base, and "
-            "`sharded` a version of trustmopd that has it."
+            "* This would fit, but this recipe cannot use it: `adapters` needs teachers that are LoRA adapters of the "
+            "student's base, and `sharded` needs more than one GPU."
         )
 
 

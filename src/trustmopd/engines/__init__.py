@@ -13,6 +13,10 @@ from typing import Any, Protocol
 _SUFFIX = "_engine"
 
 
+class EngineError(RuntimeError):
+    """The engine cannot be relied on: a message for the user, not a mistake in the code."""
+
+
 @dataclass(frozen=True)
 class Params:
     """How responses are drawn. `draws` names each request's own random numbers, so that they follow from what is asked

@@ -14,7 +14,7 @@ import trl.generation.vllm_generation as trls
 from accelerate.utils import broadcast_object_list, gather_object, is_peft_model
 from torch import Tensor
 
-from trustmopd.engines import Completion, Params, reason
+from trustmopd.engines import Completion, EngineError, Params, reason
 from trustmopd.engines.time_limit import time_limit
 from trustmopd.engines.vllm_engine import quick_start, sample_from
 from trustmopd.engines.weights import can_be_merged_apart, check_equal, kept_as_they_are, merged, repack_tied
@@ -133,7 +133,7 @@ class VLLMRollouts(trls.VLLMGeneration):
         try:
             made = sample_from(self.llm, context, prompts, replace(params, draws=draws or None))
         except Exception as error:  # whatever its kernels raise
-            raise RuntimeError(
+            raise EngineError(
                 f"vLLM failed while it sampled ({reason(error)}). Training stopped, and the last checkpoint is whole: "
                 "resume the run, or set use_vllm = False."
             ) from error

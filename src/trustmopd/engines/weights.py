@@ -7,10 +7,12 @@ import torch
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
+from trustmopd.engines import EngineError
+
 _BITS = {2: torch.int16, 4: torch.int32}
 
 
-class StaleWeights(RuntimeError):
+class StaleWeights(EngineError):
     """The engine would sample from other weights than the student's."""
 
 

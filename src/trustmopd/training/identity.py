@@ -62,7 +62,8 @@ class RunIdentity:
         """Of every policy, by what a message calls it."""
         frozen = {f"teacher '{name}'": teacher.fingerprint for name, teacher in self.asked.items()}
         reference = {"the reference": self.reference.fingerprint} if self.reference else {}
-        return {"the student": self.student.fingerprint, **reference, **frozen}
+        own = {f"the reference of teacher '{name}'": each.fingerprint for name, each in self.own_references.items()}
+        return {"the student": self.student.fingerprint, **reference, **frozen, **own}
 
 
 def identity_of(

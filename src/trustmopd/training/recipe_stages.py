@@ -104,7 +104,8 @@ def check_calibration(recipe: Recipe) -> RunDirectory:
 
 def calibrate_recipe(recipe: Recipe) -> Calibration | None:
     """Measure mu and save it in the first seed's run directory. None if the recipe's rule uses no calibrated scores."""
-    check_calibration(recipe)
+    config_of(recipe, recipe.seeds[0])  # from here on the processes know each other
+    first_decides(lambda: check_calibration(recipe))
     return trainer_of(recipe, recipe.seeds[0]).calibrate()
 
 
@@ -112,7 +113,9 @@ def diagnose_recipe(recipe: Recipe, rollouts: int = 256) -> tuple[Diagnosis, lis
     """Whether displacement tells the teachers apart, on `rollouts` rollouts of the initial student per domain; and the
     files that say so, one in each seed's run directory."""
     run = RunDirectory(recipe.run_directory(recipe.seeds[0]))
-    trained = run.calibration.is_file() and whole_checkpoints(run.checkpoints)  # with that calibration, which stays
+    config_of(recipe, recipe.seeds[0])  # from here on the processes know each other
+    # A trained run keeps the calibration that it was trained with.
+    trained = first_decides(lambda: run.calibration.is_file() and bool(whole_checkpoints(run.checkpoints)))
     given = {"calibration_path": str(run.calibration)} if trained else {}
     trainer = trainer_of(recipe, recipe.seeds[0], allocation="trust", calibrated=True, **given)
     found = diagnose(trainer, rollouts)

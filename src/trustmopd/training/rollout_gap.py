@@ -4,6 +4,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from trustmopd.engines import EngineError
+
 MEAN, MAX = "rollout/logprob_gap_mean", "rollout/logprob_gap_max"
 #: Later steps may have this many times the gap of step 0, or this much more in nats: it grows a little as the student
 #: becomes surer of its tokens.
@@ -48,7 +50,7 @@ class LogprobGap:
             limit, against = later, f"its value at step 0, {self.first:.2g}"
             remedy = "and report it: the weights that vLLM was given are not those it uses"
         if not gap <= limit:
-            raise RuntimeError(
+            raise EngineError(
                 f"step {step}: the vLLM engine's log-probabilities of the sampled tokens differ from the student's by "
                 f"{gap:.3g} nats on average ({found[MAX]:.3g} at most); {limit:.2g} is the limit, from {against}. It "
                 "samples from another policy: a head, a merge or a precision that differs. Training stopped before "

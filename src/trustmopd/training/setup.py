@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, as_teachers, bui
 from trustmopd.teachers.host_memory import check_host_memory
 from trustmopd.teachers.references import starts_of
 from trustmopd.teachers.spec import STUDENT, model_id
+from trustmopd.training.agreement import first_decides
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
 from trustmopd.training.prompts import prompt_lengths
@@ -87,7 +89,7 @@ def check_ingredients(
             f"the prompt set has a column {images.pop()!r}, but only text is supported. Remove the column."
         )
     if args.calibrates and args.calibration_path is not None:
-        Calibration.load(args.calibration_path)  # whether it fits is known once the models are loaded
+        first_decides(partial(Calibration.load, args.calibration_path))  # it is compared once the models are loaded
     if args.domain_column not in (None, "domain", *prompts.column_names):
         raise ValueError(
             f"domain_column = {args.domain_column!r} is no column of the prompt set, which has "

@@ -159,7 +159,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         self._draws: list[str] = []
         self._made: list[Completion] = []
         if args.calibrates and args.calibration_path is not None:
-            self.calibration = self._loaded(Path(args.calibration_path))
+            self.calibration = first_decides(partial(self._loaded, Path(args.calibration_path)))
         self.add_callback(self.files)
 
     # ---- Rollouts
