@@ -97,8 +97,6 @@ def test_the_fastest_is_one_that_can_be_run(recipe: Path) -> None:
     assert best is not None and best.fits and best.setup.placement != "adapters", "its teachers are not adapters"
     assert best.seconds_per_step == min(row.seconds_per_step for row in rows if row.fits and row.at_hand)
     assert best.setup.student_dtype == "float32", "no slower, and small updates are kept"
-    offered = fastest(plan(loaded, work, gpus=8, memory=80, offered=["offload"]))
-    assert offered is not None and offered.setup.placement == "offload"
 
 
 def test_a_micro_batch_that_does_not_fit_is_made_smaller(recipe: Path) -> None:

@@ -12,7 +12,6 @@ from trustmopd.cli.training import Overrides, RecipePath, load
 
 if TYPE_CHECKING:
     from trustmopd.planning import Row
-    from trustmopd.recipe import Recipe
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "answers", "rollout_engine")
 
@@ -32,15 +31,13 @@ def plan(
         from trustmopd.planning import plan as rows_of
         from trustmopd.planning import to_json, workload_of
         from trustmopd.planning.seconds import rate_of_sampling
-        from trustmopd.planning.workload import ADAPTERS, PLACEMENTS
         from trustmopd.training.from_recipe import config_of, lora_of
 
         # Of the machine that is planned for, not of this one.
         args = config_of(loaded, loaded.seeds[0], bf16=None, fp16=False)
         half = loaded.training.get("bf16") is not False or bool(loaded.training.get("fp16"))
         work = workload_of(loaded, args, lora_of(loaded), half=half)
-        offered = [name for name in PLACEMENTS if name == ADAPTERS or _is_offered(loaded, name)]
-        rows = rows_of(loaded, work, gpus=gpus, memory=memory, nodes=nodes, offered=offered)
+        rows = rows_of(loaded, work, gpus=gpus, memory=memory, nodes=nodes)
         if as_json:
             typer.echo(json.dumps(to_json(rows), indent=1, ensure_ascii=False))
         else:
@@ -50,16 +47,6 @@ def plan(
             _recommend(rows, [str(recipe), *(overrides or [])])
     if not any(row.fits for row in rows):
         raise typer.Exit(1)
-
-
-def _is_offered(recipe: "Recipe", placement: str) -> bool:
-    from trustmopd.training.from_recipe import config_of
-
-    try:
-        config_of(recipe, recipe.seeds[0], bf16=None, fp16=False, teacher_placement=placement)
-    except ValueError:
-        return False
-    return True
 
 
 def _show(rows: "list[Row]", title: str) -> None:
@@ -81,10 +68,7 @@ def _show(rows: "list[Row]", title: str) -> None:
         f"on one {rates()['machine']}, with responses as long as allowed. GB sent: by each GPU, a step."
     )
     if any(not row.at_hand for row in rows):
-        say(
-            "* Not with this recipe as it is: adapters need teachers that are LoRA adapters of the student's base, and "
-            "`sharded` a version of trustmopd that has it."
-        )
+        say("* Not with this recipe as it is: adapters need teachers that are LoRA adapters of the student's base.")
 
 
 def _recommend(rows: "list[Row]", command: list[str]) -> None:
@@ -93,9 +77,9 @@ def _recommend(rows: "list[Row]", command: list[str]) -> None:
     row = fastest(rows)
     if row is None:
         least = min(rows, key=lambda each: each.gib.total)
-        told = "Nothing fits as it is" if any(each.fits for each in rows) else "Nothing fits"
+        start = "Nothing fits as it is" if any(each.fits for each in rows) else "Nothing fits"
         say(
-            f"{told}. The least is {_named(least)}: {least.gib.total:.1f} GiB a GPU. Use more or larger GPUs, or "
+            f"{start}. The least is {_named(least)}: {least.gib.total:.1f} GiB a GPU. Use more or larger GPUs, or "
             "shorten training.max_prompt_length and training.max_completion_length."
         )
         return

@@ -1,6 +1,6 @@
 """Every way to run a recipe on a machine: what it needs, whether that fits, how long it takes, what to set for it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
@@ -36,8 +36,8 @@ _DEEPSPEED = {
 
 @dataclass(frozen=True)
 class Row:
-    """`set` are the recipe's fields, by dotted name, that make this row of it. `at_hand`: the trainer offers it
-    today, and the recipe's own checkpoints do."""
+    """`set` are the recipe's fields, by dotted name, that make this row of it. `at_hand`: it
+    needs no other checkpoints than the recipe's."""
 
     setup: Setup
     gib: Gib
@@ -63,19 +63,15 @@ class Row:
         }
 
 
-def plan(
-    recipe: Recipe, work: Workload, *, gpus: int, memory: float, nodes: int = 1, offered: Collection[str] = PLACEMENTS
-) -> list[Row]:
-    """All rows, in the order of the placements. `gpus` of each node, `memory` of each GPU in GiB. `offered` are the
-    placements that the trainer has."""
+def plan(recipe: Recipe, work: Workload, *, gpus: int, memory: float, nodes: int = 1) -> list[Row]:
+    """All rows, in the order of the placements. `gpus` of each node, `memory` of each GPU in GiB."""
     for name, value in {"gpus": gpus, "memory": memory, "nodes": nodes}.items():
         if value <= 0:
             raise ValueError(f"--{name} {value:g}: there is nothing to plan for. Give a number above 0.")
     if recipe.training.get("gradient_accumulation_steps") is not None:  # then the batch grows with the GPUs
         work = replace(work, batch=work.batch * gpus * nodes)
     choices = product(PLACEMENTS, ENGINES, DTYPES)
-    rows = [_row(recipe, work, Setup(*choice, gpus=gpus, nodes=nodes, memory=memory)) for choice in choices]
-    return [row if row.setup.placement in offered else replace(row, at_hand=False) for row in rows]
+    return [_row(recipe, work, Setup(*choice, gpus=gpus, nodes=nodes, memory=memory)) for choice in choices]
 
 
 def fastest(rows: list[Row]) -> Row | None:
