@@ -113,8 +113,8 @@ def _recipe(what: str, overrides: list[str], only: list[str] | None) -> "Recipe 
         return load_recipe(what, overrides)
     if Path(what).is_file():
         raise ValueError(
-            f"{what} is a file, but neither a recipe (.yaml) nor the folder of a checkpoint. To evaluate a model on its "
-            f"rows, write trustmopd evaluate MODEL --benchmarks {what}."
+            f"{what} is a file, but neither a recipe (.yaml) nor the folder of a checkpoint. To evaluate a model on "
+            f"its rows, write trustmopd evaluate MODEL --benchmarks {what}."
         )
     if overrides or only:
         raise ValueError(f"{what} is a checkpoint: overrides and --only are for recipes. Leave them out.")
