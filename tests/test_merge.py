@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -228,28 +229,28 @@ def put_nan(tensors) -> None:
 
 NORM = "model.norm.weight"
 BROKEN = {
-    "no directory": (lambda folder: folder.rename(folder.with_name("moved")), "code.*not a directory.*save_pretrained"),
-    "no config": (remove("config.json"), "code has no config.json"),
-    "only .bin": (only_bin, r"code has neither model.safetensors nor.*\.bin.*save_pretrained"),
-    "no LoRA adapter": (adapter, "adapter .*code .*type None"),
-    "cut short": (cut_short, r"code.model.safetensors \(\d+ bytes\) is not a whole.*download it again"),
-    "lost shard": (lost_shard, "code lacks model-00001-of-00001.safetensors"),
-    "torn index": (torn_index, "code.model.safetensors.index.json is not a whole index"),
-    "tensor missing": (weights(lambda tensors: tensors.pop(NORM)), f"math has {NORM} .*code lacks"),
-    "tensor added": (weights(lambda tensors: tensors.update(bias=torch.ones(2))), "code has bias .*math lacks"),
+    "no directory": (lambda folder: folder.rename(folder.with_name("moved")), "code.*save_pretrained"),
+    "no config": (remove("config.json"), "code.*config.json"),
+    "only .bin": (only_bin, r"code.*model.safetensors.*\.bin.*save_pretrained"),
+    "no LoRA adapter": (adapter, "code.*None"),
+    "cut short": (cut_short, r"code.model.safetensors \(\d+ bytes\)"),
+    "lost shard": (lost_shard, "code.*model-00001-of-00001.safetensors"),
+    "torn index": (torn_index, "code.model.safetensors.index.json"),
+    "tensor missing": (weights(lambda tensors: tensors.pop(NORM)), f"math.*{NORM}.*code"),
+    "tensor added": (weights(lambda tensors: tensors.update(bias=torch.ones(2))), "code.*bias.*math"),
     "other shape": (
         weights(lambda tensors: tensors.update({NORM: torch.ones(33)})),
-        rf"{NORM} is \[32\] in .*math and \[33\] in .*code",
+        rf"{NORM}.*\[32\].*math.*\[33\].*code",
     ),
     "other kind": (
         weights(lambda tensors: tensors.update({NORM: torch.ones(32, dtype=torch.int64)})),
-        f"{NORM} is F32 in .*math and I64 in .*code",
+        f"{NORM}.*F32.*math.*I64.*code",
     ),
     "quantised": (
         weights(lambda tensors: tensors.update({NORM: torch.ones(32).to(torch.float8_e4m3fn)})),
-        f"code stores {NORM} as F8_E4M3.*Dequantise",
+        f"code.*{NORM}.*F8_E4M3",
     ),
-    "nan": (weights(put_nan), f"mean of {NORM} has NaN.*code has them"),
+    "nan": (weights(put_nan), f"{NORM}.*NaN.*code"),
 }
 
 
@@ -266,7 +267,7 @@ def test_a_broken_checkpoint_is_named_and_nothing_is_left_behind(case: str, spec
 def test_integer_tensors_that_differ_are_refused(specialists, tmp_path: Path):
     for step, folder in enumerate(specialists):
         edit_weights(folder, lambda tensors, step=step: tensors.update(steps=torch.tensor([step])))
-    with pytest.raises(ValueError, match=r"steps \(torch.int64\) differs between .*math and .*code"):
+    with pytest.raises(ValueError, match=r"steps.*torch.int64.*math.*code"):
         merge_checkpoints(specialists, tmp_path / "soup")
     assert not list(tmp_path.glob("*soup*")) and not list(tmp_path.glob(".*"))
 
@@ -274,19 +275,19 @@ def test_integer_tensors_that_differ_are_refused(specialists, tmp_path: Path):
 def test_a_mean_too_large_for_the_first_dtype_is_refused(specialists, tmp_path: Path):
     edit_weights(specialists[0], lambda tensors: tensors.update({NORM: torch.ones(32, dtype=torch.float16)}))
     edit_weights(specialists[1], lambda tensors: tensors.update({NORM: torch.full((32,), 1e6)}))
-    with pytest.raises(ValueError, match=f"mean of {NORM}.*overflows torch.float16.*wider one first"):
+    with pytest.raises(ValueError, match=f"{NORM}.*torch.float16"):
         merge_checkpoints(specialists, tmp_path / "soup")
 
 
 @pytest.mark.parametrize("checkpoints", [[], "lab/model"])
 def test_what_is_no_list_of_checkpoints_is_refused(checkpoints, tmp_path: Path):
-    with pytest.raises(ValueError, match="Give a list of one or more"):
+    with pytest.raises(ValueError, match=f"checkpoints = {re.escape(repr(checkpoints))}"):
         merge_checkpoints(checkpoints, tmp_path / "soup")
 
 
 @pytest.mark.parametrize("name", ["lab/no-such-model-here", "runs/math/checkpoint-116"])
 def test_a_name_that_is_neither_directory_nor_model_says_so(name: str, tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=f"'{name}' is neither a directory nor a model"):
+    with pytest.raises(FileNotFoundError, match=name):
         merge_checkpoints([name], tmp_path / "soup")
 
 
@@ -294,7 +295,7 @@ def test_a_full_output_directory_is_kept_unless_overwriting_is_asked_for(special
     soup = tmp_path / "soup"
     soup.mkdir()
     (soup / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="holds something already.*overwrite"):
+    with pytest.raises(FileExistsError, match="soup.*overwrite"):
         merge_checkpoints(specialists, soup)
     assert (soup / "notes.txt").read_text() == "mine"
     merge_checkpoints(specialists, soup, overwrite=True)
@@ -316,12 +317,12 @@ def test_an_empty_output_directory_is_used(specialists, tmp_path: Path):
 
 @pytest.mark.parametrize("inside", [".", "math"])
 def test_overwriting_never_deletes_a_checkpoint_being_averaged(inside: str, specialists, tmp_path: Path):
-    with pytest.raises(FileExistsError, match="holds the checkpoint .*would be lost"):
+    with pytest.raises(FileExistsError, match="math"):
         merge_checkpoints(specialists, tmp_path / inside, overwrite=True)
     assert all((folder / "model.safetensors").is_file() for folder in specialists)
 
 
 def test_an_output_that_is_a_file_is_refused(specialists, tmp_path: Path):
     (tmp_path / "soup").write_text("soup")
-    with pytest.raises(FileExistsError, match="is a file"):
+    with pytest.raises(FileExistsError, match="soup"):
         merge_checkpoints(specialists, tmp_path / "soup", overwrite=True)

@@ -177,7 +177,7 @@ def test_the_page_about_recipes_lists_each_shipped_one_and_its_example_loads(wri
         folder = table.split("/`")[0]
         listed |= {f"{folder}/{name}" for name in re.findall(r"^\| `([a-z0-9-]+\.yaml)`", table, re.MULTILINE)}
     assert listed == {f"{path.parent.name}/{path.name}" for path in SHIPPED}
-    example, child = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    example, _, child = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     write(example, "singlecap-trust.yaml")
     assert load_recipe(write(child)).allocation == load_recipe(SINGLECAP, ["allocation.gamma=9"]).allocation
     shown = load_recipe(write(example)).model_dump()
@@ -241,7 +241,7 @@ def test_one_seed_runs_in_the_output_folder_and_several_beneath_it(write):
     path = write(SMALL + "output: out\n")
     assert load_recipe(path, ["seeds=[3]"]).run_directory(3) == Path("out")
     assert load_recipe(path, ["seeds=[3, 5]"]).run_directory(5) == Path("out/seed-5")
-    with pytest.raises(RecipeError, match=r"seed 4 is not one of seeds = \[3, 5\]"):
+    with pytest.raises(RecipeError, match=r"4.*seeds = \[3, 5\]"):
         load_recipe(path, ["seeds=[3, 5]"]).run_directory(4)
 
 

@@ -53,7 +53,7 @@ def open_adapted(adapter: Located, base: Located) -> Adapted:
     stored = open_checkpoint(base)
     config = _config(adapter)
     trained_on = config.base_model_name_or_path
-    remedy = f"Merge it into that base (--base {trained_on}; in a recipe, `model` beside `adapter`)."
+    remedy = f"Merge it into that base (--base {trained_on}; in a recipe, `model` next to `adapter`)."
     check_trained_on("merge", adapter.source, trained_on, base.source, remedy)
     with torch.device("meta"):  # the shape of the model alone
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base.folder))
@@ -93,7 +93,7 @@ def open_adapted(adapter: Located, base: Located) -> Adapted:
 
 
 def trained_on(adapter: Located) -> str | None:
-    """The model that an adapter says it was trained on."""
+    """The model that an adapter names as its base."""
     return _config(adapter).base_model_name_or_path
 
 
@@ -123,15 +123,15 @@ def _config(adapter: Located) -> LoraConfig:
 
 
 def _fill(adapted: PeftModel, weights: dict[str, Tensor]) -> None:
-    """PEFT puts an adapter where its base is, and this base is nowhere: its tensors are put in by name."""
-    # Where embeddings are adapted, PEFT saves the base's own beside the adapter.
+    """PEFT loads an adapter onto its base's device, and this base has none: its tensors are assigned by name."""
+    # Where embeddings are adapted, PEFT also saves the base's own with the adapter.
     weights = {key: tensor for key, tensor in weights.items() if not key.endswith(".base_layer.weight")}
     parameters = dict(adapted.named_parameters())
     names = {id(parameter): name for name, parameter in parameters.items()}
     places = get_peft_model_state_dict(adapted, state_dict=parameters, save_embedding_layers=False)
-    if strangers := sorted(weights.keys() ^ places.keys()):
-        where = "it has" if strangers[0] in weights else "it lacks"
-        raise ValueError(f"{where} {strangers[0]}, {len(strangers)} such names in all")
+    if unknown := sorted(weights.keys() ^ places.keys()):
+        where = "it has" if unknown[0] in weights else "it lacks"
+        raise ValueError(f"{where} {unknown[0]}, {len(unknown)} such names in all")
     adapted.load_state_dict(
         {names[id(places[key])]: tensor for key, tensor in weights.items()}, strict=False, assign=True
     )

@@ -43,7 +43,7 @@ class Located(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor as the file's header tells it."""
+    """One tensor as the file's header describes it."""
 
     file: Path
     shape: tuple[int, ...]
@@ -54,7 +54,7 @@ class Stored:
         return torch.Size(self.shape).numel() * _BYTES[self.dtype]
 
     def read(self, name: str) -> Tensor:
-        # Opened anew for each tensor: a file left open maps every page it has read, and the K checkpoints would add up.
+        # Opened for each tensor: a file left open maps every page it has read, and the K checkpoints would add up.
         with safe_open(self.file, framework="pt") as file:
             return file.get_tensor(name)
 
@@ -85,7 +85,7 @@ def locate(source: str | Path, revision: str | None = None) -> Located:
     except (OSError, ValueError) as error:  # no such id, no such revision, gated, offline, not even an id
         reason = str(error).strip().partition("\n")[0]
         raise FileNotFoundError(
-            f"checkpoint '{source}' is neither a directory nor a model the Hub lets us have ({reason}). "
+            f"checkpoint '{source}' is neither a directory nor a model that the Hub could give us ({reason}). "
             "Check the path or the id; log in if the model is gated."
         ) from error
     return Located(source, Path(folder))
@@ -159,8 +159,8 @@ def _weight_files(place: Located) -> list[Path]:
     index = folder / INDEX
     if not index.is_file():
         raise FileNotFoundError(
-            f"checkpoint {place.source} has neither {WHOLE} nor {INDEX}. Load the model (from its .bin files, say) and "
-            "save_pretrained it: that writes safetensors."
+            f"checkpoint {place.source} has neither {WHOLE} nor {INDEX}. Load the model (for example from its "
+            ".bin files) and save it with save_pretrained, which writes safetensors."
         )
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))

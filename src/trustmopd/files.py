@@ -13,8 +13,8 @@ from typing import Any
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
-    """A file to write beside the target, renamed when the block ends well: a reader, or a killed run, never sees half a
-    file."""
+    """A file to write in the target's folder, renamed when the block ends well: a reader, or a killed run, never sees
+    half a file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -44,7 +44,7 @@ def write_json(path: str | Path, payload: dict[str, Any], *, schema_version: int
 
 
 def without_nan(value: Any) -> Any:
-    """Data with null for what is not a finite number: JSON knows neither NaN nor infinity, and most readers refuse a
+    """Data with null for what is not a finite number: JSON has neither NaN nor infinity, and most readers refuse a
     file that holds one."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -81,15 +81,15 @@ def check_free(folder: str | Path, *, overwrite: bool = False) -> None:
 
 
 def meant_here(path: str) -> bool:
-    """Whether a path is one on this disk, even if nothing is there: a Hub id has two parts at most. A slip in it
-    should not be looked for on the Hub, which takes half a minute to fail without a network."""
+    """Whether a path is one on this disk, even if nothing is there: a Hub id has two parts at most. A typo
+    should not be looked up on the Hub, which takes half a minute to fail without a network."""
     given = Path(path)
     return given.is_absolute() or path.startswith((".", "~")) or len(given.parts) > 2
 
 
 @contextmanager
 def locked(folder: str | Path, remedy: str) -> Iterator[None]:
-    """One process at a time writes to a folder. The lock ends with the process, however that ends."""
+    """One process at a time writes to a folder. The lock ends with the process, in whatever way."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as lock:

@@ -24,7 +24,7 @@ MAX_SHARD_BYTES = 5 * 10**9
 
 
 class Specialist(Protocol):
-    """A `Teacher`, or what a recipe says of one: a model, an adapter, or an adapter on a model of its own."""
+    """A `Teacher`, or a recipe's entry for one: a model, an adapter, or an adapter on a model of its own."""
 
     @property
     def model(self) -> Any: ...
@@ -42,7 +42,7 @@ def merge_checkpoints(
     overwrite: bool = False,
 ) -> Path:
     """Write the arithmetic mean of `checkpoints` (directories, Hub ids, `id@revision`, or `Teacher`s) to the directory
-    `output`. An adapter is first merged into its own model, or else `base`, or else what it says it was trained on.
+    `output`. An adapter is first merged into its own model, or else `base`, or else the model that it names.
 
     Sums are in float32 (float64 for float64). Dtype, configuration, tokenizer and chat template are the first
     checkpoint's; an adapter's tokenizer comes before that of its base. The result appears under its name when it is
@@ -76,7 +76,7 @@ def merge_adapter(
 ) -> Path:
     """Turn a LoRA adapter, such as a checkpoint of a student trained with `peft`, into a checkpoint with full weights:
     in the base's dtype, with the adapter's tokenizer and chat template where it has them. `base` is by default the
-    model that the adapter says it was trained on."""
+    model that the adapter names."""
     if not (place := locate(adapter)).is_adapter:
         full = (place.folder / "config.json").is_file()
         remedy = "It has full weights already." if full else "Give a folder such as RUN/checkpoints/checkpoint-116."
@@ -106,9 +106,7 @@ def _base_of(adapter: Located, given: str | Path | None) -> Located:
 
     base = given or trained_on(adapter)
     if not base:
-        raise ValueError(
-            f"the adapter {adapter.source} does not say what it was trained on. Give its base: --base, in Python base=."
-        )
+        raise ValueError(f"the adapter {adapter.source} does not name its base. Give it: --base, in Python base=.")
     try:
         return locate(base)
     except FileNotFoundError as error:
@@ -179,8 +177,8 @@ def _mean(models: Sequence[Checkpoint], name: str) -> Tensor:
         for model in models[1:]:
             if not torch.equal(first, model.read(name)):
                 raise ValueError(
-                    f"{name} ({first.dtype}) differs between {models[0].source} and {model.source}: whole numbers have "
-                    "no mean of their kind. Give checkpoints grown from one base model, unquantised."
+                    f"{name} ({first.dtype}) differs between {models[0].source} and {model.source}: integers have no "
+                    "mean of their type. Give checkpoints grown from one base model, unquantised."
                 )
         return first.clone()
     # A copy even in float32: what was read is the file itself, mapped, and nothing may be added into that.

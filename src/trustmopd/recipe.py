@@ -1,4 +1,4 @@
-"""One YAML file describes one experiment. Read and checked without torch: a slip costs a second, not a GPU hour."""
+"""One YAML file describes one experiment. Read and checked without torch: a mistake costs a second, not a GPU hour."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from trustmopd.yaml_layers import Dumper, RecipeError, read_layers, without_drop
 
 def _distinct(values: list[Any]) -> list[Any]:
     if len(set(values)) < len(values):
-        raise ValueError("one appears twice, and would do the same work again. Name each one once.")
+        raise ValueError("one appears twice. Name each one once.")
     return values
 
 
@@ -68,7 +68,7 @@ class Unscored(Section):
     rule: Literal[tuple(name for name in UNSCORED if name != "single")]  # type: ignore[valid-type]
 
 
-#: `training` takes any field of TrustMOPDConfig but these, which a recipe says elsewhere.
+#: `training` takes any field of TrustMOPDConfig except these, for which a recipe has other fields.
 OWNED_ELSEWHERE = {
     **{field: f"allocation.{field}" for field in ("gamma", "score", "granularity", "calibrated")},
     "allocation": "allocation.rule",
@@ -115,7 +115,7 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, data: Any) -> Any:
-        """The output folder follows the name, and `allocation.gamma=5` alone speaks of the trust rule."""
+        """The output folder follows the name, and `allocation.gamma=5` alone means the trust rule."""
         if not isinstance(data, Mapping):
             return data
         given = data.get("allocation")
@@ -135,11 +135,11 @@ class Recipe(Section):
             given, names = self.allocation.teacher, ", ".join(self.teachers)
             raise ValueError(f"allocation.teacher = {given!r}: no teacher has this name. Choose from {names}.")
         if self.allocation.rule == "routed" and self.prompts.domain_column is None:
-            raise ValueError("prompts.domain_column = None: routing goes by it. Give the column of teachers' names.")
+            raise ValueError("prompts.domain_column = None, but routing needs it. Give the column of teachers' names.")
         return self
 
     def config_fields(self) -> dict[str, Any]:
-        """The fields of TrustMOPDConfig that this recipe sets, but for the seed and the folder, which differ by run."""
+        """The fields of TrustMOPDConfig that this recipe sets, except the seed and the folder, which differ by run."""
         fields = {"allocation": self.allocation.rule, "domain_column": self.prompts.domain_column}
         if isinstance(self.allocation, Single):
             fields["single_teacher"] = self.allocation.teacher

@@ -20,7 +20,9 @@ def _from_home(place: Any) -> Any:
 
 def _no_variable(folder: Path) -> Path:
     if "$" in str(folder):
-        raise ValueError("variables are not expanded here, and a folder of this name would be made. Write it out.")
+        raise ValueError(
+            "variables are not expanded here, and a folder of this name would be made. Write the whole path."
+        )
     return folder
 
 
@@ -39,12 +41,12 @@ _REASONS = {
 
 
 class Section(BaseModel):
-    """Strict: `gamma: true` is a slip, not the number 1. A field's description is the remedy that its errors give."""
+    """Strict: `gamma: true` is a mistake, not the number 1. A field's description is the remedy in its errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
     #: Fields that a user may look for here, and where they are.
     elsewhere: ClassVar[Mapping[str, str]] = {}
-    #: What more to say about an unknown field.
+    #: More about an unknown field.
     hint: ClassVar[str] = ""
 
 

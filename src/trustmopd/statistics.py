@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Spread(NamedTuple):
-    """Mean and standard deviation with n − 1; 0 where there is one value, which says nothing about spread."""
+    """Mean and standard deviation with n − 1; 0 for a single value."""
 
     mean: float
     sd: float
@@ -38,7 +38,7 @@ def paired_difference(first: Mapping[Any, float], second: Mapping[Any, float]) -
 
 
 def recovery(score: float, initial: float, routed: float) -> float:
-    """The share of the way from the initial student to the routed teachers; NaN where there is no way to go."""
+    """The share of the way from the initial student to the routed teachers; NaN where there is no gap."""
     return (score - initial) / (routed - initial) if routed != initial else float("nan")
 
 

@@ -46,5 +46,5 @@ class TeacherSource(Section):
         if self.model is None and self.adapter is None:
             raise ValueError("there is nothing to load. Give `model` (a Hub id or a path), `adapter`, or both.")
         if self.reference is not None and (self.reference.model is None or self.reference.reference is not None):
-            raise ValueError("its reference is not a model by itself. Give the Hub id or the path of one, or student.")
+            raise ValueError("its reference is not a full model. Give the Hub id or the path of one, or student.")
         return self

@@ -25,7 +25,7 @@ class RecipeError(ValueError):
 
 @dataclass(frozen=True)
 class Layers:
-    """What each file says, the one that extends no other first, then each override; and all of them together."""
+    """The fields of each file, the one that extends no other first, then each override; and all of them together."""
 
     path: str | Path
     each: Sequence[Fields]
@@ -34,7 +34,7 @@ class Layers:
 
 def read_layers(path: str | Path, overrides: Sequence[str], kind: str) -> Layers:
     """Overrides are merged one after another: `training={}` empties what is there, and `training.a=1` then fills it.
-    What starts afresh is decided by all of them together: `allocation.teacher=code allocation.rule=single`."""
+    What is replaced as a whole is decided by all of them together: `allocation.teacher=code allocation.rule=single`."""
     files, changes = _read(Path(path)), [_parse_override(override) for override in overrides]
     fields = reduce(lambda base, child: _merge(_start_afresh(base, child), child), files)
     fields = reduce(_merge, changes, _start_afresh(fields, reduce(_merge, changes, {})))
@@ -104,7 +104,7 @@ def _read(path: Path, children: tuple[Path, ...] = ()) -> list[Fields]:
     """The fields of a file, after those of the files that it extends."""
     chain = " extends ".join(map(str, (*children, path)))
     if path.resolve() in [child.resolve() for child in children]:
-        raise RecipeError(f"{chain}: this is a circle. Remove one `extends`.")
+        raise RecipeError(f"{chain}: these files extend one another in a circle. Remove one `extends`.")
     if path.suffix in _DATA:
         raise RecipeError(
             f"{chain}: {path} is a data file. Give a YAML file that names it: a recipe as prompts: {{path: {path}}}, "
@@ -113,8 +113,8 @@ def _read(path: Path, children: tuple[Path, ...] = ()) -> list[Fields]:
     try:
         fields = _parse(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        told: dict[type, str] = {FileNotFoundError: "does not exist", IsADirectoryError: "is a folder"}
-        reason = told.get(type(error), f"cannot be read ({error})")
+        reasons: dict[type, str] = {FileNotFoundError: "does not exist", IsADirectoryError: "is a folder"}
+        reason = reasons.get(type(error), f"cannot be read ({error})")
         if not children:
             raise RecipeError(f"{path} {reason}. Give a YAML file.") from None
         raise RecipeError(
@@ -122,7 +122,7 @@ def _read(path: Path, children: tuple[Path, ...] = ()) -> list[Fields]:
         ) from None
     if not isinstance(fields, dict):
         found = "is empty" if fields is None else f"holds {fields!r:.80}"
-        raise RecipeError(f"{chain}: {path} {found}, and no fields. Start with `name:`, or `extends:` another recipe.")
+        raise RecipeError(f"{chain}: {path} {found}, not fields. Start with `name:`, or `extends:` another recipe.")
     base = fields.pop("extends", None)
     if base is None:
         return [fields]
@@ -159,7 +159,7 @@ def _start_afresh(base: Mapping[str, Any], child: Mapping[str, Any]) -> Fields:
 
 
 def _merge(base: Mapping[str, Any], child: Mapping[str, Any]) -> Fields:
-    """Deep, and the child wins. An empty mapping replaces: who writes {} wants nothing there."""
+    """Deep, and the child wins. An empty mapping replaces a full one: {} means nothing is wanted there."""
     merged = dict(base)
     for key, value in child.items():
         both = isinstance(merged.get(key), Mapping) and isinstance(value, Mapping)

@@ -194,7 +194,7 @@ def test_numbers_of_constraints_may_be_asked_for_where_blocks_bring_them(config)
         records = by_category(built(config, *overrides, *more))["math-if"]
         assert Counter(len(record["constraints"]) for record in records) == {1: 2, 2: number[2], 3: 1}
     too_many = [f"categories.math-if.count={number[2] + 1}", f"categories.math-if.constraints={{2: {number[2] + 1}}}"]
-    with pytest.raises(ValueError, match=rf"blocks with 2 constraints, and pool 'blocks' has {number[2]}: short by 1"):
+    with pytest.raises(ValueError, match=rf"2 constraints.*'blocks'.* {number[2]}\b.*short by 1"):
         built(config, *too_many)
 
 
@@ -270,7 +270,7 @@ def test_a_set_that_is_there_is_replaced_only_when_asked(config, tmp_path):
     prompt_set = built(config)
     folder = write_prompt_set(prompt_set)
     old = (folder / "card.json").stat().st_ino
-    with pytest.raises(OSError, match="holds something already.*--overwrite"):
+    with pytest.raises(OSError, match="out.*--overwrite"):
         write_prompt_set(prompt_set)
     assert (folder / "card.json").stat().st_ino == old
     write_prompt_set(prompt_set, overwrite=True)

@@ -250,10 +250,10 @@ def test_the_table_has_the_columns_of_the_paper():
 @pytest.mark.parametrize(
     ("arguments", "options", "words"),
     [
-        ((["a", 3], []), {}, r"candidates\[1\] is '3' \(int\), not text"),
-        ((["a"], [None]), {}, r"comparison\[0\] is 'None' \(NoneType\), not text"),
-        (("abc", []), {}, "candidates is one text"),
-        ((["a"], []), {"parents": []}, "0 parents for 1 candidates"),
+        ((["a", 3], []), {}, r"candidates\[1\].*'3' \(int\)"),
+        ((["a"], [None]), {}, r"comparison\[0\].*NoneType"),
+        (("abc", []), {}, "candidates.*'abc'"),
+        ((["a"], []), {"parents": []}, "0 parents.* 1 "),
         ((["a"], []), {"parents": [b"a"]}, r"parents\[0\] .* \(bytes\)"),
         ((["a"], []), {"ngram": 0}, "ngram = 0.*5"),
         ((["a"], []), {"threshold": 0}, "threshold = 0.*0.8"),

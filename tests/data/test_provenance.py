@@ -21,10 +21,10 @@ def test_a_comparison_set_that_is_not_at_hand_can_be_left_out_and_the_card_says_
     (tmp_path / "evaluation.jsonl").unlink()
     assert "evaluation.jsonl" in run("build", path, code=1)
     said = run("build", path, f"comparison.evaluation={nothing}")
-    assert "Left out of the comparison: evaluation." in said
+    assert "comparison: evaluation" in said
     card, page = card_and_page(tmp_path / "out")
     assert (card["comparison"], card["comparison_left_out"], card["comparison_texts"]) == ({}, ["evaluation"], 0)
-    assert "Against 0 comparison texts (none)" in page and "Left out of the comparison: evaluation." in page
+    assert "0 comparison texts" in page and "comparison: evaluation" in page
     assert card["decontamination"]["pools"]["math"]["kept"] == 120
 
 
@@ -33,17 +33,17 @@ def test_all_comparison_sets_are_left_out_by_one_empty_mapping_and_a_full_card_s
     run("build", path)
     card, page = card_and_page(tmp_path / "out")
     assert list(card["comparison"]) == ["evaluation"] and card["comparison_left_out"] == []
-    assert "Against 7 comparison texts (evaluation)" in page and "Left out" not in page
+    assert "7 comparison texts (evaluation)" in page and "comparison: evaluation" not in page
     said = run("build", path, "comparison={}", "--overwrite")
     card, page = card_and_page(tmp_path / "out")
     assert (card["comparison"], card["comparison_left_out"]) == ({}, ["evaluation"])
-    assert "Left out of the comparison: evaluation." in said and "Left out of the comparison: evaluation." in page
+    assert "comparison: evaluation" in said and "comparison: evaluation" in page
 
 
 def test_a_file_that_empties_the_comparison_it_inherits_names_what_it_left_out(tmp_path):
     pools.small(tmp_path)
     (tmp_path / "bare.yaml").write_text("extends: config.yaml\ncomparison: {}")
-    assert "Left out of the comparison: evaluation." in run("build", tmp_path / "bare.yaml")
+    assert "comparison: evaluation" in run("build", tmp_path / "bare.yaml")
 
 
 def test_a_comparison_of_ones_own_replaces_the_inherited_one(tmp_path):
@@ -53,7 +53,7 @@ def test_a_comparison_of_ones_own_replaces_the_inherited_one(tmp_path):
     card, _ = card_and_page(tmp_path / "out")
     assert (list(card["comparison"]), card["comparison_left_out"]) == (["mine"], ["evaluation"])
     assert card["decontamination"]["pools"]["math"]["cross_exact"] == 1
-    assert "Left out of the comparison: evaluation." in said
+    assert "comparison: evaluation" in said
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_a_comparison_of_ones_own_replaces_the_inherited_one(tmp_path):
 )
 def test_leaving_out_what_is_not_there_is_refused_with_what_is(tmp_path, override, words):
     said = run("build", pools.small(tmp_path), override, code=1)
-    assert words in said and ("evaluation." in said or "math, code, if, math-if, math-code." in said)
+    assert words in said and ("evaluation" in said or "math, code, if, math-if, math-code" in said)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_category_is_dropped_by_its_name(tmp_path):
     said = run("build", pools.small(tmp_path), "categories.math-if=null", "categories.if=null")
-    assert "Built 45 prompts: 20 math, 15 code, 10 math-code." in said
+    assert all(part in said for part in ("45 prompts", "20 math", "15 code", "10 math-code"))
     card, _ = card_and_page(tmp_path / "out")
     assert list(card["categories"]) == ["math", "code", "math-code"] and list(card["sources"]) == ["math", "code"]
     dropped = [f"categories.{name}=null" for name in ("math", "code", "if", "math-if", "math-code")]

@@ -25,9 +25,8 @@ def config(tmp_path):
         (
             ["categories.math-if.count=31"],
             [
-                "'math-if' wants 31 constraint blocks",
-                "has 30: short by 1 (0 of its rows have no block)",
-                "reuse_blocks",
+                "'math-if'",
+                *("31", "30", "short by 1", "reuse_blocks"),
             ],
         ),
     ],
@@ -42,10 +41,8 @@ def test_a_shortage_names_what_screening_took(config):
     text = pools.mathematics(120)[0]["question"]
     with pytest.raises(ValueError) as refusal:
         built(config, "categories.math.count=84")
-    assert (
-        "7 of the 120 rows of 'math' were removed by screening (cross_exact 7), the first id '0', which matched "
-        f"{text[:60]!r} (comparison.evaluation, id '0'). Lower a count, or add rows" in str(refusal.value)
-    )
+    words = ("7 of the 120", "'math'", "cross_exact 7", "'0'", repr(text[:60]), "comparison.evaluation, id '0'")
+    assert [word for word in words if word not in str(refusal.value)] == [], refusal.value
     with pytest.raises(ValueError) as refusal:
         built(config, "categories.math.count=91", "comparison={}")
     assert "short by 1" in str(refusal.value) and "screen" not in str(refusal.value)
@@ -56,11 +53,11 @@ def test_a_shortage_names_what_screening_took(config):
     [
         (
             ["categories.math-code.like=blocks", "categories.math-code.match=[length]", "length_edges=[30]"],
-            "'math-code', 0 to 29 words of problem and block together (the block has 30): ",
+            ("'math-code'", "0 to 29 words", "block has 30"),
         ),
         (
             ["categories.math-if.like=blocks", "length_edges=[40, 41]"],
-            "'math-if', 40 to 40 words of problem and block together (the block has ",
+            ("'math-if'", "40 to 40 words", "block has "),
         ),
     ],
 )
@@ -69,14 +66,12 @@ def test_a_shortage_of_composed_prompts_says_that_problem_and_block_share_the_bu
     pools.write_jsonl(config.parent / "math.jsonl", pools.mathematics(120, low=60, high=90))
     with pytest.raises(ValueError) as refusal:
         built(config, *overrides)
-    assert words in str(refusal.value) and "`length_edges`" in str(refusal.value)
+    assert [word for word in (*words, "`length_edges`") if word not in str(refusal.value)] == [], refusal.value
 
 
 def test_a_shortage_names_the_bucket_of_lengths(tmp_path):
     path = pools.small(tmp_path)
     pools.write_jsonl(tmp_path / "math.jsonl", pools.mathematics(120, low=5, high=10))
     matched = pools.write_jsonl(tmp_path / "like.jsonl", pools.mathematics(10, seed=3, low=50, high=60))
-    with pytest.raises(
-        ValueError, match=r"'math', 0 constraints, 32 to 63 words: 20 wanted of pool 'math', short by 20 .*match less"
-    ):
+    with pytest.raises(ValueError, match=r"'math', 0 constraints, 32 to 63 words.*short by 20"):
         built(path, f"pools.like={{path: {matched}, columns: {{prompt: question}}}}", "categories.math.like=like")

@@ -9,15 +9,15 @@ from trustmopd.heads import candidate_logits, dispatch, top_candidates_of, use_i
 
 def test_hidden_states_of_another_width_are_refused():
     case = problem((5, 6, 17, 4))
-    with pytest.raises(ValueError, match="width 5 do not fit an output head of width 6"):
+    with pytest.raises(ValueError, match="width 5.*width 6"):
         candidate_logits(case.hidden[:, :5], case.weight, case.ids)
-    with pytest.raises(ValueError, match="width 5 do not fit an output head of width 6"):
+    with pytest.raises(ValueError, match="width 5.*width 6"):
         top_candidates_of(case.hidden[:, :5], case.weight, 4)
 
 
 def test_candidates_of_another_number_of_tokens_are_refused():
     case = problem((5, 6, 17, 4))
-    with pytest.raises(ValueError, match="candidates of 4 tokens do not fit the hidden states of 5"):
+    with pytest.raises(ValueError, match=r"\b4\b.*\b5\b"):
         candidate_logits(case.hidden, case.weight, case.ids[:4])
 
 
@@ -52,7 +52,7 @@ def test_no_candidates_have_no_logits_and_no_gradients(name):
 
 def test_tensors_on_two_devices_are_refused():
     case = problem((5, 6, 17, 4))
-    with pytest.raises(ValueError, match="weight is on meta and the hidden states are on cpu"):
+    with pytest.raises(ValueError, match="meta.*cpu"):
         candidate_logits(case.hidden, case.weight.to("meta"), case.ids)
 
 

@@ -112,7 +112,7 @@ def test_an_adapter_on_the_head_is_refused_until_it_is_merged(options):
 
 
 def test_a_model_without_an_output_head_is_refused():
-    with pytest.raises(ValueError, match="the head of LlamaModel is a builtins.NoneType"):
+    with pytest.raises(ValueError, match="LlamaModel.*NoneType"):
         Head.of(llama().model)
 
 

@@ -77,7 +77,7 @@ def report(
 
         found = find_runs(runs)
         path = write_report(found, out or _common(runs), responses=responses)
-        say(f"Runs: {len(found)}; tables and figures are beside the report.\nOpen: {path}")
+        say(f"Runs: {len(found)}; tables and figures are next to the report.\nOpen: {path}")
 
 
 def _case(run: "Run", place: str, tokens: list[str]) -> None:
@@ -104,7 +104,7 @@ def _case(run: "Run", place: str, tokens: list[str]) -> None:
     console.print(plain(view.title, "bold"), plain(view.prefix[-400:]), "", sep="\n")
     for table in view.tables:
         show_table(table.table, table.title, table.note)
-    say(f"Saved: {path}.json, figure and tables beside it.\nRead: {path}-text.md")
+    say(f"Saved: {path}.json, figure and tables next to it.\nRead: {path}-text.md")
 
 
 def _common(paths: list[Path]) -> Path:
@@ -117,7 +117,7 @@ def _common(paths: list[Path]) -> Path:
     here = Path.cwd().resolve()
     if shared == here or shared in here.parents:
         raise ValueError(
-            f"{shared} is the deepest folder that holds all of these runs, and not one to write a report into. Say "
-            "where with --out FOLDER."
+            f"{shared} is the deepest folder that holds all of these runs, and no place for a report. Choose a "
+            "folder with --out FOLDER."
         )
     return shared

@@ -34,8 +34,8 @@ console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
 
 @contextmanager
 def errors(again: str | None = None, kept: str | None = "the checkpoints saved so far") -> Iterator[None]:
-    """What a user can fix is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it), and what she should know
-    one line, not one of our source code too."""
+    """What a user can fix is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it), and a warning
+    is one line, without a line of our source code."""
     formatted = warnings.formatwarning
     warnings.formatwarning = _one_line
     try:
@@ -57,7 +57,7 @@ def errors(again: str | None = None, kept: str | None = "the checkpoints saved s
         reason = printable(str(error).strip().partition("\n")[0])
         print(
             f"error{_rank()}: another process failed, was killed, or did not answer in time ({reason:.200}). Its own "
-            f"log says why.{f' {kept} are kept.'.replace(' the', ' The', 1) if kept else ''}"
+            f"log has the reason.{f' {kept} are kept.'.replace(' the', ' The', 1) if kept else ''}"
             f"{f' Continue with: {again}' if again else ''}",
             file=sys.stderr,
         )

@@ -22,11 +22,12 @@ def evaluate(
     what: Annotated[str, typer.Argument(metavar="MODEL|RECIPE", help="A checkpoint (path or Hub id), or a recipe.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Fields of the recipe to change.")] = None,
     benchmarks: Annotated[
-        str | None, typer.Option(help="Names or files, by commas.", show_default="the recipe's, or the paper's six")
+        str | None,
+        typer.Option(help="Names or files, separated by commas.", show_default="the recipe's, or the paper's six"),
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="A row of the recipe; may be given several times.")] = None,
     samples: Annotated[
-        int | None, typer.Option(min=1, help="Responses a prompt.", show_default="each benchmark's own")
+        int | None, typer.Option(min=1, help="Responses per prompt.", show_default="each benchmark's own")
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(min=0, help="0 is greedy.", show_default="the recipe's, or 0.6")
@@ -35,7 +36,7 @@ def evaluate(
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest response.", show_default="the recipe's, or 30000")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many prompts of each.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only this many prompts of each, the first ones.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="A local copy, as ifeval=FILE; may be repeated.")] = None,
     engine: Annotated[
         str | None,
@@ -44,9 +45,9 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(min=1, help="Responses at a time, with transformers.")] = 16,
     tensor_parallel_size: Annotated[int, typer.Option(min=1, help="GPUs to a model, with vllm.")] = 1,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Responses graded at a time.", show_default="one a core")
+        int | None, typer.Option(min=1, help="Responses graded at a time.", show_default="one per core")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder of responses and scores.", show_default="<output>/evaluation")
     ] = None,
@@ -54,7 +55,7 @@ def evaluate(
         bool, typer.Option("--allow-unsandboxed-code", help="Run generated code without a sandbox, on your files.")
     ] = False,
 ) -> None:
-    """Sample and grade a checkpoint, or every checkpoint that a recipe names. Interrupted, it goes on where it
+    """Sample and grade a checkpoint, or every checkpoint that a recipe names. Interrupted, it continues where it
     stopped."""
     with errors(again="the same command", kept="responses and grades"):
         from trustmopd.evaluation.methods import methods_of
@@ -98,8 +99,8 @@ def scores(
             raise ValueError(f"{missing[0]} is not a folder. Give folders that `trustmopd evaluate` wrote.")
         if len(folders) > 1 and out is None:
             raise ValueError(
-                f"{len(folders)} folders make a table of their own, and each keeps its own. Say where it should be, as "
-                "with --out runs/both."
+                f"{len(folders)} folders make one more table, besides each folder's own. Choose where it goes, for "
+                "example --out runs/both."
             )
         from trustmopd.evaluation.of_recipe import scored
 
@@ -114,8 +115,8 @@ def _recipe(what: str, overrides: list[str], only: list[str] | None) -> "Recipe 
         return load_recipe(what, overrides)
     if Path(what).is_file():
         raise ValueError(
-            f"{what} is a file, but neither a recipe (.yaml) nor the folder of a checkpoint. To ask a model its rows, "
-            f"write trustmopd evaluate MODEL --benchmarks {what}."
+            f"{what} is a file, but neither a recipe (.yaml) nor the folder of a checkpoint. To evaluate a model on "
+            f"its rows, write trustmopd evaluate MODEL --benchmarks {what}."
         )
     if overrides or only:
         raise ValueError(f"{what} is a checkpoint: overrides and --only are for recipes. Leave them out.")

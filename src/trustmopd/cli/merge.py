@@ -25,7 +25,7 @@ def merge(
         str | None, typer.Option(help="The model that the adapter is for.", show_default="the one it names")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint that is there already.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would happen.")] = False,
 ) -> None:
     """Average the parameters of a recipe's teachers: the merging reference, with no training. Or turn a LoRA adapter,
     such as a student's checkpoint, into full weights."""
@@ -44,7 +44,7 @@ def merge(
             if overrides:
                 raise ValueError(f"{what} is an adapter: overrides ({overrides[0]}) are for recipes. Leave them out.")
             if out is None:
-                raise ValueError(f"{what} is an adapter: say where its full weights should go, with --out FOLDER.")
+                raise ValueError(f"{what} is an adapter: choose the folder of its full weights with --out FOLDER.")
             folder, sources, teachers = out, [what], []
             task, done = "merge an adapter into its base", "Merged the adapter into its base"
         if overwrite and folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():

@@ -80,9 +80,9 @@ def _recommend(rows: "list[Row]", command: list[str]) -> None:
     row = fastest(rows)
     if row is None:
         least = min(rows, key=lambda each: each.gib.total)
-        told = "Nothing fits as it is" if any(each.fits for each in rows) else "Nothing fits"
+        start = "Nothing fits as it is" if any(each.fits for each in rows) else "Nothing fits"
         say(
-            f"{told}. The least is {_named(least)}: {least.gib.total:.1f} GiB a GPU. Use more or larger GPUs, or "
+            f"{start}. The least is {_named(least)}: {least.gib.total:.1f} GiB a GPU. Use more or larger GPUs, or "
             "shorten training.max_prompt_length and training.max_completion_length."
         )
         return

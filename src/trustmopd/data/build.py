@@ -15,8 +15,8 @@ from trustmopd.data.quotas import Bucket, Need, apportion, bucket_of, fill, shuf
 
 @dataclass(frozen=True)
 class Place:
-    """One prompt to be: its category, what it asks of a source row, how long it will be, the block that follows and the
-    row that gives the block."""
+    """One prompt to make: its category, what it needs of a source row, how long it will be, the block that follows
+    and the row that gives the block."""
 
     category: str
     need: Need

@@ -63,11 +63,11 @@ def check_output(config: DataConfig, *, overwrite: bool = False) -> None:
                 raise ValueError(
                     f"{name} is read from {file}, inside the output {config.output}. Choose another output."
                 )
-    strangers = sorted(file.name for file in output.iterdir() if file.name not in _WRITTEN)
-    if strangers or not {"prompt_hash", "files"} <= read_card(output).keys():
+    unknown = sorted(file.name for file in output.iterdir() if file.name not in _WRITTEN)
+    if unknown or not {"prompt_hash", "files"} <= read_card(output).keys():
         raise FileExistsError(
             f"{config.output} is not a prompt set that was built here ("
-            + (f"it holds {', '.join(strangers[:3])}" if strangers else "it has no card.json of one")
+            + (f"it holds {', '.join(unknown[:3])}" if unknown else "it has no card.json of one")
             + "), so --overwrite does not delete it. Choose another output, or empty the folder yourself."
         )
 

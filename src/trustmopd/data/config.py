@@ -57,7 +57,7 @@ class Source(Section):
 
 
 class Category(Section):
-    """So many prompts of one pool, as they are or followed by a block."""
+    """`count` prompts of one pool, as they are or followed by a block."""
 
     pool: Annotated[Text, Field(description="Give the name of one of the pools.")]
     count: Annotated[int, Field(gt=0, description="Give the number of prompts.")]
@@ -100,7 +100,9 @@ def _none_if_empty(value: Any) -> Any:
 
 def _no_slash(name: str) -> str:
     if "/" in name:
-        raise ValueError("the ids of its prompts begin with its name and a slash, so it has none itself. Rename it.")
+        raise ValueError(
+            "the ids of its prompts begin with its name and a slash, so the name cannot contain one. Rename it."
+        )
     return name
 
 

@@ -42,11 +42,11 @@ class Row:
 
 
 def user_text(prompt: str | list[dict[str, Any]]) -> str:
-    """What the user says; of a message in parts (text, image, …), the text."""
+    """The text of the user's messages; of a message in parts (text, image, …), the text."""
     if isinstance(prompt, str):
         return prompt
-    said = [message["content"] for message in prompt if message["role"] == "user"]
-    parts = [part for content in said for part in (content if isinstance(content, list) else [content])]
+    contents = [message["content"] for message in prompt if message["role"] == "user"]
+    parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     return "\n".join(text for text in texts if isinstance(text, str))
 
@@ -115,8 +115,8 @@ def _row(record: dict[str, Any], source: Source, source_id: str, where: str) -> 
     if block is not None:
         _text(block, f"{where}, column {columns.block!r}")
     elif source.block_after:
-        said = [message["content"] for message in messages if message["role"] == "user"]
-        _, found, after = said[-1].rpartition(source.block_after)
+        contents = [message["content"] for message in messages if message["role"] == "user"]
+        _, found, after = contents[-1].rpartition(source.block_after)
         block = after if found else None
     return Row(source.path, source_id, messages, parent, _constraints(record, source, where), block or None)
 
@@ -141,7 +141,7 @@ def _messages(prompt: Any, column: str, where: str) -> Messages:
             )
     messages = [{"role": m["role"], "content": _text(m.get("content"), where, blank=False)} for m in prompt]
     if not any(message["role"] == "user" for message in messages):
-        raise ValueError(f"{where} has no message of the user, so there is no prompt. Remove this row.")
+        raise ValueError(f"{where} has no user message, so there is no prompt. Remove this row.")
     return messages
 
 

@@ -27,7 +27,7 @@ _SLACK = 1e-9  # filters may let a pair through that comparison then refuses, ne
 class Removal(NamedTuple):
     """Why one candidate was removed. A parent's match is reported like its candidate's."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a removal
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
     rule: Rule
     matched_text: str
     similarity: float

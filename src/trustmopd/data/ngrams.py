@@ -66,7 +66,7 @@ def _windows(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Every n-gram of every text as one integer, equal for equal words alone; and the text that it is in.
 
-    Words are packed as digits of a number. Before it would outgrow 64 bits, the prefixes seen so far are numbered anew.
+    Words are packed as digits of a number. Before it outgrows 64 bits, the prefixes seen so far are renumbered.
     """
     text_of = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     windows = max(0, len(words) - ngram + 1)

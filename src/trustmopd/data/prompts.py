@@ -129,7 +129,7 @@ def _parquet(files: Sequence[Path]) -> Dataset:
     datasets.disable_progress_bars()
     try:
         return load_dataset("parquet", data_files=[glob.escape(str(file)) for file in files], split="train")
-    except Exception as error:  # it has a class for each way to fail, and says why in the cause
+    except Exception as error:  # it has a class for each way to fail, with the reason in the cause
         reason = ": ".join(str(each).strip().partition("\n")[0] for each in (error, error.__cause__) if each)
         raise ValueError(f"{', '.join(map(str, files))} cannot be read: {reason}. Fix it, or give another.") from None
     finally:
@@ -187,11 +187,11 @@ def check_labels(dataset: Dataset, column: str | None, teachers: Sequence[str]) 
             f"has {', '.join(dataset.column_names)}). Set domain_column, or use allocation = 'trust', which needs no "
             "labels."
         )
-    strangers = [(row, label) for row, label in enumerate(dataset[column]) if label not in teachers]
-    if strangers:
-        row, label = strangers[0]
+    unknown = [(row, label) for row, label in enumerate(dataset[column]) if label not in teachers]
+    if unknown:
+        row, label = unknown[0]
         raise ValueError(
-            f"{len(strangers)} of {len(dataset)} prompts have a label that names no teacher, the first {label!r} in "
+            f"{len(unknown)} of {len(dataset)} prompts have a label that names no teacher, the first {label!r} in "
             f"row {row}; the teachers are {', '.join(teachers)}. Relabel or drop these rows, or use allocation = "
             "'trust', which needs no labels."
         )

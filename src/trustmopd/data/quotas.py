@@ -1,4 +1,4 @@
-"""Quotas: which rows fill which places of a prompt set, as seldom short as can be, from a seed."""
+"""Quotas: which rows fill which places of a prompt set, with as few left empty as possible, from a seed."""
 
 import hashlib
 import sys

@@ -29,7 +29,7 @@ def screen_file(
     overwrite: bool = False,
     progress: bool = False,
 ) -> tuple[Screening[int], Path, list[tuple[str, Pool]]]:
-    """Write the rows kept, unchanged, to `out`, and beside it what was removed and why. Returns the screening, that
+    """Write the rows kept, unchanged, to `out`, and next to it what was removed and why. Returns the screening, that
     second file, and what was compared with. `split` is the candidates'."""
     source = Source(path=candidates, columns=Columns(prompt=column, parent=parent))
     here = Location(

@@ -1,5 +1,5 @@
 """What turns prompts into responses: `sample(prompt_ids, params)`, the same for training, calibration, diagnosis and
-evaluation. An engine is one file here whose name ends in `_engine`; it is found by itself."""
+evaluation. An engine is one file here whose name ends in `_engine`; nothing else has to list it."""
 
 import hashlib
 import pkgutil
@@ -19,8 +19,8 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True)
 class Params:
-    """How responses are drawn. `draws` names each request's own random numbers, so that they follow from what is asked
-    and not from when; None draws from the process's generator. `options` are the engine's own."""
+    """How responses are drawn. `draws` names each request's random numbers, so that they depend on what is asked
+    and not on when; None draws from the process's generator. `options` are the engine's own."""
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -48,8 +48,8 @@ class Engine(Protocol):
 
 
 class LoadedEngine(Protocol):
-    """An engine with a checkpoint of its own. `batch` is how many requests it wants at a time, `context` the most
-    tokens that prompt and response have together."""
+    """An engine that has loaded a checkpoint. `batch` is how many requests it takes at a time, `context` the most
+    tokens of prompt and response together."""
 
     tokenizer: Any
     context: int
@@ -78,14 +78,14 @@ def seed_of(draws: Iterable[str]) -> int:
 
 
 def reason(error: Exception) -> str:
-    """The first line of what an error says, with its class where that tells more than the words."""
-    said = str(error).strip().partition("\n")[0]
-    return said if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {said}"
+    """The first line of an error's message, with its class where the message alone is not enough."""
+    line = str(error).strip().partition("\n")[0]
+    return line if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {line}"
 
 
 @contextmanager
 def loading(place: str) -> Iterator[None]:
-    """Says which checkpoint could not be loaded."""
+    """Errors inside name the checkpoint that could not be loaded."""
     try:
         yield
     except Exception as error:  # safetensors, tokenizers and the Hub's client raise a class for each way to fail

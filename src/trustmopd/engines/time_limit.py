@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def time_limit(seconds: float, message: str) -> Iterator[None]:
-    """Ends the process, with status 1 and `message`, if the block takes longer. An exception would wait for the very
-    call that hangs; files are written whole or not at all, so nothing on disk suffers."""
+    """Ends the process, with status 1 and `message`, if the block takes longer. An exception would have to
+    wait for the call that hangs. Files are written completely or not at all, so nothing on disk is damaged."""
 
     def give_up() -> None:
         print(f"\n{message}", file=sys.stderr, flush=True)

@@ -85,7 +85,7 @@ class TransformersEngine:
 
 
 class LoadedTransformers(TransformersEngine):
-    """A checkpoint of its own, on a GPU where there is one."""
+    """Load a checkpoint, on a GPU if there is one."""
 
     def __init__(self, parts: Sequence[tuple[str, str | None]], dtype: str | None, batch_size: int) -> None:
         (place, revision), *adapters = parts
@@ -115,7 +115,7 @@ class LoadedTransformers(TransformersEngine):
 
 
 def check() -> None:
-    """Always there."""
+    """Always available."""
 
 
 def load(parts: Sequence[tuple[str, str | None]], dtype: str | None, *, batch_size: int) -> LoadedTransformers:

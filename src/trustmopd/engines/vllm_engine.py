@@ -19,7 +19,7 @@ class VLLMEngine:
         from vllm import LLM
 
         with loading(place):
-            # vLLM's "auto" would halve the precision of a float32 checkpoint, and answer otherwise than transformers.
+            # vLLM's "auto" would load a float32 checkpoint in half precision, and answers would differ.
             stored = AutoConfig.from_pretrained(place, revision=revision).dtype
             dtype = dtype or (str(stored).removeprefix("torch.") if stored is not None else "auto")
             self.llm = LLM(model=place, revision=revision, dtype=dtype, **quick_start() | options)
@@ -31,7 +31,7 @@ class VLLMEngine:
 
 
 def quick_start() -> dict[str, Any]:
-    """Compiling takes longer than whatever is tried on a CPU."""
+    """On a CPU, compiling takes longer than the work itself."""
     from vllm.platforms import current_platform
 
     return {"enforce_eager": True} if current_platform.is_cpu() else {}

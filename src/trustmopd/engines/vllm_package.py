@@ -31,7 +31,7 @@ def vllm_version() -> str:
 
 
 def check_architecture(architecture: str, name: str, model_impl: str) -> None:
-    """vLLM has its own code for each architecture; `transformers` and `auto` can do without."""
+    """vLLM has its own code for each architecture; `transformers` and `auto` do not need it."""
     from vllm import ModelRegistry
 
     if model_impl == "vllm" and architecture not in ModelRegistry.get_supported_archs():

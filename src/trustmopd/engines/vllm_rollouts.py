@@ -71,7 +71,7 @@ class VLLMRollouts(trls.VLLMGeneration):
         return super()._iter_named_params()
 
     def sync_weights(self) -> None:
-        """Put the student's weights in, and see that they are there."""
+        """Load the student's weights into the engine, and check that they arrived."""
         if self.mode == "server":
             super().sync_weights()
             return
@@ -109,7 +109,7 @@ class VLLMRollouts(trls.VLLMGeneration):
 
     def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
         with time_limit(
-            self.limit + 60 * (self.mode == "server"),  # a server's own limit comes first, and says more
+            self.limit + 60 * (self.mode == "server"),  # a server's own limit comes first, with a better message
             f"vLLM did not answer within rollout_timeout = {self.limit:g} s. The run ends here; its last checkpoint is "
             "whole: resume it, with a larger rollout_timeout if the engine is slow and not stuck.",
         ):
@@ -143,7 +143,7 @@ class VLLMRollouts(trls.VLLMGeneration):
         return made[first : first + len(prompt_ids)]
 
     def _served(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
-        """The first process asks for all; what goes wrong there is raised by all."""
+        """The first process asks for all; an error there is raised in all."""
         prompts, draws = gather_object(list(prompt_ids)), gather_object(list(params.draws or []))
         answer: list[Any] = [None]
         if self.accelerator.is_main_process:
@@ -159,5 +159,5 @@ class VLLMRollouts(trls.VLLMGeneration):
 
 
 def _memory(error: Exception) -> str | None:
-    """vLLM's sentence about memory, where that is the reason."""
+    """vLLM's own message, if memory is the reason."""
     return next((line for line in str(error).splitlines() if "memory" in line.lower()), None)

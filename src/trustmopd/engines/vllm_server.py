@@ -16,7 +16,7 @@ _MODE = "raw_logprobs"
 
 
 class _Limited(HTTPAdapter):
-    """`seconds` for every answer. TRL's own waits for ever, and asks a dead server again for a minute."""
+    """`seconds` for every answer. TRL's own waits for ever, and retries a dead server for a minute."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(pool_maxsize=_AT_ONCE)
@@ -61,7 +61,7 @@ class VLLMServer(VLLMClient):
             time.sleep(retry_interval)
 
     def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
-        """A request a prompt: one request has one seed for all its prompts."""
+        """One request per prompt: a request has one seed for all its prompts."""
         with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(prompt_ids))) as pool:
             return list(pool.map(lambda place: self._one(place, prompt_ids[place], params), range(len(prompt_ids))))
 

@@ -53,7 +53,7 @@ def kept_as_they_are(theirs: Mapping[str, Tensor], names: Mapping[str, torch.Siz
 
 def repack_tied(engine_model: Any) -> None:
     """A head that is tied to the embedding gets no weights of its own, so `reload_weights` leaves what was packed of it
-    (on a CPU) as it was: the engine would go on with the first step's head."""
+    (on a CPU) as it was: the engine would keep using the first step's head."""
     seen: set[int] = set()
     for module in engine_model.modules():
         weight = module._parameters.get("weight")
@@ -63,7 +63,7 @@ def repack_tied(engine_model: Any) -> None:
 
 
 def check_equal(kept: Mapping[str, Tensor], student: Iterable[tuple[str, Tensor]]) -> None:
-    """Bit for bit, in the engine's dtype. One answer is waited for, not one a tensor."""
+    """Bit for bit, in the engine's dtype. Waits for the device once, not once per tensor."""
     differ = {
         name: (_bits(kept[name]) != _bits(tensor.to(kept[name]))).any() for name, tensor in student if name in kept
     }

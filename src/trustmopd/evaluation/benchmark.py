@@ -19,7 +19,7 @@ class Unavailable(OSError):
 
 @dataclass(frozen=True)
 class Grade:
-    """`score` is 1 for passed and 0 for not. `details` has `extracted` (what was graded) and what the grader says;
+    """`score` is 1 for passed and 0 for not. `details` has `extracted` (what was graded) and the grader's findings;
     `error` if it raised."""
 
     score: float
@@ -69,7 +69,7 @@ class Benchmark:
         return [*system, {"role": "user", "content": row["prompt"]}]
 
     def grade(self, row: Row, response: str) -> Grade:
-        """Where the grader raises, the response has not passed, and `details["error"]` says why."""
+        """Where the grader raises, the response has not passed, and `details["error"]` has the reason."""
         try:
             return self.grader(row, strip_reasoning(response))
         except Unavailable:

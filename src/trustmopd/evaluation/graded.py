@@ -12,7 +12,7 @@ from trustmopd.evaluation.run_record import read_record
 from trustmopd.runs import RowDirectory
 from trustmopd.runs.layout import ASKED
 
-#: What graders say of a response beside its score. Lists, as of instructions, are averaged over their members.
+#: What graders report of a response besides its score. Lists, as of instructions, are averaged over their members.
 _DETAILS = ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose", "strict_match", "understood")
 
 

@@ -45,8 +45,8 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
     if not only:
         return found, notes
     known = list(dict.fromkeys([*(method.name for method in found), recipe.name]))
-    if strangers := [name for name in only if name not in known]:
-        raise ValueError(f"--only {strangers[0]}: the recipe has no such row. Choose from {', '.join(known)}.")
+    if unknown := [name for name in only if name not in known]:
+        raise ValueError(f"--only {unknown[0]}: the recipe has no such row. Choose from {', '.join(known)}.")
     chosen = [method for method in found if method.name in only]
     return chosen, [note for note in notes if note.startswith(tuple(only))]
 

@@ -60,7 +60,7 @@ def evaluate_recipe(
     only: Sequence[str] | None = None,
 ) -> Evaluation:
     """Sample and grade every checkpoint that a recipe names, or those rows that are in `only`. What cannot be evaluated
-    yet is left out; `methods_of` says why. Interrupted, it goes on where it stopped."""
+    yet is left out; `methods_of` gives the reason. After an interruption it continues where it stopped."""
     options = options or EvaluationOptions()
     wish = recipe.evaluation
     methods, _ = methods_of(recipe, list(only or []))

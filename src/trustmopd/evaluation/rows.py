@@ -12,7 +12,7 @@ Convert = Callable[[Mapping[str, Any], int], Row]
 
 
 class Rows(list[Row]):
-    """Rows with `id` and `prompt`; `malformed` says which were left out, and why, and `complaint` the same in short.
+    """Rows with `id` and `prompt`; `malformed` lists those left out and why; `complaint` is the same in short.
     `files` are the local ones they are from."""
 
     files: list[Path]

@@ -56,7 +56,7 @@ class Result(NamedTuple):
 
 
 def run_python(code: str, stdin: str = "", *, timeout: float = 6.0, memory_mb: int = 1024) -> Result:
-    """Run `code` as a program of its own. `timeout` is wall time, start included (about 50 ms); `memory_mb` is the
+    """Run `code` as a separate program. `timeout` is wall time, start included (about 50 ms); `memory_mb` is the
     address space of each process. Safe to call from many threads."""
     prefix, uid = ([], -1) if _unsandboxed() else _locked_away()
     with ExitStack() as stack:
@@ -125,7 +125,7 @@ def _unsandboxed() -> bool:
 
 
 def _wait(process: subprocess.Popen, timeout: float) -> bool:
-    """Whether it ended by itself in time. Either way it has ended afterwards, with everything it started."""
+    """Whether it ended in time. In any case it and everything it started have ended afterwards."""
     pidfd = os.pidfd_open(process.pid)
     try:
         poll = select.poll()
@@ -172,8 +172,8 @@ def _probed() -> list[str]:
 
 
 def _bubblewrap() -> list[str]:
-    # As process 1: bubblewrap's own first process would be left for the system to bury, which in many containers
-    # nobody does.
+    # As process 1: bubblewrap's own first process would be left as a zombie in the
+    # many containers that have no init.
     command = ["bwrap", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
     command += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     if os.geteuid() != 0:  # root sets up the mounts as root, so that the program owns none, and the runner drops it
@@ -186,7 +186,7 @@ def _bubblewrap() -> list[str]:
             command += ["--symlink", os.readlink(folder), str(folder)]
         elif folder.is_dir():
             command += ["--ro-bind", str(folder), str(folder)]
-    # Not where it lies: that may be in a home folder. Python finds its library beside itself.
+    # Not at its own path, which may be in a home folder. Python finds its library relative to itself.
     command += ["--dir", _PYTHON, "--dir", _PACKAGES]
     for folder in (Path(sys.base_prefix, "bin"), Path(sys.base_prefix, "lib")):
         command += ["--ro-bind", str(folder), f"{_PYTHON}/{folder.name}"]

@@ -19,7 +19,7 @@ def limit(**limits: int) -> None:
         resource.setrlimit(kind, (bound, bound))
 
 
-# This process too: a program of the same user could make it work for its own ends.
+# This process too: a program of the same user could take control of it.
 limit(CORE=0, AS=memory, CPU=seconds, FSIZE=file_size, NOFILE=256)
 child = os.fork()
 if processes:

@@ -1,4 +1,4 @@
-"""The plan's line for a run as it is, on the machine at hand."""
+"""The plan's line for a run as it is, on this machine."""
 
 import os
 from dataclasses import asdict
@@ -43,8 +43,8 @@ def _line(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prompt: in
     parts = ", ".join(f"{name.replace('_', ' ')} {size:.2g}" for name, size in asdict(gib).items() if size)
     verdict = "fits in" if fits(gib, setup) else "does not fit in"
     of = "each GPU" if on_gpu else "the host" if on_node == 1 else "each process's share of the host"
-    told = f"about {gib.total:.2g} GiB at the peak of a step {verdict} the {setup.memory:.3g} GiB of {of} ({parts})"
-    return told + ("" if fits(gib, setup) else ". `trustmopd plan` shows what would")
+    sentence = f"about {gib.total:.2g} GiB at the peak of a step {verdict} the {setup.memory:.3g} GiB of {of} ({parts})"
+    return sentence + ("" if fits(gib, setup) else ". `trustmopd plan` shows what would")
 
 
 def _engine(args: Any) -> str:

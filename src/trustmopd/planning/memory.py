@@ -93,7 +93,7 @@ def gradients(work: Workload, setup: Setup) -> float:
 
 
 def _optimizer(work: Workload, setup: Setup) -> float:
-    """AdamW's two moments, in the precision of what they move; ZeRO-3 keeps float32 weights beside them."""
+    """AdamW's two moments, in the precision of what they move; ZeRO-3 keeps float32 weights too."""
     if work.trains_adapter(setup.placement):
         trained, size = work.lora, ADAPTER_BYTES
     else:
@@ -120,7 +120,7 @@ def frozen_weights(work: Workload, setup: Setup) -> tuple[float, float]:
 
 
 def vllm(work: Workload, setup: Setup) -> float:
-    """What vLLM reserves beside the trainer: its share of the GPU, or what it cannot do without if that is more."""
+    """What vLLM reserves: its share of the GPU, or the least that it needs if that is more."""
     if not work.vllm_share:
         return 0.0
     sequence = (work.prompt + work.response) * work.student.key_value * work.student.layers * 2

@@ -37,8 +37,8 @@ _DEEPSPEED = {
 
 @dataclass(frozen=True)
 class Row:
-    """`set` are the recipe's fields, by dotted name, that make this row of it. `at_hand`: the trainer offers it
-    today, and the recipe's own checkpoints do."""
+    """`set` are the recipe's fields, by dotted name, that make this row of it. `at_hand`: it
+    needs no other checkpoints than the recipe's."""
 
     setup: Setup
     gib: Gib

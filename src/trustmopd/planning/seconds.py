@@ -72,7 +72,7 @@ def learning_bytes(work: Workload, setup: Setup) -> float:
 
 
 def rollout_bytes(work: Workload, setup: Setup) -> float:
-    """FSDP2 gathers the student anew for every token that transformers samples; otherwise it is gathered once."""
+    """FSDP2 gathers the student again for every token that transformers samples; otherwise it is gathered once."""
     if setup.engine == DDP:
         return 0.0
     times = work.response if setup.engine == FSDP2 and not work.uses_vllm else 1

@@ -38,12 +38,12 @@ class Shape:
 
 @cache
 def shape_of(role: str, source: str, revision: str | None = None, trust_remote_code: bool = False) -> Shape:
-    """`role` says whose shape it is, should its configuration not be here."""
+    """`role` names the model in errors."""
     try:
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{role}: there is no configuration of {source!r} here, and it could not be fetched "
+            f"{role}: the configuration of {source!r} is not on this machine, and could not be fetched "
             f"({str(error).splitlines()[0]}). Give a folder that has its config.json; no weights are needed."
         ) from error
     model: Any = skeleton(source, revision=revision, trust_remote_code=trust_remote_code)

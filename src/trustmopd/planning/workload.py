@@ -89,7 +89,7 @@ class Workload:
         return every if setup.placement == ADAPTERS else self.adapter_teachers
 
     def micro_batches(self, world: int) -> list[int]:
-        """Those up to the recipe's with which the batch can be split over so many GPUs, the largest first."""
+        """Sizes up to the recipe's that split the batch evenly over `world` GPUs, the largest first."""
         if self.batch % world:
             raise ValueError(
                 f"global_batch_size = {self.batch} cannot be split evenly over {world} GPUs. Plan for a number of GPUs "
@@ -149,6 +149,6 @@ def workload_of(
 
 
 def student_dtype_of(args: Any) -> str:
-    """TRL loads a student as float32 unless it is told otherwise."""
+    """TRL loads a student as float32 unless a dtype is given."""
     given: Mapping[str, Any] = args.model_init_kwargs or {}
     return BFLOAT16 if str(given.get("dtype", FLOAT32)).removeprefix("torch.") in (BFLOAT16, "float16") else FLOAT32

@@ -17,7 +17,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".par
 
 
 class NoColumn(ValueError):
-    """A column that is not there. The remedy is added by whoever knows where the user names columns."""
+    """A column that is not there. The caller adds the remedy: it knows where the user names columns."""
 
 
 class _BadFile(ValueError):
@@ -25,7 +25,7 @@ class _BadFile(ValueError):
 
 
 def kind_of(path: Path) -> str:
-    """The suffix that says how a file is read: .jsonl for pool.jsonl and for pool.jsonl.gz."""
+    """The suffix that decides how a file is read: .jsonl for pool.jsonl and for pool.jsonl.gz."""
     inner = path.with_suffix("").suffix if path.suffix == ".gz" else ""
     return inner if inner in (".jsonl", ".json", ".csv") else path.suffix
 
@@ -36,7 +36,7 @@ def is_readable(path: Path) -> bool:
 
 def read_rows(files: Iterable[Path], columns: Sequence[str] | None = None) -> Iterator[Read]:
     """All rows of `files`. A bad row is given as its error, so that the caller may skip it; a bad file is raised. Of
-    Parquet only `columns` are read: some pools hold gigabytes of solutions beside the prompts."""
+    Parquet only `columns` are read: some pools also hold gigabytes of solutions."""
     for file in files:
         try:
             yield from _READERS[kind_of(file)](file, columns)

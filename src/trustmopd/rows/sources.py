@@ -19,7 +19,7 @@ EVERY_SPLIT = "all"  # what datasets calls them on the Hub
 @dataclass(frozen=True)
 class Location:
     """A file is read whole: `split`, `subset` and `files` choose inside a folder, as they do on the Hub. The last three
-    are what messages tell the user to change: options of a verb, or fields of her file."""
+    are what messages ask the user to change: options of a verb, or fields of a file."""
 
     path: str
     split: str | None = None  # None: the only one; on the Hub, train
@@ -39,7 +39,7 @@ class Location:
 
 @contextmanager
 def named(name: str, location: Location | None = None) -> Iterator[None]:
-    """Errors inside begin with what the user calls the source; one about a column says where columns are named."""
+    """Errors inside begin with the user's name for the source; one about a column adds where columns are named."""
     try:
         yield
     except FileNotFoundError as error:
@@ -81,7 +81,7 @@ def _in_folder(folder: Path, location: Location) -> list[Path]:
         elif location.subset:
             folder /= location.subset
         there = _readable(folder)
-        # A prompt set's card is JSON beside its prompts: .json and .csv files count only where there are no others.
+        # A prompt set has its card, in JSON, in its folder: .json and .csv files count only if there are no others.
         files = [file for file in there if kind_of(file) in (".parquet", ".jsonl")] or there
         if not files:
             raise ValueError(f"{folder} holds no {', '.join(SUFFIXES)} file. Give the folder or the file of the rows.")
@@ -109,21 +109,21 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def _of_split(files: list[Path], location: Location, folder: Path) -> list[Path]:
-    """The files of one split, where names tell it: test rows must not be trained on, nor train rows scored."""
+    """The files of one split, if names give it: test rows must not be trained on, nor train rows scored."""
     split = location.split
-    told = {file: its for file in files if (its := split_of(file.name))}
-    splits = sorted(set(told.values()))
-    unnamed = [file.name for file in files if file not in told]
-    if not told or split == EVERY_SPLIT or (not unnamed and len(splits) == 1 and not is_known(splits[0])):
+    split_by_file = {file: its for file in files if (its := split_of(file.name))}
+    splits = sorted(set(split_by_file.values()))
+    unnamed = [file.name for file in files if file not in split_by_file]
+    if not split_by_file or split == EVERY_SPLIT or (not unnamed and len(splits) == 1 and not is_known(splits[0])):
         return files  # also part-00000-of-00002: a word, but not a split
     if unnamed:
         raise ValueError(
-            f"{folder} has files of split {', '.join(splits)} and {unnamed[0]}, whose name tells no split. Move it "
+            f"{folder} has files of split {', '.join(splits)} and {unnamed[0]}, whose name has no split. Move it "
             "elsewhere, or give a file instead of the folder."
         )
     if split is None and len(splits) > 1:
         raise ValueError(f"{folder} has files of splits {', '.join(splits)}. Choose one: {location.split_option}.")
-    chosen = files if split is None else [file for file, its in told.items() if is_of(its, split)]
+    chosen = files if split is None else [file for file, its in split_by_file.items() if is_of(its, split)]
     if not chosen:
         raise ValueError(
             f"{folder} has no file of split {split!r}, only of {', '.join(splits)}. Choose another split "

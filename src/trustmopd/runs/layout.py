@@ -13,7 +13,7 @@ RECORDS = "allocation"
 CHECKPOINTS = "checkpoints"
 EVALUATION = "evaluation"
 SCORES = "scores.json"
-#: Beside the responses of one checkpoint: what was asked of it.
+#: In the folder of a checkpoint's responses: what it was asked.
 ASKED = "run.json"
 #: Of a prompt set.
 PROMPT_CARD = "card.json"

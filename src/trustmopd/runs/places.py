@@ -7,7 +7,7 @@ from typing import Any
 
 
 def located(path: str | Path, run: Path, manifest: Mapping[str, Any]) -> Path | None:
-    """Where `path`, as the run in folder `run` names it, is now: beside the run, if both were moved together; else
+    """Where `path`, as the run in folder `run` names it, is now: next to the run, if both were moved together; else
     where it was; else in the working directory. None if it is in none of these, as a Hub id."""
     tries = [run.resolve() / beside] if (beside := _beside(path, manifest)) else []
     tries += [Path(manifest.get("directory") or "", path), Path(path)]
@@ -18,7 +18,7 @@ def located(path: str | Path, run: Path, manifest: Mapping[str, Any]) -> Path | 
 def searched(manifest: Mapping[str, Any]) -> str:
     """For an error: where `located` looked."""
     trained = f", in {manifest['directory']}, where it was trained" if manifest.get("directory") else ""
-    return f"It was looked for beside the run{trained}, and here, in {Path.cwd()}."
+    return f"It was looked for next to the run{trained}, and in the current folder, {Path.cwd()}."
 
 
 def _beside(path: str | Path, manifest: Mapping[str, Any]) -> str | None:

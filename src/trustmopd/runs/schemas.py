@@ -135,7 +135,7 @@ class Scores(RootModel[dict[str, ScoreRow]]):
 
 
 class BenchmarkAsked(_Whole):
-    """What is asked of a benchmark: every prompt of `ids`, `samples` times. This is what is scored, and no other."""
+    """What is asked of a benchmark: every prompt of `ids`, `samples` times. Only this is scored."""
 
     domain: str
     ids: list[str]

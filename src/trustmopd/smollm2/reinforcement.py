@@ -126,7 +126,7 @@ def _rewards(tasks: Sequence[Task]) -> Any:
 
 
 class _Watch(TrainerCallback):
-    """Ends the training at the target or at the deadline, with a checkpoint, and tells of its progress."""
+    """Ends the training at the target or at the deadline, with a checkpoint, and reports progress."""
 
     def __init__(self, domain: str, how: Specialist, deadline: float | None, earlier: Sequence[float]) -> None:
         self.domain, self.how, self.deadline, self.earlier = domain, how, deadline, earlier

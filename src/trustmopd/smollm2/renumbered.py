@@ -14,7 +14,7 @@ _LARGEST = 9999
 
 
 def renumbered(rows: Sequence[Row], count: int, rng: random.Random, known: Collection[str] = ()) -> list[Task]:
-    """So many problems, drawn from `rows` in turn; fewer where the rows allow no more. The text stays, its numbers are
+    """`count` problems, drawn from `rows` in turn; fewer if the rows allow no more. The text stays, its numbers are
     drawn anew, of about the same size, and the answer is that of the same equation. No prompt of `known` is made."""
     suited = [row for row in rows if _numbers(row) is not None]
     made: dict[str, Task] = {}
@@ -70,7 +70,7 @@ def _with(new: Mapping[int, int], pattern: str, text: str) -> str:
 
 
 def _numbers(row: Row) -> list[int] | None:
-    """The numbers in the text; None if some is no whole number, or the equation's are not each told once."""
+    """The numbers in the text; None if some is no whole number, or the equation's do not each occur once."""
     text, equation = str(row["prompt"]), str(row["Equation"])
     told = [int(each) for each in re.findall(r"\b\d+\b", text)]
     used = [float(each) for each in re.findall(r"\d+(?:\.\d+)?", equation)]

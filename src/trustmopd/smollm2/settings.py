@@ -90,7 +90,7 @@ def _changed(section: Any, names: Sequence[str], value: Any, change: str) -> Any
     known: Mapping[str, Any] = {each.name: getattr(section, each.name) for each in fields(section)}
     old = known.get(names[0])
     if old is None or (len(names) > 1) is not hasattr(old, "__dataclass_fields__"):
-        raise ValueError(f"{change!r} changes no setting: write NAME=VALUE, with one of {', '.join(known)}.")
+        raise ValueError(f"{change!r} changes no setting. Write NAME=VALUE, with one of {', '.join(known)}.")
     if len(names) > 1:
         return replace(section, **{names[0]: _changed(old, names[1:], value, change)})
     if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(old, int) and value != int(value)):

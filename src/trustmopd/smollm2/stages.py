@@ -117,7 +117,7 @@ class Study:
         return read_json(path, what="record", remedy=_REMEDY) if path.is_file() else {}
 
     def _finished(self, domain: str) -> bool:
-        """By the settings of now: a higher target makes it go on."""
+        """By the current settings: a higher target makes it continue."""
         return finished(self._record(domain).get("rewards", ()), self.settings.specialist)
 
     def _score(self, stage: str, base: Path, adapters: Mapping[str, Path | None]) -> None:

@@ -26,7 +26,7 @@ STORY = {INITIAL: "initial student", "uniform": "uniform", "trust": "trust", ROU
 
 
 def more_seeds() -> str:
-    """The command that goes on from here, as this shell finds it: `make quickstart` leaves the program in .venv."""
+    """The command for the next step, as this shell finds it: `make quickstart` leaves the program in .venv."""
     program = "trustmopd" if shutil.which("trustmopd") else f"{shlex.quote(sys.executable)} -m trustmopd"
     only = " ".join(f"--only {name}" for name in (PROMPTS, *METHODS))
     return f"{program} reproduce testbed --seeds 3 {only}"

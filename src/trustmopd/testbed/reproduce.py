@@ -153,7 +153,7 @@ def _start_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed cannot end its workers: they would go on, beside those of a restart."""
+    """A parent that was killed cannot end its workers: they would run on, next to those of a restart."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -27,7 +27,7 @@ FUNCTIONS: Mapping[str, Callable[[str], str]] = {
     "swap": lambda text: text[-1] + text[1:-1] + text[0] if len(text) > 1 else text,
     "next": lambda text: "".join("a" if letter == "z" else chr(ord(letter) + 1) for letter in text),
 }
-# On a sum: functions that only move its digits about, so that each capability has a character of its own to get wrong.
+# On a sum: functions that only move its digits about, so that each capability can get its own character wrong.
 ON_DIGITS = ("rev", "dup", "rot", "swap")
 FORMS: Mapping[str, tuple[str, str]] = {
     "square": ("[", "]"),

@@ -1,4 +1,4 @@
-"""One file for a benchmark, or for a family of them. A file here with a list `BENCHMARKS` is found by itself."""
+"""One file for a benchmark, or for a family of them. Any file here with a list `BENCHMARKS` is found."""
 
 import pkgutil
 from collections.abc import Mapping, Sequence
@@ -50,8 +50,8 @@ def load_benchmarks(names: Sequence[str], data: Mapping[str, str], limit: int | 
         raise ValueError(
             f"two benchmarks are called {twice[0]!r}, and would share a file. Rename one, or name it once."
         )
-    if strangers := sorted(set(data) - set(known)):
-        raise ValueError(f"data are given for {strangers[0]!r}, which is not evaluated. Add it to the benchmarks.")
+    if unknown := sorted(set(data) - set(known)):
+        raise ValueError(f"data are given for {unknown[0]!r}, which is not evaluated. Add it to the benchmarks.")
     for benchmark in benchmarks:
         benchmark.ready()
     return [Loaded(benchmark, benchmark.load(data.get(benchmark.name), limit)) for benchmark in benchmarks]

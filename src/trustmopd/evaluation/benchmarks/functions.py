@@ -27,7 +27,7 @@ def _humaneval(source: Mapping[str, Any], number: int) -> Row:
     start = text_of(source, "prompt")
     prompt = f"Complete this function. Answer with all of it in one ```python block.\n\n```python\n{start}```"
     tests = f"{text_of(source, 'test')}\n\ncheck({text_of(source, 'entry_point')})\n"
-    # The start goes before the response: it has the imports, and a response that is a body alone goes on from it.
+    # The start goes before the response: it has the imports, and a response that is only a body continues it.
     return {**source, "id": text_of(source, "task_id"), "prompt": prompt, "tests": tests, "setup": start.rstrip("\n")}
 
 

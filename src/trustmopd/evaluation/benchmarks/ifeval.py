@@ -19,8 +19,8 @@ def _grade(row: Row, response: str) -> Grade:
 
 
 def check_known(source: Mapping[str, Any]) -> None:
-    """Whether there is a checker for every instruction, and it takes the arguments. Without the library nothing is
-    said: `ready` says what is missing."""
+    """Whether there is a checker for every instruction, and it takes the arguments. Without the library
+    nothing is checked here: `ready` names what is missing."""
     try:
         known = _checkers().instructions_registry.INSTRUCTION_DICT
     except Unavailable:
