@@ -13,7 +13,7 @@ import pytest
 import torch
 from peft import LoraConfig
 
-import trustmopd.training.trainer as trainer_module
+import trustmopd.training.calibrating as calibrating
 from trustmopd import Calibration
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
@@ -23,8 +23,8 @@ LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM
 def count_measurements(monkeypatch):
     """How often mu was measured so far."""
     calls = []
-    measure = trainer_module.measure_calibration
-    monkeypatch.setattr(trainer_module, "measure_calibration", lambda *a, **k: calls.append(1) or measure(*a, **k))
+    measure = calibrating.measure_calibration
+    monkeypatch.setattr(calibrating, "measure_calibration", lambda *a, **k: calls.append(1) or measure(*a, **k))
     return lambda: len(calls)
 
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from transformers import Trainer
 
 import trustmopd
-import trustmopd.training.trainer as trainer_module
+import trustmopd.training.calibrating as calibrating
 from trustmopd.training.run_files import RunFiles
 
 SCRIPT = '''
@@ -34,7 +34,7 @@ import tiny
 import torch
 from transformers import TrainerCallback
 
-import trustmopd.training.trainer as trainer_module
+import trustmopd.training.calibrating as calibrating
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 
 
@@ -54,7 +54,7 @@ def no_calibrating(*args, **kwargs):
 def run(output_dir, checkpoints, allocation, wait_after=None, resume=False):
     torch.set_num_threads(1)
     if resume:
-        trainer_module.measure_calibration = no_calibrating
+        calibrating.measure_calibration = no_calibrating
     trainer = TrustMOPDTrainer(
         model=checkpoints["base"],
         teachers={name: checkpoints[name] for name in ("math", "code", "if")},
@@ -334,7 +334,7 @@ def test_a_resumed_run_uses_the_calibration_of_its_checkpoint(run, go_on, monkey
     payload = json.loads(stored.read_text())
     payload["mu"]["math"] = 123.0
     stored.write_text(json.dumps(payload))
-    monkeypatch.setattr(trainer_module, "measure_calibration", lambda *a, **k: pytest.fail("calibrated again"))
+    monkeypatch.setattr(calibrating, "measure_calibration", lambda *a, **k: pytest.fail("calibrated again"))
     trainer = go_on()
     trainer.train(resume_from_checkpoint=True)
     assert trainer.calibration.mu["math"] == 123.0

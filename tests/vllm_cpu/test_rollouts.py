@@ -38,21 +38,21 @@ def test_the_engine_samples_from_the_students_weights_at_every_step(case: str, b
         assert 0 < step[MEAN] <= step[MAX] < ROUNDING
     moved = {name for name, each in trainer.model.named_parameters() if not torch.equal(each, before[name])}
     assert moved and (case != "lora" or all("lora_" in name for name in moved))
-    compared = set(trainer.engine._kept)
+    compared = set(trainer.rollout_engine._kept)
     assert {"model.norm.weight", "model.embed_tokens.weight"} <= compared
     assert trainer.calibration.engine.startswith("vllm 0.")
 
 
 def test_a_skipped_sync_stops_the_run_before_the_optimiser_at_a_learning_rate_of_1e_6(build: Any) -> None:
     trainer = build(learning_rate=1e-6, calibrated=False)
-    push, after = trainer.engine.push, []
+    push, after = trainer.rollout_engine.push, []
 
     def only_the_first() -> None:
         if not after:
             push()
         after.append([parameter.clone() for parameter in trainer.model.parameters()])
 
-    trainer.engine.push = only_the_first
+    trainer.rollout_engine.push = only_the_first
     with pytest.raises(StaleWeights):
         trainer.train()
     assert trainer.state.global_step == 1 and len(after) == 2
@@ -63,9 +63,9 @@ def test_a_skipped_sync_stops_the_run_before_the_optimiser_at_a_learning_rate_of
 def test_log_probs_tell_of_another_policy_where_tensors_are_not_compared(build: Any) -> None:
     """A control of the second check: at a large learning rate a stale engine is far from the student."""
     trainer = build(calibrated=False)
-    push, done = trainer.engine.push, []
-    trainer.engine.check_weights = lambda: None
-    trainer.engine.push = lambda: done.append(push()) if not done else None
+    push, done = trainer.rollout_engine.push, []
+    trainer.rollout_engine.check_weights = lambda: None
+    trainer.rollout_engine.push = lambda: done.append(push()) if not done else None
     with pytest.raises(RuntimeError, match="step 1: .* value at step 0"):
         trainer.train()
     assert trainer.state.global_step == 1

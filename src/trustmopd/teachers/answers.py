@@ -4,7 +4,7 @@ A policy reads a batch of rollouts once. Later, when the student's candidates ar
 those candidates alone. What an answer keeps in between, and where, is its own business.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -94,21 +94,9 @@ class LocalAnswer:
         self._states.clear()
 
 
-class Answers(Mapping[str, Answer]):
-    """The answers to one question by policy, in the pool's order."""
-
-    def __init__(self, answers: Mapping[str, Answer]):
-        self._answers = dict(answers)
-
-    def __getitem__(self, name: str) -> Answer:
-        return self._answers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._answers)
-
-    def __len__(self) -> int:
-        return len(self._answers)
+class Answers(dict[str, Answer]):
+    """The answers of every policy to one question, in the pool's order."""
 
     def release(self) -> None:
-        for answer in self._answers.values():
+        for answer in self.values():
             answer.release()

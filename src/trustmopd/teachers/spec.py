@@ -59,30 +59,34 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
             raise ValueError(
                 f"teacher '{name}' has neither `model` nor `adapter`: nothing to load. Give one of the two."
             )
-        if not isinstance(teacher.model, (str, Path, NoneType)) and not hasattr(teacher.model, "get_output_embeddings"):
-            raise ValueError(
-                f"teacher '{name}' is a {type(teacher.model).__name__}; a path, a Hub id or a loaded transformers "
-                "model is needed."
-            )
-        check_dtype(f"dtype of teacher '{name}'", teacher.dtype)
-        pool[name] = replace(teacher, name=name, reference=_own_reference(name, teacher.reference))
+        _check_loadable(f"teacher '{name}'", teacher)
+        own = teacher.reference
+        if own in (STUDENT, Teacher(model=STUDENT)):
+            own = STUDENT
+        elif own is not None:
+            own = as_reference(f"the reference of teacher '{name}'", own)
+        pool[name] = replace(teacher, name=name, reference=own)
     return pool
 
 
-def _own_reference(name: str, given: "str | Path | PreTrainedModel | Teacher | None") -> "Teacher | str | None":
-    """As a `Teacher`; None for the pool's, STUDENT for the initial student."""
-    if given is None or given in (STUDENT, Teacher(model=STUDENT)):
-        return given if given is None else STUDENT
+def as_reference(role: str, given: "str | Path | PreTrainedModel | Teacher") -> Teacher:
+    """As a `Teacher` that is called `role`. Adapters may be put on a reference, so it has a model of its own."""
     reference = given if isinstance(given, Teacher) else Teacher(model=given)
-    role = f"the reference of teacher '{name}'"
     if reference.model is None or reference.reference is not None:
-        raise ValueError(f"{role} is {given!r}: a reference is a model by itself. Give the path or Hub id of one.")
-    if not isinstance(reference.model, (str, Path)) and not hasattr(reference.model, "get_output_embeddings"):
         raise ValueError(
-            f"{role} is a {type(reference.model).__name__}; a path, a Hub id or a loaded transformers model is needed."
+            f"{role} is {given!r}, but it must be a model without a reference of its own. Give its path or Hub id, or "
+            "leave it out."
         )
-    check_dtype(f"dtype of {role}", reference.dtype)
+    _check_loadable(role, reference)
     return replace(reference, name=role)
+
+
+def _check_loadable(role: str, given: Teacher) -> None:
+    if not isinstance(given.model, (str, Path, NoneType)) and not hasattr(given.model, "get_output_embeddings"):
+        raise ValueError(
+            f"{role} is a {type(given.model).__name__}. Give a path, a Hub id or a loaded transformers model."
+        )
+    check_dtype(f"dtype of {role}", given.dtype)
 
 
 def check_dtype(field: str, dtype: str | torch.dtype | None, *, auto: bool = True) -> None:

@@ -129,6 +129,16 @@ class TrustMOPDConfig(DistillationConfig):
     def calibrates(self) -> bool:
         return self.scored and self.calibrated
 
+    @property
+    def mixed_dtype(self) -> torch.dtype | None:
+        """The dtype of mixed precision; None without it."""
+        return torch.bfloat16 if self.bf16 else torch.float16 if self.fp16 else None
+
+    @property
+    def frozen_dtype(self) -> torch.dtype:
+        """The dtype of teachers and references that have none of their own."""
+        return getattr(torch, self.teacher_dtype) if self.teacher_dtype else self.mixed_dtype or torch.float32
+
     def _derive_accumulation(self) -> None:
         """How a step's prompts are split. Under a token budget all prompts of a process go to TRL as one micro-batch,
         which `passes.py` reads in several passes."""

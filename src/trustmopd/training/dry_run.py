@@ -188,7 +188,7 @@ def _machine(args: TrustMOPDConfig) -> str:
 
 def _weights(recipe: Recipe, args: TrustMOPDConfig, given: Ingredients, student: Any) -> str:
     """GiB of weights by model, as they are loaded."""
-    frozen = args.teacher_dtype or ("bfloat16" if args.bf16 else "float16" if args.fp16 else "float32")
+    frozen = str(args.frozen_dtype).removeprefix("torch.")
     trained = str((args.model_init_kwargs or {}).get("dtype", "float32"))
     told, total = [], 0
 

@@ -4,17 +4,21 @@ import json
 import logging
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
+from accelerate import Accelerator
+from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trustmopd.files import write_json, write_text
 from trustmopd.method import Calibration
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import all_checkpoints
-from trustmopd.runs.layout import SET_ASIDE
+from trustmopd.runs.layout import CHECKPOINT, SET_ASIDE
 from trustmopd.training.agreement import all_succeed, first_decides
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.cost import Bill
@@ -73,6 +77,29 @@ class RunFiles(TrainerCallback):
         if self.trainer.calibration is not None:
             self.trainer.calibration.save(folder.calibration)
         write_json(folder.manifest, self.manifest())
+
+    @contextmanager
+    def whole_checkpoint(self, output_dir: Path, accelerator: Accelerator) -> Iterator[None]:
+        """Inside, transformers writes a checkpoint. It counts as whole once its manifest is there: an old one of the
+        same name loses its manifest first, and older checkpoints are deleted only when the new one is whole."""
+        state = self.trainer.state
+        checkpoint = RunDirectory(output_dir / f"{CHECKPOINT}{state.global_step}")
+        if accelerator.is_main_process:
+            checkpoint.manifest.unlink(missing_ok=True)
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            yield
+        except (SafetensorError, RuntimeError, OSError) as error:  # safetensors and torch raise errors of their own
+            raise OSError(
+                f"checkpoint {checkpoint.path} cannot be written ({str(error).strip().splitlines()[0]}). Earlier "
+                "checkpoints are complete. Free some disk space, and resume."
+            ) from error
+        finally:
+            self.args.save_total_limit = limit
+        accelerator.wait_for_everyone()  # until every process has written its random state
+        if accelerator.is_main_process:
+            self.save_beside(checkpoint)
+            keep_newest(output_dir, self.run_id, limit, state.best_model_checkpoint)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

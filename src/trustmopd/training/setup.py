@@ -9,7 +9,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from datasets import Dataset
@@ -20,7 +19,7 @@ from trustmopd.method import Calibration
 from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, as_teachers, build_pool, load_tokenizer, preflight
 from trustmopd.teachers.host_memory import check_host_memory
 from trustmopd.teachers.references import starts_of
-from trustmopd.teachers.spec import STUDENT, model_id
+from trustmopd.teachers.spec import STUDENT, as_reference, model_id
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
 from trustmopd.training.prompts import prompt_lengths
@@ -34,8 +33,8 @@ MANY_PASSES = 20
 
 @dataclass(frozen=True)
 class Ingredients:
-    """`source` names the student, `reference=None` is the student; `vocab_size` counts the rows that all models
-    have, `prompt_lengths` the tokens of every prompt."""
+    """`source` names the student, and `reference=None` means the student. `vocab_size` counts the rows that all models
+    have, `prompt_lengths` the tokens of every prompt, `longest` the most tokens of a prompt and its response."""
 
     source: str
     teachers: dict[str, Teacher]
@@ -43,6 +42,7 @@ class Ingredients:
     tokenizer: PreTrainedTokenizerBase
     vocab_size: int
     prompt_lengths: list[int]
+    longest: int
 
 
 def check_ingredients(
@@ -130,7 +130,7 @@ def check_ingredients(
     )
     if args.use_vllm:
         check_vllm_can_sample(model, used_teachers(pool, args), reference, args, longest)
-    return Ingredients(source, pool, reference, tokenizer, vocab_size, lengths)
+    return Ingredients(source, pool, reference, tokenizer, vocab_size, lengths, longest)
 
 
 def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args: TrustMOPDConfig) -> None:
@@ -170,13 +170,7 @@ def _as_reference(reference: Any, student: Any) -> Teacher | None:
     """None where the reference is the student itself."""
     if reference is None or _is_student(reference, student):
         return None
-    if isinstance(reference, Teacher) and reference.model is None:
-        raise ValueError(
-            f"the reference is {reference!r}, without a `model`: adapters are put on the reference, so it has to be a "
-            "model of its own. Give its checkpoint, or None for the initial student."
-        )
-    given = reference if isinstance(reference, Teacher) else Teacher(model=reference)
-    return replace(as_teachers({"as-reference": given})["as-reference"], name=REFERENCE)
+    return replace(as_reference("the reference", reference), name=REFERENCE)
 
 
 def _is_student(reference: Any, student: Any) -> bool:
@@ -198,14 +192,13 @@ def check_trainable(student: Any) -> None:
 
 
 def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerator: Accelerator) -> TeacherPool:
-    mixed = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
-    dtype = getattr(torch, args.teacher_dtype) if args.teacher_dtype else mixed or torch.float32
     teachers = used_teachers(given.teachers, args)
     if args.teacher_placement == "offload":
         starts = starts_of(teachers, given.reference)
         bases = [start.given.model if start.given else student for start in starts if start.used(args.needs_reference)]
         carried = {name for start in starts for name in start.carries}
-        told = check_host_memory([*bases, *(t.model for name, t in teachers.items() if name not in carried)], dtype)
+        own = [teacher.model for name, teacher in teachers.items() if name not in carried]
+        told = check_host_memory([*bases, *own], args.frozen_dtype)
         if accelerator.is_local_main_process:
             logger.warning("%s.", told)
     return build_pool(
@@ -214,10 +207,10 @@ def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerat
         student,
         with_reference=args.needs_reference,
         device=accelerator.device,
-        dtype=dtype,
+        dtype=args.frozen_dtype,
         placement=args.teacher_placement,
         # Sharding takes the student's tensors apart: the pool then keeps a base of its own.
         share=accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED),
-        autocast_dtype=mixed,
+        autocast_dtype=args.mixed_dtype,
         trust_remote_code=args.trust_remote_code,
     )
