@@ -103,7 +103,7 @@ class ReplayedTrainer(TrustMOPDTrainer, Replay):
 
     def replay(self, lengths: Sequence[int]) -> None:
         super().replay(lengths)
-        self.engine = self
+        self.rollout_engine = self
 
     def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
         return [Completion(ids, False) for ids in Replay._generate_single_turn(self, list(prompt_ids))]

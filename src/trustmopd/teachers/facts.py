@@ -1,6 +1,8 @@
 """What preflight compares of a model, read from its configuration and tokenizer: no weights are loaded."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,13 +46,9 @@ def facts_of(
         check_files(role, source)
         _check_is_model(role, source)
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
-        try:
+        remedy = "Check the path or Hub id, the revision, and that you are logged in if the repository is gated."
+        with _reading(role, f"the configuration of {source!r}", source, remedy):
             config = AutoConfig.from_pretrained(source, **options)
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{role}: {_absent(source)}cannot read the configuration of {source!r} ({_first_line(error)}). Check "
-                "the path or Hub id, the revision, and that you are logged in if the repository is gated."
-            ) from error
         try:
             generation = GenerationConfig.from_pretrained(source, revision=revision)
         except OSError:
@@ -86,19 +84,10 @@ def load_tokenizer(
     """The student's tokenizer, which renders the prompts for everyone."""
     check_files("the student", source)
     _check_is_model("the student", source)
-    try:
-        return AutoTokenizer.from_pretrained(
-            source,
-            revision=revision,
-            padding_side="left",
-            truncation_side="left",
-            trust_remote_code=trust_remote_code,
-        )
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"the student: {_absent(source)}cannot load the tokenizer of {source!r} ({_first_line(error)}). Check the "
-            "path or Hub id; save a tokenizer beside the checkpoint, or pass one as processing_class."
-        ) from error
+    remedy = "Check the path or Hub id; save a tokenizer beside the checkpoint, or pass one as processing_class."
+    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    with _reading("the student", f"the tokenizer of {source!r}", source, remedy):
+        return AutoTokenizer.from_pretrained(source, padding_side="left", truncation_side="left", **options)
 
 
 def facts_of_adapter(
@@ -107,14 +96,10 @@ def facts_of_adapter(
     """An adapter has its base's vocabulary; it may bring a tokenizer, and so a chat template, of its own."""
     adapter, revision = str(teacher.adapter), teacher.revision
     check_files(role, adapter)
-    try:
+    remedy = "Check the path. If it is a full checkpoint, give it as `model`."
+    with _reading(role, f"{adapter!r} as a PEFT adapter", adapter, remedy):
         trained_on = PeftConfig.from_pretrained(adapter, revision=revision).base_model_name_or_path
         folder = local_adapter(adapter, revision)
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{role}: {_absent(adapter)}cannot read {adapter!r} as a PEFT adapter ({_first_line(error)}). Check the "
-            "path; a full checkpoint is given as `model`."
-        ) from error
     check_adapter_fits(role, folder, base, trust_remote_code=trust_remote_code)
     check_trained_on(role, adapter, trained_on, under.source)
     own = folder / "tokenizer_config.json"
@@ -162,8 +147,14 @@ def _check_is_model(role: str, source: str) -> None:
         raise ValueError(f"{role}: {source!r} is a LoRA adapter, not a model. {remedy}")
 
 
-def _absent(source: str) -> str:
-    return "" if Path(source).exists() else "there is no such folder here, and it could not be read from the Hub: "
+@contextmanager
+def _reading(role: str, what: str, source: str, remedy: str) -> Iterator[None]:
+    """Errors inside become one that names the model and the remedy."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        hub = "" if Path(source).exists() else "; there is no such folder here, and it could not be read from the Hub"
+        raise ValueError(f"{role}: cannot read {what} ({_first_line(error)}{hub}). {remedy}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -44,15 +44,11 @@ def is_reference(name: str) -> bool:
 
 
 def role_of(name: str) -> str:
-    """What to call a member of a pool in a message."""
+    """What messages call a member of a pool."""
+    if not is_reference(name):
+        return f"teacher '{name}'"
     teacher = name.partition(":")[2]
-    return (
-        f"the reference of teacher '{teacher}'"
-        if teacher
-        else "the reference"
-        if is_reference(name)
-        else (f"teacher '{name}'")
-    )
+    return f"the reference of teacher '{teacher}'" if teacher else "the reference"
 
 
 def _base_of(teacher: Teacher) -> Teacher:

@@ -28,6 +28,8 @@ _RANGES = {
     "min_relative_mu": (0, 1),
     "global_batch_size": (1, _ANY),
     "per_device_train_batch_size": (1, _ANY),
+    "gradient_accumulation_steps": (1, _ANY),
+    "max_tokens_per_micro_batch": (1, _ANY),
     "max_prompt_length": (1, _ANY),
     "max_completion_length": (1, _ANY),
     "answers_on_device_gib": (0, _ANY),
@@ -55,6 +57,16 @@ _POSITIVE = {
 }
 
 
+#: Fields of TRL and transformers that must keep their default, and why.
+_UNSET = {
+    "remove_unused_columns": "routing, random weights and records need the columns id, domain and row",
+    "beta": "the objective is reverse KL (beta = 1). For another divergence, use TRL's DistillationTrainer",
+    "data_seed": "the order of the prompts follows `seed`",
+    **dict.fromkeys(
+        ("teacher_model_name_or_path", "teacher_model_revision", "teacher_model_init_kwargs"),
+        'pass the teachers to TrustMOPDTrainer, as teachers={"name": "checkpoint"} or as Teacher(...)',
+    ),
+}
 #: What a rollout has a field of its own for: given elsewhere, that field would say what did not happen.
 _OF_ROLLOUTS = {
     **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "cache_implementation")},
@@ -90,8 +102,7 @@ def check_values(args: "TrustMOPDConfig") -> None:
         value = getattr(args, name)
         if value is not None and not low <= value <= high:
             limits = f"at least {low:g}" if high == _ANY else f"from {low:g} to {high:g}"
-            optional = ", or None for no limit" if NoneType in _simple_types()[name] else ""
-            optional = "" if name == "max_completion_length" else optional
+            optional = ", or None" if NoneType in _simple_types()[name] and name != "max_completion_length" else ""
             raise ValueError(f"{name} = {value!r} must be {limits}{optional}.")
     for name in _POSITIVE:
         if not 0 < getattr(args, name) < _ANY:
@@ -105,15 +116,6 @@ def check_values(args: "TrustMOPDConfig") -> None:
             f"num_train_epochs = {args.num_train_epochs:g} would have no effect: max_steps = {args.max_steps} "
             "ends the run. Set max_steps = -1 to go by epochs, or leave num_train_epochs unset."
         )
-    if args.gradient_accumulation_steps is not None and args.gradient_accumulation_steps < 1:
-        raise ValueError(
-            f"gradient_accumulation_steps = {args.gradient_accumulation_steps} must be at least 1; None derives it."
-        )
-    if args.max_tokens_per_micro_batch is not None and args.max_tokens_per_micro_batch < 1:
-        raise ValueError(
-            f"max_tokens_per_micro_batch = {args.max_tokens_per_micro_batch} leaves no room for a token. Give a number "
-            "of tokens, such as 16384, or None to go by per_device_train_batch_size."
-        )
     if args.max_completion_length is None:
         raise ValueError("max_completion_length = None leaves responses without a limit. Give one, in tokens.")
     if args.num_candidates == 1 and args.scored and not callable(args.score) and SCORES[args.score].compares:
@@ -126,16 +128,9 @@ def check_values(args: "TrustMOPDConfig") -> None:
     check_dtype("teacher_dtype", args.teacher_dtype, auto=False)
     if args.allocation == "single" and args.single_teacher is None:
         raise ValueError("allocation = 'single' needs single_teacher, the name of the one teacher to learn from.")
-    if args.remove_unused_columns:
-        raise ValueError(
-            "remove_unused_columns = True would drop id, domain and row of every prompt before they reach routing, "
-            "random weights and records. Leave it unset."
-        )
-    if args.beta != 1.0:
-        raise ValueError(
-            f"beta = {args.beta} would have no effect: the objective is reverse KL (beta = 1). Leave beta unset, "
-            "or use TRL's DistillationTrainer for another divergence."
-        )
+    for name, reason in _UNSET.items():
+        if (value := getattr(args, name)) != getattr(DistillationConfig, name):
+            raise ValueError(f"{name} = {value!r} cannot be used here: {reason}. Leave {name} unset.")
     if isinstance(args.deepspeed, str):
         _check_json("deepspeed", args.deepspeed)
     if args.deepspeed is not None and find_spec("deepspeed") is None:
@@ -145,14 +140,6 @@ def check_values(args: "TrustMOPDConfig") -> None:
         )
     if isinstance(args.fsdp_config, str):
         _check_json("fsdp_config", args.fsdp_config)
-    if args.data_seed is not None:
-        raise ValueError(f"data_seed = {args.data_seed} would have no effect: the prompts' order follows `seed`.")
-    for name in ("teacher_model_name_or_path", "teacher_model_revision", "teacher_model_init_kwargs"):
-        if getattr(args, name) is not None:
-            raise ValueError(
-                f"{name} = {getattr(args, name)!r} would have no effect: teachers are given to "
-                'TrustMOPDTrainer, as teachers={"name": "checkpoint"} or Teacher(...) with revision and dtype.'
-            )
 
 
 def check_mappings(args: "TrustMOPDConfig") -> None:

@@ -94,35 +94,30 @@ def _resumed(recipe: Recipe, seed: int, args: TrustMOPDConfig, known: dict[str, 
     check_checkpoint(checkpoint)
     check_same_settings(checkpoint, args.to_dict())
     stored = read_manifest(checkpoint)
-    if stored["prompts"]["fingerprint"] != known["prompts"]:
-        raise ValueError(
-            f"the prompt set is not the one that this run began with ({checkpoint}). Restore it, or start a new run in "
-            "another output."
-        )
+    moved = _other_models(recipe, stored, known["prompts"], checkpoint)
     if args.calibrates:
         Calibration.load(RunDirectory(checkpoint).calibration).check_known(known)
-    changed = "".join(
-        f", {name} {now} instead of {was}"
-        for name, (was, now) in {
-            **_other_models(recipe, stored["models"], checkpoint),
-            **changes(checkpoint, args.to_dict()),
-        }.items()
-    )
-    return f"{checkpoint} (step {step_of(checkpoint)}{changed})"
+    changed = {**moved, **changes(checkpoint, args.to_dict())}
+    told = "".join(f", {name} {now} instead of {was}" for name, (was, now) in changed.items())
+    return f"{checkpoint} (step {step_of(checkpoint)}{told})"
 
 
-def _other_models(recipe: Recipe, stored: Mapping[str, Any], checkpoint: Path) -> dict[str, tuple[str, str]]:
-    """Models that are named otherwise than when the run began: they may have been moved, which their weights will tell.
-    Refuses what no weights can mend: other teachers' names, a student with an adapter and one without."""
+def _other_models(
+    recipe: Recipe, manifest: Mapping[str, Any], prompts: str, checkpoint: Path
+) -> dict[str, tuple[str, str]]:
+    """Models with another path than when the run began. They may have been moved: their weights are compared when they
+    are loaded. Refuses what can be compared now: the prompts, the teachers' names, whether an adapter is trained."""
+    stored = manifest["models"]
     adapter = stored["student"].get("adapter", recipe.peft)
     for what, was, now in (
-        ("teachers", [*stored["teachers"]], [*recipe.teachers]),
+        ("the prompt set", manifest["prompts"]["fingerprint"], prompts),
+        ("teachers", sorted(stored["teachers"]), sorted(recipe.teachers)),
         ("peft", "none" if adapter is None else "one", "none" if recipe.peft is None else "one"),
     ):
-        if sorted(was) != sorted(now):
+        if was != now:
             raise ValueError(
-                f"{what}: {was} when this run began ({checkpoint}), and {now} now. Restore it, or start a new run in "
-                "another output."
+                f"{what} was {was} when this run began ({checkpoint}), and is {now} now. Restore it, or start a new "
+                "run in another output."
             )
     sources = {f"teacher '{name}'": (stored["teachers"][name], each) for name, each in teachers_of(recipe).items()}
     named = {name: (was["source"], now.source) for name, (was, now) in sources.items()}

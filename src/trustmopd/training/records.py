@@ -15,6 +15,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from trustmopd.files import whole_file
 from trustmopd.method import Objective
 from trustmopd.runs import RunDirectory
 from trustmopd.runs import columns as columns_of
@@ -156,18 +157,16 @@ def token_table(
 
 
 def write_records(path: Path, tables: Sequence[pa.Table], step: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     spoken: dict[str, dict[str, Any]] = {"texts": {}, "prompts": {}}
     for table in tables:
         for kind, entries in json.loads(table.schema.metadata[METADATA]).items():
             spoken[kind] |= entries
     table = pa.concat_tables(tables).sort_by([("rollout", "ascending"), ("position", "ascending")])
     table = table.add_column(0, "step", pa.array([step] * len(table), pa.int32()))
-    partial = path.with_name(f".{path.name}.partial")
     table = table.replace_schema_metadata({METADATA: zlib.compress(json.dumps(spoken).encode())})
     # Checksums: a flipped bit in a page of plain floats would read as another number.
-    pq.write_table(table, partial, compression="zstd", use_dictionary=list(REPEATED), write_page_checksum=True)
-    partial.replace(path)
+    with whole_file(path) as partial:
+        pq.write_table(table, partial, compression="zstd", use_dictionary=list(REPEATED), write_page_checksum=True)
 
 
 def _array(values: Tensor, dtype: type) -> pa.Array:

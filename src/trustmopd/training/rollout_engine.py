@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class Turns:
     """The responses to one batch of prompts. With tools, a response takes several turns."""
 
-    def __init__(self, engine: Engine, args: TrustMOPDConfig, pad_token_id: int):
-        self.engine = engine
+    def __init__(self, args: TrustMOPDConfig, pad_token_id: int):
         self.args = args
         self.pad_token_id = pad_token_id
         self.first: list[Completion] | None = None
@@ -30,11 +29,11 @@ class Turns:
         """A new batch; `draws` name the random numbers of each of its prompts."""
         self.first, self._draws = None, draws
 
-    def sample(self, prompt_ids: list[list[int]]) -> list[list[int]]:
+    def sample(self, engine: Engine, prompt_ids: list[list[int]]) -> list[list[int]]:
         if self.first is not None:  # some rows again, after their tools ran; TRL accepts empty completions here
             draws = [f"{self._draws[0]}, later turn {place}" for place in range(len(prompt_ids))]
-            return [made.ids for made in self.engine.sample(prompt_ids, rollout_params(self.args, draws))]
-        self.first = self.engine.sample(prompt_ids, rollout_params(self.args, self._draws))
+            return [made.ids for made in engine.sample(prompt_ids, rollout_params(self.args, draws))]
+        self.first = engine.sample(prompt_ids, rollout_params(self.args, self._draws))
         # TRL reads the last token of every completion. An empty one gets a padding token, which the trainer masks.
         return [made.ids or [self.pad_token_id] for made in self.first]
 

@@ -47,8 +47,8 @@ def uniform(at: CandidateState, scores: Tensor | None, given: MicroBatch) -> Ten
 
 def random(at: CandidateState, scores: Tensor | None, given: MicroBatch) -> Tensor:
     num_teachers, _, num_tokens = at.teacher_logp.shape[:3]
-    generators = [token_generator(given.args.seed, given.step, row) for row in given.rows.tolist()]
-    draws = [random_weights(num_teachers, (num_tokens,), generator) for generator in generators]
+    seeds = [derived_seed(given.args.seed, given.step, row) for row in given.rows.tolist()]
+    draws = [random_weights(num_teachers, (num_tokens,), Generator().manual_seed(seed)) for seed in seeds]
     return torch.stack(draws, dim=1).to(at.teacher_logp.device)
 
 
@@ -63,10 +63,6 @@ def routed(at: CandidateState, scores: Tensor | None, given: MicroBatch) -> Tens
 
 
 _RULES = {rule.__name__: rule for rule in (trust, uniform, random, single, routed)}
-
-
-def token_generator(seed: int, step: int, row: int) -> Generator:
-    return Generator().manual_seed(derived_seed(seed, step, row))
 
 
 def derived_seed(*parts: int) -> int:

@@ -133,17 +133,10 @@ class RunFiles(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            self._record_cost()
+            elsewhere = self.args.calibration_path is not None
+            self.bill.trained(self.trainer.unlogged(), calibrated_elsewhere=elsewhere)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.is_world_process_zero:
-            self._record_cost()
-
-    def _record_cost(self) -> None:
-        elsewhere = self.args.calibration_path is not None
-        self.bill.trained(self.trainer.unlogged(), calibrated_elsewhere=elsewhere)
+    on_train_end = on_save
 
 
 def set_aside(output_dir: Path, run_id: str, step: int) -> None:

@@ -122,7 +122,7 @@ class TrustMOPDTrainer(DistillationTrainer):
             args.use_vllm = use_vllm
         check_trainable(self.model)
         self.rollout_engine = rollout_engine(self, given.longest)
-        self.turns = Turns(self.rollout_engine, args, self._tokenizer.pad_token_id)
+        self.turns = Turns(args, self._tokenizer.pad_token_id)
         self.teachers = given.teachers
         self.engine = Parallelism.of(self.accelerator)
         self.engine.check(args, self.accelerator)
@@ -159,7 +159,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         return [truncate(ids, limit, truncation) for ids in prompt_ids], images, fields
 
     def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> list[list[int]]:
-        return self.turns.sample(prompt_ids)
+        return self.turns.sample(self.rollout_engine, prompt_ids)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's rollouts, plus what must go with each row through TRL's shuffle: its place in the dataset, its label,

@@ -24,8 +24,8 @@ def check_vllm_can_sample(
     source = str(model) if named else model.name_or_path
     if not source:
         raise ValueError(
-            "use_vllm = True loads the student from its path, but this model object has none. Save it and its tokenizer "
-            "(save_pretrained), and give the path."
+            "use_vllm = True loads the student from its path, but this model object has none. Save it with its "
+            "tokenizer (save_pretrained), and give the path."
         )
     check_architecture((config.architectures or [type(model).__name__])[0], source, args.vllm_model_impl)
     if args.vllm_max_model_length is not None and args.vllm_max_model_length < longest:
