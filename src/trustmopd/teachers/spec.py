@@ -1,4 +1,4 @@
-"""Who is asked: one `Teacher` per specialist, and the words that the rest of the package uses for them."""
+"""`Teacher`: how a specialist or a reference is specified."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from trustmopd.teacher_source import REFERENCE as REFERENCE
 from trustmopd.teacher_source import check_teacher_name
 
-#: As a teacher's `reference`: the initial student, for want of what the teacher was grown from.
+#: As a teacher's `reference`: the initial student. For teachers whose own starting point is not available.
 STUDENT = "student"
 
 
@@ -19,8 +19,8 @@ STUDENT = "student"
 class Teacher:
     """One specialist: a full checkpoint (`model`), a PEFT adapter over the pool's shared base (`adapter`), or an
     adapter over a base of its own (both). `model` is a Hub id, a path or a loaded model; `revision` and `dtype`
-    apply to loading. `reference` is what it was grown from, if that is not the pool's common reference: a Hub id, a
-    path, a loaded model, a `Teacher` for more, or "student" for the initial student."""
+    apply to loading. `reference` is the model it was trained from, if that is not the pool's common reference: a Hub
+    id, a path, a loaded model, a `Teacher`, or "student" for the initial student."""
 
     model: str | Path | PreTrainedModel | None = None
     adapter: str | Path | None = None
@@ -31,13 +31,13 @@ class Teacher:
 
     @property
     def source(self) -> str:
-        """What to call its weights in a message or a manifest."""
+        """The name of its weights in messages and manifests."""
         model = self.model if self.model is None or isinstance(self.model, (str, Path)) else model_id(self.model)
         return " + ".join(str(part) for part in (model, self.adapter) if part is not None)
 
 
 def model_id(model: PreTrainedModel) -> str:
-    """The path or Hub id a loaded model came from; its class name if it was built in memory."""
+    """The path or Hub id of a loaded model; its class name if it was built in memory."""
     return getattr(model.config, "_name_or_path", "") or type(model).__name__
 
 
@@ -90,8 +90,8 @@ def _check_loadable(role: str, given: Teacher) -> None:
 
 
 def check_dtype(field: str, dtype: str | torch.dtype | None, *, auto: bool = True) -> None:
-    """A dtype that weights can have; `auto` is transformers' word for the one they are stored in."""
+    """Check a dtype for weights; with `auto`, "auto" is accepted: the dtype in which they are stored."""
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype is None or (auto and dtype == "auto") or (isinstance(found, torch.dtype) and found.is_floating_point):
         return
-    raise ValueError(f"{field} = {dtype!r} is no dtype of weights. Use 'bfloat16', 'float16' or 'float32'.")
+    raise ValueError(f"{field} = {dtype!r} is not a dtype for weights. Use 'bfloat16', 'float16' or 'float32'.")

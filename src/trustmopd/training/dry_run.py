@@ -1,4 +1,4 @@
-"""A run, checked as far as it can be without weights, and what it would do in a person's words."""
+"""Check a run as far as possible without loading weights, and describe what it would do."""
 
 import json
 import math
@@ -30,8 +30,8 @@ from trustmopd.training.setup import Ingredients, check_ingredients, used_teache
 
 
 def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) -> dict[str, str]:
-    """What would run, by topic; `calibrate`: mu is measured, whatever is there. Raises what the run itself would raise
-    before its models are loaded, and some of what it would raise after."""
+    """What would run, by topic. With `calibrate`, mu is measured even if it is known. Raises the errors that the run
+    would raise before it loads its models, and some of the later ones."""
     configs = {seed: config_of(recipe, seed) for seed in recipe.seeds}
     args = configs[recipe.seeds[0]]
     for seed in recipe.seeds:
@@ -70,13 +70,15 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
         "output": ", ".join(str(recipe.run_directory(seed)) for seed in recipe.seeds),
     }
     if begun:
-        each = (found or f"seed {seed} begins: it has no checkpoint" for seed, found in begun.items())
+        each = (
+            found or f"seed {seed} starts from the beginning: it has no checkpoint" for seed, found in begun.items()
+        )
         said["resumes from"] = ", ".join(each)
     return said | {"memory": memory_here(recipe, args, lora_of(recipe), max(given.prompt_lengths))}
 
 
 def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any) -> dict[str, Any]:
-    """What of a calibration's dependencies needs no weights."""
+    """The dependencies of a calibration that can be known without weights."""
     return {
         "score": rule_name(args.score),
         "tokenizer": fingerprint_tokenizer(given.tokenizer),
@@ -86,7 +88,7 @@ def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any)
 
 
 def _resumed(recipe: Recipe, seed: int, args: TrustMOPDConfig, known: dict[str, Any]) -> str | None:
-    """The checkpoint that a seed goes on from; None where it begins."""
+    """The checkpoint that a seed is resumed from; None if it has none."""
     run = recipe.run_directory(seed)
     if not whole_checkpoints(RunDirectory(run).checkpoints):
         return None

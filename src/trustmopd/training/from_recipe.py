@@ -17,7 +17,7 @@ from trustmopd.yaml_layers import RecipeError
 
 
 def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
-    """The recipe's configuration, in its run directory: checkpoints below it, everything else beside them."""
+    """The recipe's configuration for one seed. Checkpoints have a subfolder of the run directory."""
     given = {**recipe.config_fields(), **changes}
     if problem := unknown_field(given):
         raise RecipeError(f"recipe {recipe.name}: training.{problem}")
@@ -31,10 +31,10 @@ def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
         return TrustMOPDConfig(output_dir=str(run.checkpoints), run_dir=str(run.path), seed=seed, **given)
     except ValueError:
         raise
-    except Exception as error:  # transformers raises whatever a file or a package that it reads raises
+    except Exception as error:  # transformers passes on any error of a file or package
         raise RecipeError(
-            f"recipe {recipe.name}: transformers refuses `training` ({type(error).__name__}: {error}). Correct the "
-            "field that this is about."
+            f"recipe {recipe.name}: transformers does not accept `training` ({type(error).__name__}: {error}). Correct "
+            "the field that the error names."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""One line of progress with an ETA, in place of every step's thirty metrics; those are in metrics.jsonl."""
+"""One progress line with an ETA. The metrics of every step are in metrics.jsonl."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class _Bar(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.others = is_progress_bar_enabled()
-        disable_progress_bar()  # of transformers, which would draw another one through ours at every checkpoint
+        disable_progress_bar()  # transformers would draw its own bar over ours at every checkpoint
         self.bar = tqdm(
             total=state.max_steps,
             initial=state.global_step,
@@ -42,7 +42,7 @@ class _Bar(TrainerCallback):
         if logs and "loss" in logs:
             weights = {key.removeprefix("weight/"): f"{logs[key]:.2f}" for key in logs if key.startswith("weight/")}
             self.bar.set_postfix(loss=f"{logs['loss']:.4f}", **weights, refresh=False)
-        self.bar.update(state.global_step - self.bar.n)  # the last steps may have a summary only
+        self.bar.update(state.global_step - self.bar.n)  # for the last steps there may be only a summary
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

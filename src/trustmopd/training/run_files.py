@@ -1,4 +1,4 @@
-"""The run directory, kept in step with training: manifest, calibration, metrics, token records and cost."""
+"""Write the run directory during training: manifest, calibration, metrics, token records and cost."""
 
 import json
 import logging
@@ -29,12 +29,12 @@ from trustmopd.training.resuming import Resume
 logger = logging.getLogger(__name__)
 
 _NOT_SHARED = (
-    "Other processes can read it: if the nodes share no disk, copy the checkpoint to the same path on each of them."
+    "Other processes can read it. If the nodes have no shared disk, copy the checkpoint to the same path on each node."
 )
 
 
 class Trained(Protocol):
-    """What the files of a run ask of its trainer."""
+    """What `RunFiles` needs from the trainer."""
 
     calibration: Calibration | None
     state: TrainerState
@@ -45,8 +45,8 @@ class Trained(Protocol):
 
 
 class RunFiles(TrainerCallback):
-    """The run directory, kept in step with training. What a killed run wrote after its last checkpoint is cut back on
-    resume: those steps are made, and written, again."""
+    """Writes the run directory during training. On resume, what a killed run wrote after its last checkpoint is
+    removed, because those steps are repeated."""
 
     def __init__(self, run: RunDirectory, identity: RunIdentity, args: TrustMOPDConfig, trainer: Trained, devices: int):
         self.run = run
@@ -56,11 +56,11 @@ class RunFiles(TrainerCallback):
         self.bill = Bill(run, identity, devices)
         self.run_id = first_decides(lambda: uuid.uuid4().hex)
         self.resume: Resume | None = None
-        self.recipe: str | None = None  # as text, where the run comes from one
+        self.recipe: str | None = None  # as text, if the run has one
 
     def resume_from(self, checkpoint: str | bool) -> Resume:
-        """Take up the run that wrote a checkpoint (True: the newest whole one), if it is this one. The first process
-        chooses, and every process checks what it will read."""
+        """Resume from a checkpoint (True: the newest whole one). The first process chooses it, and every process checks
+        that it belongs to this run."""
         path = first_decides(lambda: resumable_checkpoint(checkpoint, str(self.args.output_dir), self.run.path))
         self.resume = all_succeed(lambda: Resume.of(path, self.manifest()), _NOT_SHARED)
         self.run_id = self.resume.run_id
@@ -72,8 +72,8 @@ class RunFiles(TrainerCallback):
         return run_manifest(self.identity, self.args, run_id=self.run_id, planned_steps=planned, resumed=resumed)
 
     def save_beside(self, folder: RunDirectory) -> None:
-        """Make a run directory or a checkpoint complete in itself; the manifest comes last and marks a checkpoint
-        whole."""
+        """Add calibration and manifest to a run directory or checkpoint. The manifest comes last: it marks a checkpoint
+        as whole."""
         if self.trainer.calibration is not None:
             self.trainer.calibration.save(folder.calibration)
         write_json(folder.manifest, self.manifest())
@@ -105,12 +105,12 @@ class RunFiles(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.trainer.ensure_calibration()
-        state.compute_steps(args, state.max_steps)  # a resumed state has the old intervals of logging and saving
+        state.compute_steps(args, state.max_steps)  # a resumed state still has its old logging and saving intervals
         if not state.is_world_process_zero:
             return
         set_aside(Path(args.output_dir), self.run_id, state.global_step)
         self.save_beside(self.run)
-        if self.recipe is not None:  # on resuming too: overrides may have changed it
+        if self.recipe is not None:  # also on resume: overrides may have changed it
             write_text(self.run.recipe, self.recipe)
         lines = self.run.metrics.read_text().splitlines() if self.run.metrics.is_file() else []
         kept = [line for line in lines if _step_of(line) <= state.global_step]
@@ -140,15 +140,15 @@ class RunFiles(TrainerCallback):
 
 
 def set_aside(output_dir: Path, run_id: str, step: int) -> None:
-    """Move what another run, or a later step of this one, left under a checkpoint's name: it would be taken for the
-    newest checkpoint of this run. Nothing is deleted."""
+    """Move away checkpoints of another run or of later steps, which could be mistaken for the newest one of this run.
+    Nothing is deleted."""
     mine = {path for path in whole_checkpoints(output_dir, run_id) if step_of(path) <= step}
     for path in (path for path in all_checkpoints(output_dir) if path not in mine):
         home = output_dir / SET_ASIDE
         number = next(n for n in count(1) if not (home / f"{path.name}.{n}").exists())
         home.mkdir(exist_ok=True)
         path.rename(home / f"{path.name}.{number}")
-        logger.warning("%s is not of this run: it was moved to %s.", path, home / f"{path.name}.{number}")
+        logger.warning("%s does not belong to this run: it was moved to %s.", path, home / f"{path.name}.{number}")
 
 
 def keep_newest(output_dir: Path, run_id: str, limit: int | None, best: str | None) -> None:
@@ -162,4 +162,4 @@ def _step_of(line: str) -> float:
     try:
         return json.loads(line)["step"]
     except (json.JSONDecodeError, KeyError, TypeError):
-        return float("inf")  # the last line of a killed run may be half a line
+        return float("inf")  # the last line of a killed run may be incomplete

@@ -1,4 +1,4 @@
-"""What a trainer is given, checked before anything is loaded or written."""
+"""Check the arguments of a trainer before anything is loaded or written; then load the pool."""
 
 import logging
 import re
@@ -27,7 +27,7 @@ from trustmopd.training.vllm_checks import check_vllm_can_sample
 
 logger = logging.getLogger(__name__)
 
-#: More passes over a prompt set than this are told.
+#: Warn of more passes over the prompt set than this.
 MANY_PASSES = 20
 
 
@@ -58,8 +58,8 @@ def check_ingredients(
     check_environment(args)
     if not isinstance(prompts, Dataset):
         raise ValueError(
-            f"train_dataset is a {type(prompts).__name__}; a datasets.Dataset is needed, since prompts, lengths and "
-            "labels are checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
+            f"train_dataset is a {type(prompts).__name__}; a datasets.Dataset is needed, because prompts are "
+            "checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
         )
     pool = as_teachers(teachers)
     for name, teacher in pool.items():
@@ -79,8 +79,8 @@ def check_ingredients(
     for name, wanted in scores.items():
         if eval_prompts is None and wanted:
             raise ValueError(
-                f"{name} = {getattr(args, name).value!r}, but there is no eval_dataset, and a recipe has none. Leave "
-                "it unset; `trustmopd evaluate` scores a finished run."
+                f"{name} = {getattr(args, name).value!r} needs an eval_dataset, and recipes have none. Leave it unset; "
+                "`trustmopd evaluate` scores a finished run."
             )
     if images := {"image", "images"} & {*prompts.column_names}:
         raise ValueError(
@@ -90,13 +90,12 @@ def check_ingredients(
         Calibration.load(args.calibration_path)  # whether it fits is known once the models are loaded
     if args.domain_column not in (None, "domain", *prompts.column_names):
         raise ValueError(
-            f"domain_column = {args.domain_column!r} is no column of the prompt set, which has "
+            f"domain_column = {args.domain_column!r} is not a column of the prompt set, which has "
             f"{', '.join(prompts.column_names)}. Name one of them, or None if prompts have no labels."
         )
     if args.allocation == "single" and args.single_teacher not in pool:
         raise ValueError(
-            f"single_teacher = {args.single_teacher!r} names no teacher; the pool has {', '.join(pool)}. Choose one of "
-            "them."
+            f"single_teacher = {args.single_teacher!r} is not in the pool ({', '.join(pool)}). Choose one of them."
         )
     source = str(model) if isinstance(model, (str, Path)) else model_id(model)
     if tokenizer is None:
@@ -108,9 +107,8 @@ def check_ingredients(
         )
     if tokenizer.chat_template is None and not isinstance(prompts[0]["prompt"], str):
         raise ValueError(
-            f"the prompts are conversations, but the student's tokenizer ({source}) has no chat template, so it is "
-            "unknown how they are written out. Save the template that it was trained with beside it, or give prompts "
-            "as plain text."
+            f"the prompts are conversations, but the student's tokenizer ({source}) has no chat template "
+            "to render them. Save the template that it was trained with beside it, or give prompts as plain text."
         )
     reference = _as_reference(reference, model)
     _tell_of_prompts(prompts, tokenizer, args)
@@ -134,7 +132,7 @@ def check_ingredients(
 
 
 def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args: TrustMOPDConfig) -> None:
-    """What may be meant, and often is not."""
+    """Warn of what is allowed, but is often a mistake."""
     first = prompts[0]["prompt"]
     if isinstance(first, str) and tokenizer.chat_template:
         warnings.warn(
@@ -144,8 +142,8 @@ def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args:
         )
     if not isinstance(first, str) and (answered := sum(p[-1]["role"] == "assistant" for p in prompts["prompt"])):
         warnings.warn(
-            f"{answered} of {len(prompts)} prompts end with a turn of the assistant: the student would answer its own "
-            "answer. Drop that turn if it is the solution.",
+            f"{answered} of {len(prompts)} prompts end with an assistant turn, so the student would reply to its own "
+            "answer. Remove that turn if it is the solution.",
             stacklevel=4,
         )
     template = tokenizer.chat_template
@@ -153,21 +151,21 @@ def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args:
         known = isinstance(template, dict) or name in signature(tokenizer.apply_chat_template).parameters
         if not known and not re.search(rf"\b{re.escape(name)}\b", template or ""):
             warnings.warn(
-                f"chat_template_kwargs.{name} has no effect: the student's chat template does not have this name. "
+                f"chat_template_kwargs.{name} has no effect: the student's chat template does not use this name. "
                 "Correct it, or remove it.",
                 stacklevel=4,
             )
     passes = max(args.max_steps, 0) * args.global_batch_size / len(prompts)
     if passes > MANY_PASSES:
         warnings.warn(
-            f"max_steps = {args.max_steps} of {args.global_batch_size} prompts go {passes:.0f} times through the "
-            f"{len(prompts)} prompts of the set. Add prompts, or lower max_steps.",
+            f"max_steps = {args.max_steps} steps of {args.global_batch_size} prompts use each of the {len(prompts)} "
+            f"prompts {passes:.0f} times. Add prompts, or lower max_steps.",
             stacklevel=4,
         )
 
 
 def _as_reference(reference: Any, student: Any) -> Teacher | None:
-    """None where the reference is the student itself."""
+    """None if the reference is the student itself."""
     if reference is None or _is_student(reference, student):
         return None
     return replace(as_reference("the reference", reference), name=REFERENCE)
@@ -179,14 +177,14 @@ def _is_student(reference: Any, student: Any) -> bool:
 
 
 def used_teachers(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> dict[str, Teacher]:
-    """The teachers that the allocation rule asks: the others are not loaded."""
+    """The teachers that the allocation rule asks. The others are not loaded."""
     return {name: t for name, t in teachers.items() if args.allocation != "single" or name == args.single_teacher}
 
 
 def check_trainable(student: Any) -> None:
     if not any(parameter.requires_grad for parameter in student.parameters()):
         raise ValueError(
-            "the student has no trainable parameter (requires_grad is False for all): nothing would be learnt. Call "
+            "the student has no trainable parameter (requires_grad is False for all), so nothing would be learnt. Call "
             "model.requires_grad_(True), or pass peft_config."
         )
 
@@ -209,7 +207,7 @@ def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerat
         device=accelerator.device,
         dtype=args.frozen_dtype,
         placement=args.teacher_placement,
-        # Sharding takes the student's tensors apart: the pool then keeps a base of its own.
+        # Sharding splits the student's tensors, so the pool needs a base of its own.
         share=accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED),
         autocast_dtype=args.mixed_dtype,
         trust_remote_code=args.trust_remote_code,
