@@ -38,7 +38,7 @@ def build_pool(
     trust_remote_code: bool = False,
 ) -> TeacherPool:
     """`teachers` are those that the allocation rule uses. `reference=None` means the student as it is now. With
-    `share`, the reference and all adapters use the frozen weights of a LoRA student. Each distinct reference is loaded once."""
+    `share`, the reference and all adapters use a LoRA student's frozen weights. Equal references are loaded once."""
     loader = _Loader(student, dtype, trust_remote_code, share)
     starts = [start for start in starts_of(teachers, reference) if start.used(with_reference)]
     references: dict[str, Member] = {}

@@ -26,8 +26,8 @@ Timer = Callable[[str], AbstractContextManager[None]]
 
 class Host:
     """One frozen model on `device`. With `offload`, its weights stay in host memory and are copied to the device for
-    each pass; nothing is copied back. The output head, which is needed later, always stays on the device. On a GPU the copy
-    can start during the pass of another model (`prefetch`)."""
+    each pass; nothing is copied back. The output head, which is needed later, always stays on the device. On a GPU the
+    copy can start during the pass of another model (`prefetch`)."""
 
     #: Whether all processes must ask it at the same time.
     asks_everyone = False

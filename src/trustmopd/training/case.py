@@ -164,14 +164,10 @@ def _from_here(recipe: Recipe, run: Path, manifest: Mapping[str, Any]) -> Recipe
 @torch.no_grad()
 def _judge(trainer: TrustMOPDTrainer, prompt: Any, token_ids: Sequence[int]) -> tuple[Any, Any]:
     device = trainer.accelerator.device
-    prompt_ids = torch.tensor([trainer._tokenize_prompts([prompt])[0][0]], device=device)
-    completion_ids = torch.tensor([list(token_ids)], device=device)
-    batch = {
-        "prompt_ids": prompt_ids,
-        "prompt_mask": torch.ones_like(prompt_ids),
-        "completion_ids": completion_ids,
-        "completion_mask": torch.ones_like(completion_ids),
-    }
+    batch: dict[str, Any] = {}
+    for part, ids in (("prompt", trainer._tokenize_prompts([prompt])[0][0]), ("completion", list(token_ids))):
+        batch[f"{part}_ids"] = torch.tensor([ids], device=device)
+        batch[f"{part}_mask"] = torch.ones_like(batch[f"{part}_ids"])
     trainer.model.to(device).eval()
     return trainer.judge(batch)
 

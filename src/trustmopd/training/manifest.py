@@ -13,6 +13,7 @@ from trustmopd.training.lessons import SAMPLING, experiment_fields
 
 def dependencies(run: RunIdentity, args: TrustMOPDConfig) -> dict[str, Any]:
     """What a calibration depends on. The training seed is not part of it: all seeds share one calibration."""
+    own = {name: reference.fingerprint for name, reference in run.own_references.items()}
     return {
         # Errors name the first difference, so causes come first: another score may need no reference, and another
         # student may be another reference.
@@ -20,11 +21,7 @@ def dependencies(run: RunIdentity, args: TrustMOPDConfig) -> dict[str, Any]:
         "student": run.student.fingerprint,
         "teachers": {name: teacher.fingerprint for name, teacher in run.asked.items()},
         "reference": run.reference.fingerprint if run.reference else None,
-        **(
-            {"own_references": {n: own.fingerprint for n, own in run.own_references.items()}}
-            if run.own_references
-            else {}
-        ),
+        **({"own_references": own} if own else {}),
         "tokenizer": run.tokenizer,
         "prompts": run.prompt_hash,
         **{name: getattr(args, name) for name in SAMPLING},

@@ -139,9 +139,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         self.judge_of_step = Judge(args, self.pool, given.vocab_size, self.clock)
         recorder = TokenRecorder(run, self._tokenizer, every=args.record_allocation_every, seed=args.seed)
         asked = self.pool.teachers
-        self.step_log = StepLog(
-            args, self.accelerator, self.clock, recorder, asked=asked, teachers=list(given.teachers)
-        )
+        self.step_log = StepLog(args, self.accelerator, self.clock, recorder, asked=asked, teachers=[*given.teachers])
         self.calibrator = Calibrator(args, self.accelerator, self.files.bill, asked)
         self.add_callback(self.files)
 
@@ -273,14 +271,12 @@ class TrustMOPDTrainer(DistillationTrainer):
             resume = self.files.resume_from(resume_from_checkpoint)
             self.step_log.gap.first = next((line[GAP] for line in resume.state.log_history if GAP in line), None)
             self.calibrator.resume(RunDirectory(resume.checkpoint).calibration)
-            if resume.state.global_step >= self.args.max_steps > 0:  # transformers would train one step too many
-                logger.warning(
-                    "there is nothing left to train: %s is at step %d, and max_steps = %d.",
-                    resume.checkpoint, resume.state.global_step, self.args.max_steps,
-                )  # fmt: skip
+            step, last = resume.state.global_step, self.args.max_steps
+            if step >= last > 0:  # transformers would train one step too many
+                logger.warning("nothing is left to train: %s has %d of %d steps.", resume.checkpoint, step, last)
                 self.load_student(resume.checkpoint)
                 self.state = resume.state
-                return TrainOutput(resume.state.global_step, float("nan"), {})
+                return TrainOutput(step, float("nan"), {})
             return super().train(str(resume.checkpoint), *args, **kwargs)
 
     def load_student(self, checkpoint: Path) -> None:
@@ -330,9 +326,8 @@ class TrustMOPDTrainer(DistillationTrainer):
         """A tied output layer is saved once, under its other name: do not report it as missing."""
         tied = getattr(self.model, "all_tied_weights_keys", {})
         missing = [key for key in load_result.missing_keys if key not in tied]
-        super()._issue_warnings_after_load(
-            SimpleNamespace(missing_keys=missing, unexpected_keys=load_result.unexpected_keys)
-        )
+        found = SimpleNamespace(missing_keys=missing, unexpected_keys=load_result.unexpected_keys)
+        super()._issue_warnings_after_load(found)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         with saving_whole_weights(self.accelerator):
