@@ -84,7 +84,7 @@ def test_a_teacher_that_splits_text_differently_is_refused(refuse, family, tmp_p
     splitter.backend_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     stranger = tiny.save(family.specialists["if"], tmp_path / "stranger", splitter)
     refuse(
-        "teacher 'if'", stranger, "'def'",
+        "teacher 'if'", stranger,
         teachers={**family.specialists, "if": stranger},
     )  # fmt: skip
 

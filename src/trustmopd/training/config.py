@@ -175,14 +175,13 @@ class TrustMOPDConfig(DistillationConfig):
         return {**super().to_dict(), "allocation": rule_name(self.allocation), "score": rule_name(self.score)}
 
 
-def unknown_field(names: Iterable[str]) -> str | None:
-    """An error message for the first name that is not a field; None if all are."""
-    known = [each.name for each in fields(TrustMOPDConfig) if each.init]
+def unknown_field(names: Iterable[str], config: type, remedy: str = "docs/configuration.md lists them.") -> str | None:
+    """An error message for the first name that is not a field of `config`; None if all are."""
+    known = [each.name for each in fields(config) if each.init]
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            remedy = f"Did you mean `{close[0]}`?" if close else "docs/configuration.md lists them."
-            return f"{name} is not a field of TrustMOPDConfig. {remedy}"
+            close = difflib.get_close_matches(name, known, n=1) or [each for each in known if name.startswith(each)]
+            return f"{name} is not a field of {config.__name__}. {f'Did you mean `{close[0]}`?' if close else remedy}"
     return None
 
 
@@ -191,7 +190,7 @@ def _checking_names(init: Callable) -> Callable:
 
     @wraps(init)
     def checked(self: TrustMOPDConfig, *args: Any, **given: Any) -> None:
-        if problem := unknown_field(given):
+        if problem := unknown_field(given, TrustMOPDConfig):
             raise TypeError(problem)
         init(self, *args, **given)
 

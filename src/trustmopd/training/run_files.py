@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from accelerate import Accelerator
 from safetensors import SafetensorError
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 
 from trustmopd.files import write_json, write_text
 from trustmopd.method import Calibration
@@ -101,9 +101,7 @@ class RunFiles(TrainerCallback):
             self.save_beside(checkpoint)
             keep_newest(output_dir, self.run_id, limit, state.best_model_checkpoint)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.trainer.ensure_calibration()
         state.compute_steps(args, state.max_steps)  # a resumed state still has its old logging and saving intervals
         if not state.is_world_process_zero:
@@ -119,19 +117,12 @@ class RunFiles(TrainerCallback):
             if step > state.global_step:
                 file.unlink()
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and logs:
             with self.run.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             elsewhere = self.args.calibration_path is not None
             self.bill.trained(self.trainer.unlogged(), calibrated_elsewhere=elsewhere)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import Sampler
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 from trl.trainer.utils import RepeatSampler
 
 from trustmopd.training.rules import derived_seed
@@ -30,9 +30,7 @@ class EpochSampler(Sampler, TrainerCallback):
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Accelerate calls `set_epoch` too, but does not find the sampler in a run that is resumed in several
         processes, where it is inside two wrappers."""
         self.set_epoch(int(state.epoch or 0))
