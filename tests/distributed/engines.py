@@ -209,4 +209,5 @@ if __name__ == "__main__":
         status = train(recipe, folder, *sys.argv[4:])
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    sys.exit(status)
+    sys.stdout.flush()
+    os._exit(status)  # gloo's threads sometimes abort a process on its way out

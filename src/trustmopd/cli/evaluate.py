@@ -1,16 +1,16 @@
 """The verbs after training: evaluate, scores."""
 
 import os
-from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trustmopd.cli.common import app, errors, local_copies, say, show_table
-from trustmopd.runs.layout import TABLES
+from trustmopd.runs.layout import SCORES, TABLES
 
 if TYPE_CHECKING:
+    from trustmopd.evaluation.of_recipe import Evaluation
     from trustmopd.recipe import Recipe
 
 
@@ -81,7 +81,7 @@ def evaluate(
             found = evaluate_recipe(recipe, out, options, only=only)
         else:
             found = evaluate_model(what, out, options)
-        _report([found.folder], found.folder, benchmarks=found.benchmarks)
+        _show(found)
 
 
 @app.command(epilog="Example: trustmopd scores runs/trust/evaluation runs/uniform/evaluation --out runs/both")
@@ -101,7 +101,9 @@ def scores(
                 f"{len(folders)} folders make a table of their own, and each keeps its own. Say where it should be, as "
                 "with --out runs/both."
             )
-        _report(folders, out or folders[0], against)
+        from trustmopd.evaluation.of_recipe import scored
+
+        _show(scored(folders, out or folders[0], against=against))
 
 
 def _recipe(what: str, overrides: list[str], only: list[str] | None) -> "Recipe | None":
@@ -120,16 +122,12 @@ def _recipe(what: str, overrides: list[str], only: list[str] | None) -> "Recipe 
     return None
 
 
-def _report(
-    folders: Sequence[Path], out: Path, against: str | None = None, benchmarks: Collection[str] | None = None
-) -> None:
-    from trustmopd.evaluation.graded import collect
-    from trustmopd.evaluation.scores import score_rows, score_table, without_routed, write_scores
+def _show(found: "Evaluation") -> None:
+    from trustmopd.evaluation.scores import score_table, without_routed
 
-    methods, notes = collect(folders, benchmarks)
-    for note in notes:
+    for note in found.notes:
         say(note)
-    summary = score_rows(methods, against)
+    summary = found.scores
     show_table(score_table(summary), "scores, %")
     if why := without_routed(summary):
         say(why)
@@ -142,4 +140,4 @@ def _report(
             }
             if said := ", ".join(f"{count:g} {what}" for what, count in counts.items() if count):
                 say(f"{name}, {benchmark}: of {facts['responses']:g} responses {said}.")
-    say(f"Scores: {write_scores(out, summary)}\nTables: {out / TABLES / 'scores'}.md, .csv, .tex")
+    say(f"Scores: {found.folder / SCORES}\nTables: {found.folder / TABLES / 'scores'}.md, .csv, .tex")

@@ -16,7 +16,7 @@ from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.methods import AVERAGE, INITIAL, TEACHER, Method, make_average, methods_of
 from trustmopd.evaluation.run_record import check_run_folder, check_scores, read_record
 from trustmopd.evaluation.sampling import Sampler, Sampling, check_engine, make_sampler
-from trustmopd.evaluation.scores import for_seed, write_scores
+from trustmopd.evaluation.scores import for_seed, score_rows, write_scores
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.cost import counted_evaluation
@@ -28,10 +28,13 @@ PAPER = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The folder of responses and scores, and the benchmarks that were asked."""
+    """The folder of responses and scores, the benchmarks that were asked, the rows of `scores.json`, and what they
+    leave out."""
 
     folder: Path
     benchmarks: list[str]
+    scores: dict[str, Any]
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,18 @@ def _evaluate(
     evaluate_rows(
         recipe, methods, folder, loaded, sampling, sampler_of, devices=devices, jobs=options.jobs or os.cpu_count() or 1
     )
-    return Evaluation(folder, [each.benchmark.name for each in loaded])
+    return scored([folder], folder, benchmarks=[each.benchmark.name for each in loaded])
+
+
+def scored(
+    folders: Sequence[Path], out: Path, *, against: str | None = None, benchmarks: Collection[str] | None = None
+) -> Evaluation:
+    """The scores of all rows below `folders`, written to `out`. `against` is the row that differences are taken
+    from."""
+    methods, notes = collect(folders, benchmarks)
+    rows = score_rows(methods, against)
+    write_scores(out, rows)
+    return Evaluation(out, list(benchmarks or []), rows, notes)
 
 
 def sampling_of(recipe: Recipe) -> Sampling:

@@ -13,11 +13,10 @@ import tiny
 import yaml
 from typer.testing import CliRunner
 
-from trustmopd.analysis.readers.score_rows import Certainty, certainty_of, over_seeds
+from trustmopd.analysis.readers.score_rows import Certainty, over_seeds
 from trustmopd.cli import app
-from trustmopd.evaluation import sampling
+from trustmopd.evaluation import of_recipe
 from trustmopd.evaluation.sampling import Reply
-from trustmopd.files import write_json
 
 
 def run(*arguments: object) -> str:
@@ -68,7 +67,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str,
             return Knows(next((count for name, count in known.items() if name in Path(source.model).parts), 0))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sampling, "make_sampler", sampler)
+            patch.setattr(of_recipe, "make_sampler", sampler)
             for rule in ("trust", "uniform"):
                 shutil.copytree(folder / rule, out / rule)
                 fields = [f"output={out / rule}", f"evaluation.benchmarks=[{out / 'sums.jsonl'}]"]
@@ -116,17 +115,6 @@ def test_what_many_prompts_show_is_said_with_its_interval_and_without_a_doubt(re
     assert "too few" not in said and DIFFER not in said and "300 prompts" not in advice
 
 
-def test_scores_of_an_earlier_release_do_not_say_on_how_many_prompts(report: Callable, tmp_path: Path) -> None:
-    report(tmp_path, student=1, math=3, trust=2, uniform=1)
-    for rule in ("trust", "uniform"):
-        file = tmp_path / rule / "evaluation" / "scores.json"
-        rows = {name: row for name, row in json.loads(file.read_text()).items() if name != "schema_version"}
-        numbers = ("math", "overall", "recovery")
-        write_json(file, {name: {key: row[key] for key in numbers} for name, row in rows.items()})
-    said, _ = page_of(tmp_path)
-    assert " 50% " in said and "number of prompts" in said
-
-
 def test_the_interval_of_a_mean_over_seeds_is_within_the_mean_of_theirs() -> None:
     generator = np.random.default_rng(0)
     shared, own = generator.normal(size=(1, 4000)), generator.normal(size=(3, 4000))
@@ -138,12 +126,3 @@ def test_the_interval_of_a_mean_over_seeds_is_within_the_mean_of_theirs() -> Non
     lost = Certainty(9, {"overall": None})
     assert over_seeds([*each, lost]) == Certainty(9, {"overall": None})
     assert over_seeds([*each, Certainty(20)]).intervals == {} and over_seeds([]) == Certainty()
-
-
-@pytest.mark.parametrize(
-    "row",
-    [{"interval": None}, {"interval": {"overall": "wide"}}, {"benchmarks": [1]}, {"benchmarks": {"a": {}}},
-     {"difference": {"against": "initial"}}, {"interval": {"overall": [0.1, float("nan")]}}],
-)  # fmt: skip
-def test_a_row_of_another_shape_is_of_unknown_certainty(row: dict[str, Any]) -> None:
-    assert certainty_of(row) == Certainty()

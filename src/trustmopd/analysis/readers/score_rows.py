@@ -1,16 +1,11 @@
 """Rows of scores.json: their numbers, which of them no distillation made, and how sure they are."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from pydantic import FiniteFloat, TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
-
 from trustmopd.analysis.readers.missing import Missing
-from trustmopd.runs.layout import SCORES
 
 Interval = tuple[float, float]
 #: Rows that no distillation made, with their titles; and those of single teachers.
@@ -34,30 +29,11 @@ def numbers_of(
     """Row → domain scores, overall, recovery, where they are numbers. `newest` is the run's newest checkpoint."""
     found, said = {}, []
     for name, row in rows.items():
-        numbers = {key: value for key, value in row.items() if type(value) in (int, float)}
-        found[name] = {key: value for key, value in numbers.items() if math.isfinite(value)}
-        for key in numbers.keys() - found[name].keys():
-            how = "It is left out; evaluate again with `trustmopd evaluate RECIPE`."
-            said.append(Missing(f"{SCORES}: the score '{key}' of '{name}' is not a number ({row[key]}).", how))
+        found[name] = {key: value for key, value in row.items() if type(value) in (int, float)}
         if (scored := row.get("checkpoint")) and newest not in (None, scored):
             how = "Evaluate again with `trustmopd evaluate RECIPE`; it says which folder to remove."
             said.append(Missing(f"The scores are of {scored}, but the run now has {newest}.", how))
-    return {name: row for name, row in found.items() if "overall" in row}, said
-
-
-class _Asked(TypedDict):
-    prompts: float
-
-
-class _Difference(TypedDict):
-    against: str
-    interval: tuple[FiniteFloat, FiniteFloat] | None
-
-
-class _Row(TypedDict, total=False):
-    benchmarks: dict[str, _Asked]
-    interval: dict[str, tuple[FiniteFloat, FiniteFloat] | None]
-    difference: _Difference
+    return found, said
 
 
 @dataclass(frozen=True)
@@ -70,15 +46,16 @@ class Certainty:
 
 
 def certainty_of(row: Mapping[str, Any]) -> Certainty:
-    """Of a row of scores.json; nothing is known where it has another shape."""
-    try:
-        known: Any = TypeAdapter(_Row).validate_python(row)
-    except ValidationError:
-        return Certainty()
-    intervals = dict(known.get("interval", {}))
-    if known.get("difference", {}).get("against") == "initial":
-        intervals[GAIN] = known["difference"]["interval"]
-    return Certainty(int(sum(asked["prompts"] for asked in known.get("benchmarks", {}).values())), intervals)
+    """Of a row of scores.json; nothing is known of an empty one."""
+    intervals = {column: _pair(interval) for column, interval in row.get("interval", {}).items()}
+    difference = row.get("difference") or {}
+    if difference.get("against") == "initial":
+        intervals[GAIN] = _pair(difference["interval"])
+    return Certainty(int(sum(asked["prompts"] for asked in row.get("benchmarks", {}).values())), intervals)
+
+
+def _pair(interval: Sequence[float] | None) -> Interval | None:
+    return None if interval is None else (interval[0], interval[1])
 
 
 def over_seeds(every: Sequence[Certainty]) -> Certainty:
