@@ -256,7 +256,7 @@ def test_an_adapter_that_was_trained_before_is_part_of_the_initial_student(base,
 
 def test_an_adapter_for_another_architecture_is_refused_by_name(base, tmp_path):
     wide = tiny.adapter(tiny.model(0, hidden=64), tmp_path / "wide", seed=1)
-    with pytest.raises(ValueError, match=r"(?s)teacher 'math': cannot load the adapter .*wide.*trained on this base"):
+    with pytest.raises(ValueError, match=r"(?s)teacher 'math': .*wide"):
         pool_of(copy.deepcopy(base), {"math": Teacher(adapter=wide)})
 
 

@@ -71,7 +71,7 @@ def test_a_run_started_over_in_the_same_folder_is_not_resumed_from_the_old_one(t
 @pytest.mark.parametrize(("field", "value"), [("gamma", 3.0), ("granularity", "response"), ("num_candidates", 10)])
 def test_the_rule_cannot_be_changed_in_mid_run(tmp_path: Path, field: str, value: Any) -> None:
     make(tmp_path).train()
-    with pytest.raises(ValueError, match=f"{field} was"):
+    with pytest.raises(ValueError, match=f"^{field} .*{value}"):
         make(tmp_path, max_steps=3, **{field: value}).train(resume_from_checkpoint=True)
     make(tmp_path, max_steps=3, learning_rate=1e-4).train(resume_from_checkpoint=True)  # optimisation may
 
@@ -110,14 +110,14 @@ def test_a_frozen_student_is_refused_and_a_given_teacher_stays_trainable(tmp_pat
     teacher = tiny.specialist(tiny.model(0), 1)
     make(tmp_path / "a", teachers={"math": teacher}, allocation="uniform").train()
     assert all(parameter.requires_grad for parameter in teacher.parameters())
-    with pytest.raises(ValueError, match="no trainable parameter"):
+    with pytest.raises(ValueError, match="requires_grad"):
         make(tmp_path / "b", model=tiny.model(0).requires_grad_(False))
 
 
 def test_a_score_that_is_not_a_number_stops_the_run_before_it_reaches_the_student(tmp_path: Path) -> None:
     trainer = make(tmp_path, score=lambda state: state.teacher_logp[..., 0] * float("nan"), calibrated=False)
     before = [parameter.clone() for parameter in trainer.model.parameters()]
-    with pytest.raises(ValueError, match="score rule gave values"):
+    with pytest.raises(ValueError, match="score rule"):
         trainer.train()
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
     assert not list(tmp_path.glob("checkpoint-*"))
@@ -128,7 +128,7 @@ def test_an_adapter_with_another_chat_template_is_refused(tmp_path: Path) -> Non
     adapter = tiny.adapter(base, tmp_path / "adapter", 1)
     make(tmp_path / "fine", base, {"math": Teacher(adapter=adapter)})
     tiny.tokenizer(template="{{ messages }}").save_pretrained(adapter)
-    with pytest.raises(ValueError, match="teacher 'math' .*another chat template"):
+    with pytest.raises(ValueError, match="(?s)teacher 'math' .*messages"):
         make(tmp_path / "run", base, {"math": Teacher(adapter=adapter)})
 
 
@@ -137,15 +137,15 @@ def test_a_checkpoint_file_cut_short_is_named(tmp_path: Path, file: str) -> None
     make(tmp_path).train()
     broken = tmp_path / "checkpoint-2" / file
     broken.write_bytes(broken.read_bytes()[: broken.stat().st_size // 2])
-    with pytest.raises(ValueError, match=f"{file} was cut short"):
+    with pytest.raises(ValueError, match=str(broken)):
         make(tmp_path, max_steps=3).train(resume_from_checkpoint=True)
 
 
 def test_one_candidate_and_images_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="num_candidates = 1 leaves nothing to compare"):
+    with pytest.raises(ValueError, match="num_candidates = 1"):
         TrustMOPDConfig(output_dir=str(tmp_path), num_candidates=1)
     TrustMOPDConfig(output_dir=str(tmp_path), num_candidates=1, allocation="uniform")
-    with pytest.raises(ValueError, match="only text is supported"):
+    with pytest.raises(ValueError, match="'image'"):
         TrustMOPDTrainer(
             tiny.model(0),
             {"math": tiny.model(1)},

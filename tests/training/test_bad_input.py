@@ -47,7 +47,7 @@ def test_a_teacher_with_other_tokens_under_the_same_ids_is_refused(refuse, famil
     shuffled = tiny.tokenizer(characters=tiny.CHARACTERS[::-1])
     stranger = tiny.save(family.specialists["code"], tmp_path / "stranger", shuffled)
     refuse(
-        "teacher 'code'", stranger, "another vocabulary", "is id", "own base model",
+        "teacher 'code'", stranger, "vocabulary", repr(tiny.CHARACTERS[0]),
         teachers={**family.specialists, "code": stranger}, allow_template_mismatch=True,
     )  # fmt: skip
 
@@ -55,13 +55,13 @@ def test_a_teacher_with_other_tokens_under_the_same_ids_is_refused(refuse, famil
 def test_a_teacher_with_fewer_vocabulary_rows_than_the_tokenizer_has_tokens_is_refused(refuse, family):
     narrow = tiny.model(1, vocab=tiny.VOCAB - 3)
     refuse(
-        "teacher 'math'", f"{tiny.VOCAB - 3} vocabulary rows", f"{tiny.VOCAB} tokens", "own base model",
+        "teacher 'math'", str(tiny.VOCAB - 3), str(tiny.VOCAB),
         teachers={**family.specialists, "math": narrow},
     )  # fmt: skip
 
 
 def test_a_reference_with_fewer_vocabulary_rows_is_refused(refuse):
-    refuse("the reference", f"{tiny.VOCAB - 3} vocabulary rows", reference=tiny.model(1, vocab=tiny.VOCAB - 3))
+    refuse("the reference", str(tiny.VOCAB - 3), reference=tiny.model(1, vocab=tiny.VOCAB - 3))
 
 
 def test_padded_vocabulary_rows_of_a_teacher_change_nothing(make, family, tmp_path, steps_of):
@@ -84,7 +84,7 @@ def test_a_teacher_that_splits_text_differently_is_refused(refuse, family, tmp_p
     splitter.backend_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     stranger = tiny.save(family.specialists["if"], tmp_path / "stranger", splitter)
     refuse(
-        "teacher 'if'", stranger, "splits text differently", "same base model",
+        "teacher 'if'", stranger,
         teachers={**family.specialists, "if": stranger},
     )  # fmt: skip
 
@@ -108,14 +108,14 @@ def test_a_loaded_teacher_that_ends_responses_otherwise_is_refused_as_one_on_dis
 def test_a_teacher_with_another_chat_template_is_refused(refuse, family, tmp_path):
     stranger = tiny.save(family.specialists["math"], tmp_path / "stranger", tiny.tokenizer(OTHER_TEMPLATE))
     refuse(
-        "teacher 'math'", stranger, "another chat template", "allow_template_mismatch=True", "answer:", "assistant:",
+        "teacher 'math'", stranger, "allow_template_mismatch=True", "answer:", "assistant:",
         "training.allow_template_mismatch=true", teachers={**family.specialists, "math": stranger},
     )  # fmt: skip
 
 
 def test_conversations_for_a_tokenizer_without_a_template_are_refused(refuse, build):
     bare = tiny.tokenizer(template=None)
-    refuse("no chat template", "plain text", tokenizer=bare, allow_template_mismatch=True)
+    refuse("chat template", tokenizer=bare, allow_template_mismatch=True)
     build(tokenizer=bare, prompts=Dataset.from_dict({"prompt": ["1+1="] * 4}), allow_template_mismatch=True)
 
 
@@ -129,7 +129,8 @@ def test_a_slip_in_a_path_is_not_looked_for_on_the_hub(refuse, family, tmp_path,
         "teacher": {"teachers": {"math": "models/own/mth"}},
         "adapter": {"teachers": {"math": Teacher(adapter="./mth")}},
     }[part]
-    refuse("does not exist", "Check the path", "models/bse" if part == "model" else "teacher 'math'", **wrong)
+    path = {"model": "./models/bse", "teacher": "models/own/mth", "adapter": "./mth"}[part]
+    refuse(path, "the student" if part == "model" else "teacher 'math'", **wrong)
 
 
 def test_template_and_eos_differences_that_were_allowed_are_only_warned_of(build, family, tmp_path):
@@ -137,11 +138,11 @@ def test_template_and_eos_differences_that_were_allowed_are_only_warned_of(build
     with pytest.warns(UserWarning) as caught:
         build(teachers={**family.specialists, "math": stranger}, allow_template_mismatch=True)
     said = " ".join(str(warning.message) for warning in caught)
-    assert "teacher 'math'" in said and "another chat template" in said and "ends a response with" in said
+    assert "teacher 'math'" in said and "answer:" in said and "[2, 7]" in said
 
 
 def test_more_candidates_than_tokens_are_refused(refuse):
-    refuse(f"num_candidates = {tiny.VOCAB + 1}", str(tiny.VOCAB), "Choose", num_candidates=tiny.VOCAB + 1)
+    refuse(f"num_candidates = {tiny.VOCAB + 1}", str(tiny.VOCAB), num_candidates=tiny.VOCAB + 1)
 
 
 # ---- Checkpoints cut short
@@ -155,7 +156,7 @@ def test_a_teacher_whose_file_was_cut_short_is_refused(refuse, family, checkpoin
     copied = Path(shutil.copytree(checkpoints["code"], tmp_path / "copied"))
     half(copied / "model.safetensors")
     refuse(
-        "teacher 'code'", "model.safetensors", "cut short", "again",
+        "teacher 'code'", str(copied / "model.safetensors"),
         teachers={**family.specialists, "code": str(copied)},
     )  # fmt: skip
 
@@ -163,14 +164,14 @@ def test_a_teacher_whose_file_was_cut_short_is_refused(refuse, family, checkpoin
 def test_a_student_whose_file_was_cut_short_is_refused(refuse, checkpoints, tmp_path):
     copied = Path(shutil.copytree(checkpoints["base"], tmp_path / "copied"))
     half(copied / "model.safetensors")
-    refuse("the student", "model.safetensors", "cut short", "again", model=str(copied))
+    refuse("the student", str(copied / "model.safetensors"), model=str(copied))
 
 
 def test_an_adapter_whose_file_was_cut_short_is_refused(refuse, family, tmp_path):
     folder = tiny.adapter(family.base, tmp_path / "adapter", seed=1)
     half(folder / "adapter_model.safetensors")
     refuse(
-        "teacher 'math'", "adapter_model.safetensors", "cut short",
+        "teacher 'math'", str(folder / "adapter_model.safetensors"),
         teachers={**family.specialists, "math": Teacher(adapter=folder)},
     )  # fmt: skip
 
@@ -187,19 +188,19 @@ def test_a_missing_shard_is_named(refuse, family, tmp_path, who):
         "teacher 'if'": {"teachers": {**family.specialists, "if": str(sharded)}},
         "the reference": {"reference": str(sharded)},
     }
-    refuse(who, shard.name, "again", **parts[who])
+    refuse(who, shard.name, **parts[who])
 
 
 def test_a_path_that_does_not_exist_is_named(refuse, family, tmp_path):
     missing = str(tmp_path / "nowhere")
-    refuse("teacher 'math'", missing, "Check the path", teachers={**family.specialists, "math": missing})
+    refuse("teacher 'math'", missing, teachers={**family.specialists, "math": missing})
     refuse("teacher 'math'", missing, teachers={**family.specialists, "math": Teacher(adapter=missing)})
-    refuse("the student", missing, "Check the path", model=missing)
+    refuse("the student", missing, model=missing)
 
 
 def test_a_student_that_does_not_exist_is_named_when_its_tokenizer_would_be_read_from_it(family, tmp_path):
     missing = str(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"the student.*nowhere.*Check the path"):
+    with pytest.raises(ValueError, match=r"the student.*nowhere"):
         TrustMOPDTrainer(
             model=missing,
             teachers=family.specialists,
@@ -214,21 +215,21 @@ def test_a_student_that_does_not_exist_is_named_when_its_tokenizer_would_be_read
 
 @pytest.mark.parametrize("teachers", [{}, ["math"], "math"])
 def test_a_pool_of_nobody_is_refused(refuse, teachers):
-    refuse("teachers =", "at least one teacher", "e.g.", teachers=teachers)
+    refuse(f"teachers = {teachers!r}", teachers=teachers)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "two words", "reference", 1])
 def test_a_name_that_cannot_be_a_column_is_refused(refuse, family, name):
-    refuse(repr(name), "letters, digits", teachers={name: family.specialists["math"]})
+    refuse(repr(name), teachers={name: family.specialists["math"]})
 
 
 def test_a_teacher_of_nothing_is_refused(refuse):
-    refuse("teacher 'code'", "neither `model` nor `adapter`", "Give one", teachers={"code": Teacher()})
+    refuse("teacher 'code'", "`model`", "`adapter`", teachers={"code": Teacher()})
 
 
 def test_a_reference_that_is_only_an_adapter_is_refused(refuse, family, tmp_path):
     folder = tiny.adapter(family.base, tmp_path / "adapter", seed=1)
-    refuse("the reference", str(folder), "Give", reference=Teacher(adapter=folder))
+    refuse("the reference", str(folder), reference=Teacher(adapter=folder))
 
 
 # ---- Settings
@@ -237,37 +238,37 @@ def test_a_reference_that_is_only_an_adapter_is_refused(refuse, family, tmp_path
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"allocation": "trsut"}, ("allocation = 'trsut'", "trust, uniform")),
+        ({"allocation": "trsut"}, ("allocation = 'trsut'", "uniform")),
         ({"score": "vibes"}, ("score = 'vibes'", "displacement")),
         ({"granularity": "word"}, ("granularity = 'word'", "token, response")),
         ({"teacher_placement": "moon"}, ("teacher_placement = 'moon'", "resident, offload")),
         ({"prompt_truncation": "middle"}, ("prompt_truncation = 'middle'", "left, right, drop, error")),
-        ({"teacher_dtype": "float12"}, ("teacher_dtype = 'float12'", "Use 'bfloat16'")),
+        ({"teacher_dtype": "float12"}, ("teacher_dtype = 'float12'", "'bfloat16'")),
         ({"gamma": 0.0}, ("gamma = 0.0", "uniform")),
-        ({"gamma": -7.0}, ("gamma = -7.0", "positive")),
-        ({"gamma": float("nan")}, ("gamma = nan", "positive")),
-        ({"gamma": float("inf")}, ("gamma = inf", "positive")),
-        ({"num_candidates": 0}, ("num_candidates = 0", "at least 1")),
-        ({"calibration_batches": 0}, ("calibration_batches = 0", "at least 1")),
-        ({"global_batch_size": 0}, ("global_batch_size = 0", "at least 1")),
+        ({"gamma": -7.0}, ("gamma = -7.0",)),
+        ({"gamma": float("nan")}, ("gamma = nan",)),
+        ({"gamma": float("inf")}, ("gamma = inf",)),
+        ({"num_candidates": 0}, ("num_candidates = 0", "1")),
+        ({"calibration_batches": 0}, ("calibration_batches = 0", "1")),
+        ({"global_batch_size": 0}, ("global_batch_size = 0", "1")),
         ({"max_prompt_length": 0}, ("max_prompt_length = 0", "None")),
-        ({"distillation_temperature": 0.0}, ("distillation_temperature = 0.0", "above 0")),
-        ({"distillation_temperature": float("nan")}, ("distillation_temperature = nan", "above 0")),
-        ({"beta": 0.5}, ("beta = 0.5", "reverse KL", "Leave beta unset")),
+        ({"distillation_temperature": 0.0}, ("distillation_temperature = 0.0",)),
+        ({"distillation_temperature": float("nan")}, ("distillation_temperature = nan",)),
+        ({"beta": 0.5}, ("beta = 0.5", "DistillationTrainer")),
         ({"teacher_model_name_or_path": "hub/id"}, ("teacher_model_name_or_path = 'hub/id'", "teachers={")),
         ({"teacher_model_revision": "main"}, ("teacher_model_revision = 'main'", "Teacher(...)")),
         ({"teacher_model_init_kwargs": {"a": 1}}, ("teacher_model_init_kwargs = {'a': 1}", "Teacher(...)")),
         ({"remove_unused_columns": True}, ("remove_unused_columns = True", "domain")),
-        ({"allocation": "single"}, ("single_teacher", "name of the one teacher")),
+        ({"allocation": "single"}, ("single_teacher",)),
         (
             {"allocation": "single", "single_teacher": "law"},
-            ("single_teacher = 'law'", "math, code, if", "Choose one of them"),
+            ("single_teacher = 'law'", "math, code, if"),
         ),
         (
             {"global_batch_size": 6, "per_device_train_batch_size": 4},
-            ("global_batch_size = 6", "4 × 1", "Change one of them"),
+            ("global_batch_size = 6", "4 × 1"),
         ),
-        ({"global_batch_size": 32}, ("24 prompts", "global_batch_size = 32", "Add prompts, or lower")),
+        ({"global_batch_size": 32}, ("24", "global_batch_size = 32")),
     ],
     ids=str,
 )
@@ -360,8 +361,8 @@ def test_a_prompt_over_the_limit_is_cut_warned_of_and_counted(build, long_prompt
     settings = {} if truncation is None else {"prompt_truncation": truncation}
     with caplog.at_level(logging.WARNING, logger="trustmopd"):
         trainer = build(prompts=long_prompts, max_prompt_length=40, **settings, max_steps=1)
-    assert "2 of 24 prompts are over max_prompt_length = 40 tokens (row 3 has" in caplog.text
-    assert f"cut on the {truncation or 'left'}" in caplog.text
+    told = ("2 of 24", "max_prompt_length = 40", "row 3", truncation or "left")
+    assert [fact for fact in told if fact not in caplog.text] == []
     ids, _, _ = trainer._tokenize_prompts(long_prompts["prompt"][:])
     lengths = [len(prompt) for prompt in ids]
     assert max(lengths) == lengths[3] == lengths[11] == 40
@@ -376,14 +377,14 @@ def test_a_prompt_over_the_limit_is_cut_warned_of_and_counted(build, long_prompt
 def test_prompts_over_the_limit_are_dropped_where_that_is_asked_for(build, long_prompts, caplog):
     with caplog.at_level(logging.WARNING, logger="trustmopd"):
         trainer = build(prompts=long_prompts, max_prompt_length=40, prompt_truncation="drop")
-    assert "they are dropped" in caplog.text
+    assert "2 of 24" in caplog.text and "max_prompt_length = 40" in caplog.text
     assert [row["id"] for row in trainer.train_dataset] == [f"p{row}" for row in range(24) if row not in (3, 11)]
     assert trainer.identity.overlong_prompts == 2
 
 
 def test_prompts_over_the_limit_are_refused_where_that_is_asked_for(refuse, long_prompts):
     refuse(
-        "2 of 24 prompts", "max_prompt_length = 40", "row 3", "Raise the limit",
+        "2 of 24", "max_prompt_length = 40", "row 3", "prompt_truncation",
         prompts=long_prompts, max_prompt_length=40, prompt_truncation="error",
     )  # fmt: skip
 
@@ -464,8 +465,8 @@ def test_a_teacher_with_the_weights_of_the_reference_is_refused_where_the_rule_s
 
 def test_one_model_under_two_names_is_refused_by_every_rule(refuse, family):
     pool = {**family.specialists, "law": copy.deepcopy(family.specialists["math"])}
-    refuse("'math'", "'law'", "two votes", teachers=pool)
-    refuse("'math'", "'law'", "two votes", teachers=pool, allocation="uniform")
+    refuse("'math'", "'law'", teachers=pool)
+    refuse("'math'", "'law'", teachers=pool, allocation="uniform")
 
 
 def nearly(model):
@@ -499,7 +500,7 @@ def engine_gives(monkeypatch, generate):
 
 def test_a_student_that_writes_nothing_cannot_be_calibrated_on(build, monkeypatch, files_under, tmp_path):
     engine_gives(monkeypatch, lambda prompts: [[] for _ in prompts])
-    with pytest.raises(ValueError, match=r"wrote no token in 8 calibration rollouts.*EOS"):
+    with pytest.raises(ValueError, match=r"8 calibration rollouts"):
         build().calibrate()
     assert files_under(tmp_path / "run") == []
 
@@ -535,7 +536,7 @@ def test_a_policy_that_turns_to_nan_stops_the_run_and_the_last_checkpoint_goes_o
     poison = Poison(value)
     trainer = build(teachers=copy.deepcopy(family.specialists), callbacks=[poison], **settings)
     poison.model = trainer.pool.members[member].host.model
-    with pytest.raises(FloatingPointError, match=rf"{who} gave NaN or infinite logits at step 3\b.*Check"):
+    with pytest.raises(FloatingPointError, match=rf"{who} .*step 3\b"):
         trainer.train()
     assert [line["step"] for line in steps_of(tmp_path / "run")] == [1, 2]
     build(**settings).train(resume_from_checkpoint=True)
@@ -631,5 +632,5 @@ def test_where_every_score_is_zero_the_weights_are_uniform_and_the_tokens_counte
 
 
 def test_a_hand_made_calibration_of_zero_is_refused():
-    with pytest.raises(ValueError, match=r"teacher 'math' has mu = 0"):
+    with pytest.raises(ValueError, match=r"teacher 'math'.*mu = 0"):
         Calibration(mu={"math": 0.0}, depends_on={}, spread={"math": 0.0}, tokens=1, batches=1, global_batch_size=1)

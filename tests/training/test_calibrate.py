@@ -13,7 +13,7 @@ import pytest
 import torch
 from peft import LoraConfig
 
-import trustmopd.training.trainer as trainer_module
+import trustmopd.training.calibrating as calibrating
 from trustmopd import Calibration
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
@@ -23,8 +23,8 @@ LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM
 def count_measurements(monkeypatch):
     """How often mu was measured so far."""
     calls = []
-    measure = trainer_module.measure_calibration
-    monkeypatch.setattr(trainer_module, "measure_calibration", lambda *a, **k: calls.append(1) or measure(*a, **k))
+    measure = calibrating.measure_calibration
+    monkeypatch.setattr(calibrating, "measure_calibration", lambda *a, **k: calls.append(1) or measure(*a, **k))
     return lambda: len(calls)
 
 
@@ -165,7 +165,7 @@ def test_the_manifest_tells_an_adapter_student_from_the_full_one(make, tmp_path)
 def test_calibrating_after_a_step_is_an_error(build):
     trainer = build(max_steps=1)
     trainer.train()
-    with pytest.raises(RuntimeError, match=r"after 1 training steps.*initial student"):
+    with pytest.raises(RuntimeError, match=r"calibrate\(\).* 1 "):
         trainer.calibrate()
 
 
@@ -212,7 +212,7 @@ def test_a_calibration_in_the_run_folder_that_does_not_fit_is_replaced_with_a_wa
     trainer = build(max_steps=1)
     with caplog.at_level(logging.WARNING, logger="trustmopd"):
         trainer.train()
-    assert "will be replaced" in caplog.text and "num_candidates = 8" in caplog.text
+    assert str(tmp_path / "run" / "calibration.json") in caplog.text and "num_candidates = 8" in caplog.text
     assert count_measurements() == 2
     stored = json.loads((tmp_path / "run" / "calibration.json").read_text())
     assert stored["depends_on"]["num_candidates"] == 16

@@ -102,7 +102,7 @@ def test_explicit_accumulation_counts_every_process_into_the_global_batch(monkey
 def test_a_global_batch_that_the_processes_cannot_share_names_all_three_numbers(monkeypatch, tmp_path):
     monkeypatch.setattr(DistillationConfig, "__post_init__", lambda self: None)
     monkeypatch.setenv("WORLD_SIZE", "5")
-    with pytest.raises(ValueError, match=r"global_batch_size = 64 .* 4 × 5.*Change one of them"):
+    with pytest.raises(ValueError, match=r"global_batch_size = 64 .* 4 × 5"):
         TrustMOPDConfig(output_dir=str(tmp_path))
 
 

@@ -65,19 +65,19 @@ def domain(name: str, math: float, code: float, leads: float | None) -> DomainDi
 def test_the_verdict_names_the_teacher_that_outshines_the_matched_one() -> None:
     separates, words = _verdict([domain("math", 1.2, 0.9, 0.9), domain("code", 1.4, 1.3, 0.4)], ["math", "code"])
     assert separates is False
-    assert "on 'code' prompts teacher 'math' scores 1.40 against 1.30" in words
+    assert [fact for fact in ("'code'", "'math'", "1.40", "1.30") if fact not in words] == []
 
 
 def test_the_verdict_is_open_where_the_rollouts_cannot_tell_two_teachers_apart() -> None:
     separates, words = _verdict([domain("code", 1.01, 1.0, 0.4)], ["math", "code"])
-    assert separates is None and "Take more rollouts" in words
+    assert separates is None and "9 rollouts" in words
 
 
 def test_the_verdict_says_yes_only_if_every_matched_teacher_also_leads_on_most_rollouts() -> None:
     yes = [domain("math", 1.2, 0.9, 0.98), domain("code", 0.8, 1.3, 0.91)]
     assert _verdict(yes, ["math", "code"])[0] is True
     separates, words = _verdict([yes[0], domain("code", 0.8, 1.3, 0.4)], ["math", "code"])
-    assert separates is False and "leads on 40%" in words
+    assert separates is False and "40%" in words
 
 
 def test_without_labels_there_is_no_verdict() -> None:

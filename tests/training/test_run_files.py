@@ -516,7 +516,7 @@ def test_the_peak_of_memory_is_that_of_one_step_however_often_steps_are_logged(b
         last[0] = next(held, last[0])
         return last[0]
 
-    monkeypatch.setattr("trustmopd.training.trainer.peak_memory_gib", peak)
+    monkeypatch.setattr("trustmopd.training.step_log.peak_memory_gib", peak)
     build(max_steps=4, logging_steps=4).train()
     assert json.loads((tmp_path / "run" / "cost.json").read_text())["training"]["peak_memory_gib"] == 50.0
 

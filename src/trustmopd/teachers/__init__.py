@@ -1,4 +1,4 @@
-"""The frozen policies of a run: who is asked, whether they fit, where they live."""
+"""The frozen policies of a run: how they are specified, checked, loaded and asked."""
 
 from trustmopd.teachers.answers import Answer, Answers, Rollouts
 from trustmopd.teachers.facts import load_tokenizer

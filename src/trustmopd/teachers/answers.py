@@ -1,10 +1,10 @@
 """What is asked of the frozen policies, and what comes back.
 
 A policy reads a batch of rollouts once. Later, when the student's candidates are known, it is asked for its logits at
-those candidates alone. What an answer keeps in between, and where, is its own business.
+those candidates. What an answer stores in between is private to it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,9 +18,9 @@ from trustmopd.teachers.reading import Sequences, rows_under
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Prompts (padded on the left) with responses (padded on the right). `rows` limits a policy to some responses, by
-    name; None asks everyone about everything. Policies read `at_a_time` rows in one pass; or, with `max_tokens`, as
-    many as that budget holds. Answers stay on the device up to `bytes_on_device`, and in host memory beyond."""
+    """Prompts (padded on the left) with responses (padded on the right). `rows` lists the responses
+    that each policy is asked about; None means all. Policies read `at_a_time` rows in one pass or, with `max_tokens`,
+    as many as fit. Answers stay on the device up to `bytes_on_device`; the rest goes to host memory."""
 
     input_ids: Int[Tensor, "B L"]
     attention_mask: Shaped[Tensor, "B L"]
@@ -46,7 +46,7 @@ class Rollouts:
 
 
 class Shelf:
-    """Where hidden states wait: on their own device as long as there is room, then in pinned host memory."""
+    """Stores hidden states: on their own device while there is room, then in pinned host memory."""
 
     def __init__(self, bytes_on_device: float):
         self._room = bytes_on_device
@@ -55,22 +55,22 @@ class Shelf:
         if states.nbytes <= self._room or not states.is_cuda:
             self._room -= states.nbytes
             return states
-        # In the order of the stream: nobody waits, and the memory on the device is reused after the copy.
+        # In stream order: nothing waits, and the memory on the device is reused only after the copy.
         return torch.empty(states.shape, dtype=states.dtype, pin_memory=True).copy_(states, non_blocking=True)
 
 
 class Answer(Protocol):
-    """One policy's answer about the rows that it was asked about."""
+    """The answer of one policy about its rows."""
 
     @property
     def rows(self) -> frozenset[int]: ...
 
     def logits_at(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
-        """float32 logits of the candidates `ids` at the response tokens of `rows`, one row's after another's, on the
-        device of `ids`."""
+        """float32 logits of the candidates `ids` at the response tokens of `rows`, row after row, on the device
+        of `ids`."""
 
     def release(self) -> None:
-        """Nothing more will be asked: let go of what was kept."""
+        """Free what was stored; nothing more can be asked."""
 
 
 class LocalAnswer:
@@ -94,21 +94,9 @@ class LocalAnswer:
         self._states.clear()
 
 
-class Answers(Mapping[str, Answer]):
-    """The answers to one question by policy, in the pool's order."""
-
-    def __init__(self, answers: Mapping[str, Answer]):
-        self._answers = dict(answers)
-
-    def __getitem__(self, name: str) -> Answer:
-        return self._answers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._answers)
-
-    def __len__(self) -> int:
-        return len(self._answers)
+class Answers(dict[str, Answer]):
+    """The answers of every policy to one question, in the pool's order."""
 
     def release(self) -> None:
-        for answer in self._answers.values():
+        for answer in self.values():
             answer.release()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def backbone_of(model: Any) -> nn.Module:
-    """What computes the last hidden state, with whatever adapters are active in it."""
+    """The module that computes the last hidden state, with the adapters that are active in it."""
     return model.base_model.model.base_model if isinstance(model, PeftModel) else model.base_model
 
 
@@ -20,9 +20,8 @@ def takes_positions(backbone: nn.Module) -> bool:
 def last_hidden_states(
     backbone: nn.Module, input_ids: Int[Tensor, "B L"], attention_mask: Shaped[Tensor, "B L"] | None
 ) -> Float[Tensor, "B L H"]:
-    """Positions count from each sequence's first token, as they do in generation: neither the padding before a prompt
-    nor the batch it is in changes what a model says. (TRL's own forward counts from the padding.) Without a mask,
-    every sequence starts in the first column."""
+    """Positions count from the first token of each sequence, as in generation, so padding does not change the result.
+    (TRL's own forward counts from the padding.) Without a mask, every sequence starts in the first column."""
     if attention_mask is None:
         return backbone(input_ids=input_ids, use_cache=False).last_hidden_state
     inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "use_cache": False}

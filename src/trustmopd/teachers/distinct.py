@@ -1,7 +1,7 @@
-"""Every policy of a pool is one of its own: no teacher is its own reference, and none is there under two names.
+"""The policies of a pool must differ: no teacher equals its reference, and none appears under two names.
 
-A teacher that is its reference has moved nowhere; what rounding leaves of that, divided by its tiny habit, passes for
-trust. Told twice: from the files before anything is loaded, and by fingerprint afterwards.
+If a teacher equals its reference, its scores are rounding errors; divided by its tiny mu they would look like trust.
+This is checked twice: from the files before anything is loaded, and by fingerprint afterwards.
 """
 
 import json
@@ -20,7 +20,7 @@ from trustmopd.teachers.spec import REFERENCE, Teacher
 
 
 def check_distinct(teachers: Mapping[str, Teacher], base: Teacher, student: Teacher, starts: Sequence[Start]) -> None:
-    """`base` is what adapters without a model are put on; `starts` are the references that the rule measures from."""
+    """`base` is the model under adapters that have none; `starts` are the references that the rule needs."""
     policies = {n: replace(t, model=base.model) if t.model is None else t for n, t in teachers.items()}
     pairs = [(name, other, policies[other]) for name, other in combinations(policies, 2)]
     pairs += [(name, start.name, start.given or student) for start in starts for name in start.measures]
@@ -31,8 +31,7 @@ def check_distinct(teachers: Mapping[str, Teacher], base: Teacher, student: Teac
 
 
 def check_fingerprints(members: Mapping[str, Any], references: Mapping[str, str]) -> None:
-    """`members` are a pool's, each with its fingerprint and source; `references` names that of each teacher that is
-    measured."""
+    """`members` are those of a pool; `references` names the reference of each teacher that has one."""
     teachers = [name for name in members if not is_reference(name)]
     for name, other in (*combinations(teachers, 2), *references.items()):
         if members[name].fingerprint == members[other].fingerprint:
@@ -40,7 +39,7 @@ def check_fingerprints(members: Mapping[str, Any], references: Mapping[str, str]
 
 
 def adapter_settings(config: PeftConfig) -> dict[str, Any]:
-    """What of an adapter's configuration changes the policy: its strength and places, not where it was read from."""
+    """The settings of an adapter that change the policy; not, for example, where it was read from."""
     elsewhere = ("base_model_name_or_path", "revision", "inference_mode", "peft_version", "auto_mapping")
     return {name: value for name, value in config.to_dict().items() if name not in elsewhere}
 
@@ -50,11 +49,11 @@ def _refusal(name: str, source: str, other: str, other_source: str) -> ValueErro
     if is_reference(other):
         which = "the reference" if other == REFERENCE else "its own reference"
         return ValueError(
-            f"teacher '{name}' has the weights of {which} ({both}): it has moved nowhere, so it cannot be "
-            f"trusted anywhere. Check its path, or drop it from the pool (in a recipe: teachers.{name}=null)."
+            f"teacher '{name}' has the same weights as {which} ({both}), so its displacement is 0 everywhere. Check "
+            f"its path, or drop it from the pool (in a recipe: teachers.{name}=null)."
         )
     return ValueError(
-        f"teachers '{name}' and '{other}' are one checkpoint ({both}): it would have two votes. Check the paths, or "
+        f"teachers '{name}' and '{other}' are the same model ({both}), which would count twice. Check the paths, or "
         f"drop one of them (in a recipe: teachers.{other}=null)."
     )
 
@@ -65,13 +64,13 @@ def _same_model(ours: Teacher, theirs: Teacher) -> bool:
     if all(Path(str(each.model)).is_dir() for each in (ours, theirs)):
         folders = str(ours.model), str(theirs.model)
         return _rotary(folders[0]) == _rotary(folders[1]) and same_weights(*folders)
-    # A revision given beside an adapter may be the adapter's: only two plain models are told apart by it.
+    # A revision given with an adapter may be the adapter's, so revisions are compared only without adapters.
     revisions = {each.revision for each in (ours, theirs)} if ours.adapter is theirs.adapter is None else {None}
     return str(ours.model) == str(theirs.model) and len(revisions) == 1
 
 
 def _rotary(folder: str) -> dict[str, Any]:
-    """Settings of positions: with others, the same weights are another policy."""
+    """The settings of position embeddings: they can make another policy of the same weights."""
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     return {name: value for name, value in config.items() if name.startswith("rope_")}
 

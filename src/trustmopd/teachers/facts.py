@@ -1,6 +1,8 @@
 """What preflight compares of a model, read from its configuration and tokenizer: no weights are loaded."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,7 @@ from trustmopd.teachers.spec import Teacher
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What preflight compares; `positions` is None where a model has no limit, `tokenizer` where a checkpoint ships
-    none."""
+    """What preflight compares. `positions` is None if a model has no limit, `tokenizer` if a checkpoint has none."""
 
     role: str
     source: str
@@ -44,13 +45,9 @@ def facts_of(
         check_files(role, source)
         _check_is_model(role, source)
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
-        try:
+        remedy = "Check the path or Hub id, the revision, and that you are logged in if the repository is gated."
+        with _reading(role, f"the configuration of {source!r}", source, remedy):
             config = AutoConfig.from_pretrained(source, **options)
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{role}: {_absent(source)}cannot read the configuration of {source!r} ({_first_line(error)}). Check "
-                "the path or Hub id, the revision, and that you are logged in if the repository is gated."
-            ) from error
         try:
             generation = GenerationConfig.from_pretrained(source, revision=revision)
         except OSError:
@@ -70,8 +67,8 @@ def facts_of(
 
 
 def _positions(config: Any) -> int | None:
-    """How many tokens a model was made for, stretched ones included: `factor` times as many as the original. Some with
-    linear stretching state the original as their limit, others the stretched one: the larger reading is taken."""
+    """The most tokens a model can read, including RoPE scaling: `factor` times the original limit. With linear scaling,
+    some models state the original limit and others the scaled one, so the larger value is used."""
     limit = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
     original = rope.get("original_max_position_embeddings") or (
@@ -83,38 +80,25 @@ def _positions(config: Any) -> int | None:
 def load_tokenizer(
     source: str, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
-    """The student's tokenizer, which renders the prompts for everyone."""
+    """The student's tokenizer, which renders the prompts for all models."""
     check_files("the student", source)
     _check_is_model("the student", source)
-    try:
-        return AutoTokenizer.from_pretrained(
-            source,
-            revision=revision,
-            padding_side="left",
-            truncation_side="left",
-            trust_remote_code=trust_remote_code,
-        )
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"the student: {_absent(source)}cannot load the tokenizer of {source!r} ({_first_line(error)}). Check the "
-            "path or Hub id; save a tokenizer beside the checkpoint, or pass one as processing_class."
-        ) from error
+    remedy = "Check the path or Hub id; save a tokenizer beside the checkpoint, or pass one as processing_class."
+    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    with _reading("the student", f"the tokenizer of {source!r}", source, remedy):
+        return AutoTokenizer.from_pretrained(source, padding_side="left", truncation_side="left", **options)
 
 
 def facts_of_adapter(
     role: str, teacher: Teacher, base: str | Path | PreTrainedModel, under: ModelFacts, trust_remote_code: bool
 ) -> ModelFacts:
-    """An adapter has its base's vocabulary; it may bring a tokenizer, and so a chat template, of its own."""
+    """An adapter has the vocabulary of its base. It may have its own tokenizer, and so its own chat template."""
     adapter, revision = str(teacher.adapter), teacher.revision
     check_files(role, adapter)
-    try:
+    remedy = "Check the path. If it is a full checkpoint, give it as `model`."
+    with _reading(role, f"{adapter!r} as a PEFT adapter", adapter, remedy):
         trained_on = PeftConfig.from_pretrained(adapter, revision=revision).base_model_name_or_path
         folder = local_adapter(adapter, revision)
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{role}: {_absent(adapter)}cannot read {adapter!r} as a PEFT adapter ({_first_line(error)}). Check the "
-            "path; a full checkpoint is given as `model`."
-        ) from error
     check_adapter_fits(role, folder, base, trust_remote_code=trust_remote_code)
     check_trained_on(role, adapter, trained_on, under.source)
     own = folder / "tokenizer_config.json"
@@ -123,21 +107,21 @@ def facts_of_adapter(
 
 
 def check_files(role: str, source: str) -> None:
-    """Every safetensors file of a local checkpoint is whole, and every shard that its index names is there."""
+    """Check that the safetensors files of a local checkpoint are complete, and that no shard is missing."""
     folder = Path(source)
     if not folder.exists() and meant_here(source):
         raise ValueError(f"{role}: {source} does not exist. Check the path; the id of a Hub model is written org/name.")
     if not folder.is_dir():
         return
     weights = [file.name for file in folder.iterdir() if file.suffix in (".safetensors", ".bin", ".gguf")]
-    if weights in ([], ["training_args.bin"]):  # which the trainer of transformers leaves beside them
-        raise ValueError(f"{role}: {source} holds no weights (*.safetensors). Check the path, or save the model there.")
+    if weights in ([], ["training_args.bin"]):  # which transformers' Trainer writes beside the weights
+        raise ValueError(f"{role}: {source} has no weights (*.safetensors). Check the path, or save the model there.")
     for index in folder.glob("*.safetensors.index.json"):
         try:
             shards = set(json.loads(index.read_text())["weight_map"].values())
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{role}: {index} is not whole ({_first_line(error)}). Download or save it again."
+                f"{role}: {index} is damaged ({_first_line(error)}). Download or save it again."
             ) from error
         if missing := sorted(shard for shard in shards if not (folder / shard).is_file()):
             raise ValueError(
@@ -149,21 +133,27 @@ def check_files(role: str, source: str) -> None:
                 pass
         except (SafetensorError, OSError) as error:
             raise ValueError(
-                f"{role}: {file} ({file.stat().st_size} bytes) is not a whole checkpoint file ({_first_line(error)}): "
-                "it was cut short. Download or save it again."
+                f"{role}: {file} ({file.stat().st_size} bytes) is not complete ({_first_line(error)}): it was cut "
+                "short. Download or save it again."
             ) from error
 
 
 def _check_is_model(role: str, source: str) -> None:
     if (Path(source) / "adapter_config.json").is_file() and not (Path(source) / "config.json").is_file():
-        remedy = f"Make full weights of it first: trustmopd merge {source} --out FOLDER."
+        remedy = f"Merge it into full weights first: trustmopd merge {source} --out FOLDER."
         if role.startswith("teacher"):
             remedy = f"Give it as Teacher(adapter={source!r}), in a recipe as {{adapter: {source}}}."
         raise ValueError(f"{role}: {source!r} is a LoRA adapter, not a model. {remedy}")
 
 
-def _absent(source: str) -> str:
-    return "" if Path(source).exists() else "there is no such folder here, and it could not be read from the Hub: "
+@contextmanager
+def _reading(role: str, what: str, source: str, remedy: str) -> Iterator[None]:
+    """Errors inside become one that names the model and the remedy."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        hub = "" if Path(source).exists() else "; there is no such folder here, and it could not be read from the Hub"
+        raise ValueError(f"{role}: cannot read {what} ({_first_line(error)}{hub}). {remedy}") from error
 
 
 def _first_line(error: Exception) -> str:

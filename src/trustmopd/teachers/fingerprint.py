@@ -1,4 +1,4 @@
-"""A short name for the weights of a model: equal fingerprints, equal policies."""
+"""A short hash of a model's weights: equal fingerprints mean equal policies."""
 
 import hashlib
 import json
@@ -13,8 +13,8 @@ _CHUNK = 1 << 22
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Depends on every bit of every parameter, and is computed where the weights lie: no copy of them to the host."""
-    # Positions are settings, not weights: a long-context variant has the same parameters and another policy.
+    """Depends on every bit of every parameter. Computed on the device of the weights, without a copy to the host."""
+    # Position settings count too: a long-context variant has the same parameters, but is another policy.
     config = getattr(model, "config", None)
     positions = getattr(config.get_text_config(), "rope_parameters", None) if config is not None else None
     return fingerprint_tensors(_effective_parameters(model), settings=positions)
@@ -35,8 +35,8 @@ def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _effective_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters by name. A fresh LoRA adapter, whose B is still 0, is left out: it changes nothing, and its random A
-    would make one initial student look like another for every seed."""
+    """Parameters by name, without a fresh LoRA adapter (B = 0). Such an adapter changes nothing, but its random A would
+    give every seed another initial student."""
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
         zero_at_first = name.replace(".lora_A.", ".lora_B.").replace(".lora_embedding_B.", ".lora_embedding_A.")
@@ -50,8 +50,8 @@ def _plain(value: Any) -> Any:
 
 @torch.no_grad()
 def _checksum(tensor: Tensor) -> int:
-    """Sum of the tensor's words, each times a number of its position, mod 2^64: whole numbers, so the order of a
-    parallel sum does not matter, and the same on every device."""
+    """The sum of the tensor's words, each times a factor for its position, mod 2^64. With integers the order of a
+    parallel sum does not matter, so the result is the same on every device."""
     words = tensor.detach().contiguous().view(-1).view(torch.uint8)
     width = 4 if words.numel() % 4 == 0 else 2 if words.numel() % 2 == 0 else 1
     words = words.view({4: torch.int32, 2: torch.int16, 1: torch.uint8}[width])

@@ -1,4 +1,4 @@
-"""What offloaded models take of a node's memory: each process pins its own copy of all of them."""
+"""The host memory that offloaded models need: each process pins its own copy of every model."""
 
 import os
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ _GIB = 2**30
 
 
 def check_host_memory(models: Iterable[Any], dtype: torch.dtype) -> str:
-    """What `models` (paths or loaded models) pin on this node, in words. An error if it is more than is free; models of
-    the Hub that are not here yet are not counted."""
+    """A sentence on how much memory `models` (paths or loaded models) pin on this node. Raises an error if it is more
+    than is free. Hub models that are not downloaded yet are not counted."""
     sizes = [_numbers(model) * dtype.itemsize / _GIB for model in models]
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     pinned, free = sum(sizes) * processes, psutil.virtual_memory().available / _GIB
@@ -25,8 +25,8 @@ def check_host_memory(models: Iterable[Any], dtype: torch.dtype) -> str:
     )
     if pinned > free:
         raise ValueError(
-            f"{told}. Free are {free:.3g} GiB. Use teacher_placement = sharded, fewer processes on a node, or a "
-            "smaller teacher_dtype."
+            f"{told}, but only {free:.3g} GiB are free. Use teacher_placement = sharded, fewer processes on a node, or "
+            "a smaller teacher_dtype."
         )
     return told
 

@@ -37,8 +37,8 @@ def build_pool(
     autocast_dtype: torch.dtype | None = None,
     trust_remote_code: bool = False,
 ) -> TeacherPool:
-    """`teachers` are those the allocation rule uses. `reference=None` is the initial student, as it is now; with
-    `share`, a LoRA student lends it, and all adapters, its frozen weights. Each distinct reference is loaded once."""
+    """`teachers` are those that the allocation rule uses. `reference=None` means the student as it is now. With
+    `share`, the reference and all adapters use a LoRA student's frozen weights. Equal references are loaded once."""
     loader = _Loader(student, dtype, trust_remote_code, share)
     starts = [start for start in starts_of(teachers, reference) if start.used(with_reference)]
     references: dict[str, Member] = {}
@@ -65,7 +65,7 @@ def build_pool(
         weights = fingerprint(model)
         own_host = _host(model.eval(), device, placement, shared=shares)
         members[name] = Member(name, own_host, Head.of(model), teacher.source, weights, active)
-    # Copies of one checkpoint in two places are one reference, and read a rollout once.
+    # Two copies of one checkpoint are one reference, which reads a rollout once.
     first = {member.fingerprint: name for name, member in reversed(references.items())}
     measured_from = {
         name: first[references[start.name].fingerprint]
@@ -81,7 +81,7 @@ def build_pool(
 
 
 def _host(model: StudentModel, device: torch.device, placement: str, *, shared: bool) -> Host:
-    """Tensors that the student uses as well stay where they are."""
+    """Tensors that the student uses too are not moved."""
     if placement == "sharded" and not shared:
         return ShardedHost(model, device)
     return Host(model, device, offload=placement == "offload", shared=shared)
@@ -93,9 +93,8 @@ def _adapter_fingerprint(model: PeftModel, adapter: str) -> str:
 
 
 def frozen_twin(student: StudentModel, dtype: torch.dtype | None = None) -> StudentModel:
-    """A second module tree over the student's weights: frozen tensors are the same objects, trainable ones are
-    copied (to `dtype`) as they are now. Adapters can be added to it, switched and removed without the student's own
-    modules noticing."""
+    """A second module tree with the student's weights. Frozen tensors are shared; trainable ones are copied (to
+    `dtype`). Adapters can be added, switched and removed without any effect on the student."""
     tensors = {
         id(tensor): nn.Parameter(tensor.detach().to(dtype or tensor.dtype, copy=True), requires_grad=False)
         if tensor.requires_grad
@@ -121,7 +120,7 @@ class _Loader:
             twin = frozen_twin(self.student, self.dtype if all_copied else None)
             return (twin, False, None) if all_copied else (*self._own(twin), None)
         twin = frozen_twin(self.student)
-        # A fresh adapter adds nothing: the bare base is the initial student. A trained one is part of it.
+        # A fresh adapter changes nothing, so the bare base is the initial student. A trained adapter is part of it.
         fresh = fingerprint(twin) == fingerprint(bare := frozen_twin(twin).unload())
         twin = bare if fresh else twin
         own_adapter = None if fresh else twin.active_adapter
@@ -141,7 +140,7 @@ class _Loader:
             return model, False, None
         assert given is not None
         base = self.student.get_base_model() if isinstance(self.student, PeftModel) else None
-        # The student is trained, and one loaded base may carry several teachers: neither may be frozen or written into.
+        # The student is trained, and a loaded base may have several teachers: neither may be frozen or changed.
         is_student = given is self.student or given is base
         model, shared = (frozen_twin(given), True) if is_student or teacher.adapter is not None else (given, False)
         if is_student:
@@ -163,12 +162,12 @@ class _Loader:
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ValueError(
                 f"{role}: cannot load {teacher.source!r} ({error}). Check the path or Hub id, and that its files are "
-                "whole."
+                "complete."
             ) from error
         if report["missing_keys"]:
             raise ValueError(
                 f"{role}: {teacher.source!r} has no weights for {', '.join(sorted(report['missing_keys'])[:3])}: they "
-                "would be random, and it would teach noise. Save the checkpoint again, whole."
+                "would be random. Save the complete checkpoint again."
             )
         return model.requires_grad_(False)
 

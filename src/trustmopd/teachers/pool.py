@@ -1,4 +1,4 @@
-"""Where the frozen models live and how they are asked.
+"""Where the frozen models are kept, and how they are asked.
 
 A `Host` is one set of weights; a `Member` is one policy on it: the model itself, one of its adapters, or its bare base.
 Each member reads the rollouts once; its output head is applied later, to the candidates alone (`answers.py`).
@@ -25,11 +25,11 @@ Timer = Callable[[str], AbstractContextManager[None]]
 
 
 class Host:
-    """One frozen model on `device`. Offloaded, its weights stay in host memory, are copied in for a pass and dropped
-    after it: nothing is ever written back, so nothing can be lost on the way. The output head, needed later, always
-    stays. On a GPU the copy can be begun early (`prefetch`), beside the pass of another model."""
+    """One frozen model on `device`. With `offload`, its weights stay in host memory and are copied to the device for
+    each pass; nothing is copied back. The output head, which is needed later, always stays on the device. On a GPU the
+    copy can start during the pass of another model (`prefetch`)."""
 
-    #: Whether it has to be asked by all processes at once.
+    #: Whether all processes must ask it at the same time.
     asks_everyone = False
 
     def __init__(
@@ -39,7 +39,7 @@ class Host:
         self.device = device
         self._in_host_memory: list[nn.Parameter | Tensor] = []
         self._arriving: list[Tensor] | None = None
-        if shared or not offload:  # tensors that the student uses as well are never moved away
+        if shared or not offload:  # tensors that the student uses too are never moved away
             model.to(device)
             return
         model.to("cpu")
@@ -52,8 +52,7 @@ class Host:
                 self._in_host_memory.append(tensor)
 
     def prefetch(self) -> None:
-        """Begin to copy the weights in. Until `on_device` is left, they are in memory beside those of the model that is
-        computing."""
+        """Start to copy the weights to the device, where they need memory besides the model that is computing."""
         if self._arriving is None:
             with _copying(self.device):
                 self._arriving = [
@@ -62,7 +61,7 @@ class Host:
 
     @contextmanager
     def on_device(self, passes: int) -> Iterator[None]:
-        """Ready for so many passes of this process."""
+        """Inside, this process makes this many passes."""
         kept = [tensor.data for tensor in self._in_host_memory]
         self.prefetch()
         arrived, self._arriving = self._arriving or [], None
@@ -70,7 +69,7 @@ class Host:
             computing = torch.cuda.current_stream(self.device)
             computing.wait_stream(_copy_stream(self.device))
             for data in arrived:
-                data.record_stream(computing)  # their memory is not reused before the pass is over
+                data.record_stream(computing)  # so that their memory is not reused before the pass ends
         for tensor, data in zip(self._in_host_memory, arrived, strict=True):
             tensor.data = data
         try:
@@ -91,7 +90,7 @@ def _copying(device: torch.device) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class Member:
-    """One policy. `adapter` is the adapter to activate, None for the host without any."""
+    """One policy. `adapter` is the adapter to activate; None for the host without adapters."""
 
     name: str
     host: Host
@@ -117,8 +116,8 @@ class Member:
 
 
 class TeacherPool:
-    """The frozen policies of a run: the teachers in use, in order, and their references where a score needs them.
-    `references` names the member that each teacher is measured from."""
+    """The frozen policies of a run: the teachers in use, in order, and their references if the score needs them.
+    `references` names the reference of each teacher."""
 
     def __init__(
         self, members: Mapping[str, Member], references: Mapping[str, str], autocast_dtype: torch.dtype | None = None
@@ -133,7 +132,7 @@ class TeacherPool:
 
     @torch.no_grad()
     def ask(self, rollouts: Rollouts, *, timer: Timer = lambda phase: nullcontext()) -> Answers:
-        """Every policy reads its rows once; models that share weights take turns on them."""
+        """Let every policy read its rows once; policies on the same host take turns."""
         by_host: dict[Host, list[Member]] = {}
         for member in self.members.values():
             if rollouts.rows_of(member.name) or member.host.asks_everyone:
@@ -154,7 +153,7 @@ class TeacherPool:
         return Answers({n: LocalAnswer(n, member.head, states[n]) for n, member in self.members.items()})
 
     def _hidden_states(self, member: Member, rollouts: Rollouts, rows: list[int]) -> Tensor:
-        """One forward: the state before each response token of these rows, one row's after another's."""
+        """One forward pass: the state before each response token of these rows, row after row."""
         autocast = (
             torch.autocast(rollouts.input_ids.device.type, self.autocast_dtype)
             if self.autocast_dtype is not None

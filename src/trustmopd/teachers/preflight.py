@@ -1,7 +1,7 @@
-"""Checks before any GPU hour is spent: same tokens, same template, same end, whole files.
+"""Checks before any GPU time is spent: same vocabulary, same chat template, same EOS, complete files.
 
-Prompts are rendered once, with the student's template, and every model is asked about the student's own token ids. A
-model that reads those ids differently gives confident nonsense, not an error; so it is refused here.
+Prompts are rendered once, with the student's template, and every model reads the student's token ids. A model that
+reads these ids differently would give nonsense and no error, so it is refused here.
 """
 
 import warnings
@@ -39,7 +39,7 @@ def preflight(
     others: list[ModelFacts] = []
 
     def read(role: str, given: Teacher) -> None:
-        """Its model, or the base that it is put on; then its adapter."""
+        """The model, or the base under its adapter; then the adapter."""
         model = given.model or base.model
         assert model is not None
         if given.model is not None:
@@ -62,8 +62,8 @@ def preflight(
         if each.positions is not None and longest > each.positions:
             raise ValueError(
                 f"{each.role} ({each.source}) has {each.positions} positions, but the longest prompt and "
-                f"max_completion_length make {longest} tokens: beyond its positions a model fails, or writes nonsense "
-                "unnoticed. Lower max_completion_length or max_prompt_length."
+                f"max_completion_length make {longest} tokens. Beyond its positions a model fails or gives nonsense. "
+                "Lower max_completion_length or max_prompt_length."
             )
     check_distinct(teachers, base, Teacher(model=student), starts if scores_reference else [])
     return vocab_size
@@ -72,22 +72,21 @@ def preflight(
 def check_pool(
     student: ModelFacts, others: Sequence[ModelFacts], *, num_candidates: int, allow_template_mismatch: bool = False
 ) -> int:
-    """Raise on the first difference that would corrupt the comparison; return the number of vocabulary rows all
-    models have."""
+    """Refuse models that cannot be compared; return the number of vocabulary rows that all models have."""
     assert student.tokenizer is not None
     needed = max(student.tokenizer.get_vocab().values()) + 1
     for other in (student, *others):
         if other.vocab_rows < needed:
             raise ValueError(
                 f"{other.role} ({other.source}) has {other.vocab_rows} vocabulary rows, the student's tokenizer has "
-                f"{needed} tokens: it cannot say anything about the rest. Use specialists grown from the student's "
-                "own base model."
+                f"{needed} tokens, so it has no logits for the rest. Use specialists of the student's own base "
+                "model."
             )
     for other in others:
         if other.tokenizer is not None and other.tokenizer is not student.tokenizer:
             _check_tokenizer(student, other, allow_template_mismatch)
         _check_end(student, other, allow_template_mismatch)
-    # Rows behind the tokenizer's last token are padding: candidates only where C asks for more than there are tokens.
+    # Rows after the tokenizer's last token are padding. They are candidates only if C is larger than the vocabulary.
     shared = min(facts.vocab_rows for facts in (student, *others))
     vocab_size = needed if num_candidates <= needed else shared
     check_candidate_count(num_candidates, vocab_size)
@@ -108,9 +107,9 @@ def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mism
             key=lambda token: (our_vocab.get(token, their_vocab.get(token, 0)), token),
         )
         raise ValueError(
-            f"{other.role} ({other.source}) has another vocabulary than the student ({student.source}): token "
+            f"{other.role} ({other.source}) has a different vocabulary from the student ({student.source}): token "
             f"{token!r} is id {their_vocab.get(token)} there and {our_vocab.get(token)} here. Distributions over "
-            "different tokens cannot be mixed. Use specialists grown from the student's own base model."
+            "different tokens cannot be mixed. Use specialists of the student's own base model."
         )
     our_ids, their_ids = (tok(_PROBE, add_special_tokens=False)["input_ids"] for tok in (ours, theirs))
     if our_ids != their_ids:
@@ -122,28 +121,28 @@ def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mism
     our_template, their_template = (getattr(tok, "chat_template", None) for tok in (ours, theirs))
     if our_template != their_template:
         _mismatch(
-            f"{other.role} ({other.source}) has another chat template than the student ({student.source}): "
-            f"{_difference(their_template, our_template)}; it would see prompts in a form it was not trained on",
+            f"{other.role} ({other.source}) has a different chat template from the student ({student.source}): "
+            f"{_difference(their_template, our_template)}; it would see prompts in a format that it was not trained on",
             allow_template_mismatch,
         )
 
 
 def _check_end(student: ModelFacts, other: ModelFacts, allow_template_mismatch: bool) -> None:
-    # A model without a tokenizer of its own is read with the student's.
+    # A model without its own tokenizer uses the student's.
     assert student.tokenizer is not None
     ends = other.eos_ids if other.tokenizer is not None else other.eos_ids | {student.tokenizer.eos_token_id}
     if student.eos_ids != ends:
         _mismatch(
             f"{other.role} ({other.source}) ends a response with token ids {sorted(ends)}, the student "
-            f"({student.source}) with {sorted(student.eos_ids)}: a response may never end, or end for one model only",
+            f"({student.source}) with {sorted(student.eos_ids)}: a response may never end, or end for only one of them",
             allow_template_mismatch,
         )
 
 
 def _mismatch(difference: str, allowed: bool) -> None:
     remedy = (
-        "Give the checkpoints one template and EOS, or set allow_template_mismatch=True if that is harmless here (in a "
-        "recipe: training.allow_template_mismatch=true)."
+        "Use the same template and EOS everywhere, or set allow_template_mismatch=True if the difference is harmless "
+        "(in a recipe: training.allow_template_mismatch=true)."
     )
     if not allowed:
         raise ValueError(f"{difference}. {remedy}")
@@ -151,7 +150,7 @@ def _mismatch(difference: str, allowed: bool) -> None:
 
 
 def _first_split(tokenizer: PreTrainedTokenizerBase, ours: list[int], theirs: list[int], around: int = 4) -> str:
-    """The text before the first difference, and the tokens of both there; the vocabulary is the same."""
+    """The text before the first difference, and the tokens of both models there."""
     place = _agreeing(theirs, ours)
     before = tokenizer.decode(ours[max(0, place - 8) : place])
     tokens = [tokenizer.convert_ids_to_tokens(ids[place : place + around]) for ids in (theirs, ours)]
@@ -163,7 +162,7 @@ def _agreeing(one: Sequence, other: Sequence) -> int:
 
 
 def _difference(theirs: str | None, ours: str | None, around: int = 30) -> str:
-    """Both templates where they part: most begin alike."""
+    """Both templates around their first difference."""
     if not isinstance(theirs, str) or not isinstance(ours, str):
         return " against ".join("none" if template is None else "one" for template in (theirs, ours))
     place = _agreeing(theirs, ours)

@@ -1,4 +1,4 @@
-"""Where each teacher started: the policy that its displacement is measured from, the pool's own or one of its own."""
+"""The reference of each teacher, from which its displacement is measured: the pool's common one or its own."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from trustmopd.teachers.spec import REFERENCE, STUDENT, Teacher
 
 @dataclass(frozen=True)
 class Start:
-    """One starting point, under the pool's `name` for it; `given` is None for the initial student. It `measures` the
-    teachers whose reference it is, and `carries` those that are adapters on its weights."""
+    """One reference, under its `name` in the pool; `given` is None for the initial student. It `measures` the teachers
+    that have it as reference, and `carries` those that are adapters on its weights."""
 
     name: str
     given: Teacher | None
@@ -18,13 +18,13 @@ class Start:
     carries: list[str] = field(default_factory=list)
 
     def used(self, with_reference: bool) -> bool:
-        """Whether a run loads it; `with_reference`: its rule measures displacement."""
+        """Whether a run loads it; `with_reference`: the score of the run needs a reference."""
         return bool(self.carries) or (with_reference and bool(self.measures))
 
 
 def starts_of(teachers: Mapping[str, Teacher], reference: Teacher | None) -> list[Start]:
-    """The distinct starting points of a pool, the common one first: it is there even if no teacher is measured from it,
-    since adapters without a model of their own are put on it."""
+    """The distinct references of a pool. The common one comes first; it is listed even if no teacher is measured from
+    it, because adapters without a model are put on it."""
     starts = {_key(reference): Start(REFERENCE, reference)}
     for name, teacher in teachers.items():
         own = reference if teacher.reference is None else None if teacher.reference == STUDENT else teacher.reference
@@ -39,24 +39,20 @@ def starts_of(teachers: Mapping[str, Teacher], reference: Teacher | None) -> lis
 
 
 def is_reference(name: str) -> bool:
-    """Whether a member of a pool is a starting point and no teacher."""
+    """Whether a member of a pool is a reference, not a teacher."""
     return name == REFERENCE or name.startswith(f"{REFERENCE}:")
 
 
 def role_of(name: str) -> str:
-    """What to call a member of a pool in a message."""
+    """What messages call a member of a pool."""
+    if not is_reference(name):
+        return f"teacher '{name}'"
     teacher = name.partition(":")[2]
-    return (
-        f"the reference of teacher '{teacher}'"
-        if teacher
-        else "the reference"
-        if is_reference(name)
-        else (f"teacher '{name}'")
-    )
+    return f"the reference of teacher '{teacher}'" if teacher else "the reference"
 
 
 def _base_of(teacher: Teacher) -> Teacher:
-    # A revision given beside an adapter may be the adapter's: such a teacher is loaded by itself.
+    # A revision given with an adapter may be the adapter's, so such a teacher does not share a base.
     return Teacher(model=teacher.model, dtype=teacher.dtype, revision=teacher.revision and f"{teacher.revision}?")
 
 

@@ -1,4 +1,4 @@
-"""A frozen model spread over the processes: each keeps its share of every layer, and borrows the rest for a pass."""
+"""A frozen model sharded over the processes: each keeps a part of every layer, and fetches the rest for a pass."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +15,8 @@ from trustmopd.teachers.pool import Host
 
 
 class ShardedHost(Host):
-    """The output head stays whole, and with it the embeddings that are tied to it. A pass is made by all processes at
-    once: one that has fewer rows to read makes dummy ones."""
+    """The output head, with embeddings that are tied to it, is not sharded. All processes make a pass together; one
+    that has fewer rows makes dummy passes."""
 
     asks_everyone = True
 
@@ -26,7 +26,7 @@ class ShardedHost(Host):
         lists = [module for module in backbone.modules() if isinstance(module, nn.ModuleList)]
         if not lists:
             raise ValueError(
-                f"teacher_placement = 'sharded', but {type(backbone).__name__} has no list of layers to spread. Use "
+                f"teacher_placement = 'sharded', but {type(backbone).__name__} has no list of layers to shard. Use "
                 "resident or offload."
             )
         mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))

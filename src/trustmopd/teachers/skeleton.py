@@ -1,4 +1,4 @@
-"""A model's modules without their weights: what can be known of a checkpoint before it is loaded."""
+"""A model's modules without weights: what can be checked before a checkpoint is loaded."""
 
 import warnings
 from pathlib import Path
@@ -15,8 +15,8 @@ from trustmopd.heads import Head
 
 
 def skeleton(model: Any, *, revision: str | None = None, trust_remote_code: bool = False) -> nn.Module | None:
-    """Every module of a checkpoint (path, Hub id or loaded model) on the meta device, which holds shapes alone; None
-    for an architecture that cannot be built that way, and for what is no model: preflight says why."""
+    """The modules of a checkpoint (path, Hub id or loaded model) on the meta device, which has only shapes. None if it
+    cannot be built there or is not a model; preflight reports why."""
     try:
         if isinstance(model, (str, Path)):
             config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
@@ -24,13 +24,12 @@ def skeleton(model: Any, *, revision: str | None = None, trust_remote_code: bool
             config = (model.get_base_model() if isinstance(model, PeftModel) else model).config
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-    except Exception:  # code of the model's own may do anything, and what it needs is told when it is loaded
+    except Exception:  # a model's own code may raise anything; it is reported when the model is loaded
         return None
 
 
 def check_lora(role: str, config: PeftConfig, model: Any, *, trust_remote_code: bool = False) -> nn.Module | None:
-    """The skeleton with an adapter of this configuration in it; refuses a configuration that names modules which the
-    model does not have."""
+    """The skeleton with such an adapter; refuses a configuration that does not fit the model."""
     bare = skeleton(model, trust_remote_code=trust_remote_code)
     if bare is None:
         return None
@@ -46,8 +45,8 @@ def check_lora(role: str, config: PeftConfig, model: Any, *, trust_remote_code: 
 
 
 def check_student_lora(config: PeftConfig, model: Any, *, trust_remote_code: bool = False) -> nn.Module | None:
-    """`check_lora`, strict: PEFT passes over targets that no module has as long as another has one, and an adapter on
-    the output head could not be trained here."""
+    """Like `check_lora`, but every target module must exist (PEFT only needs one), and the output head must not have an
+    adapter, because it could not be trained here."""
     targets: Any = getattr(config, "target_modules", None)
     adapted = check_lora("the student", config, model, trust_remote_code=trust_remote_code)
     if adapted is None:
@@ -57,15 +56,15 @@ def check_student_lora(config: PeftConfig, model: Any, *, trust_remote_code: boo
     for target in () if targets is None or isinstance(targets, str) else sorted(targets):
         if not any(f".{name}".endswith(f".{target}") for name in modules):
             raise ValueError(
-                f"the student: peft.target_modules has {target!r}, and no module of {model} is called so. Correct the "
-                "name, or remove it."
+                f"the student: peft.target_modules has {target!r}, but {model} has no module of that name. Correct it, "
+                "or remove it."
             )
     return adapted
 
 
 def check_adapter_fits(role: str, adapter: Path, base: Any, *, trust_remote_code: bool = False) -> None:
-    """Refuse an adapter whose tensors are not those that such an adapter has on `base`: one trained on another model
-    would be put on in part, or not at all."""
+    """Refuse an adapter whose tensors do not fit `base`. PEFT would load an adapter of another model only in part, or
+    not at all."""
     model = check_lora(role, PeftConfig.from_pretrained(adapter), base, trust_remote_code=trust_remote_code)
     found = {name: tensor.shape for name, tensor in tensors_of(adapter).items()}
     if model is None or not found:
@@ -89,7 +88,7 @@ def check_trained_on(
     base: str,
     remedy: str = "Give that base as `model` beside `adapter`, or make it the reference.",
 ) -> None:
-    """The weights that an adapter says it was trained on are those that it is put on, where both are at hand."""
+    """Check that an adapter is put on the weights it was trained on, if both are on this machine."""
     if not trained_on or not base or trained_on == base:
         return
     if Path(trained_on).is_dir() and Path(base).is_dir():
@@ -100,14 +99,14 @@ def check_trained_on(
             )
         return
     warnings.warn(
-        f"{role}: the adapter {adapter} says that it was trained on {trained_on!r}, which is not here to be compared; "
-        f"it is put on {base!r}. Make sure that these are the same weights.",
+        f"{role}: the adapter {adapter} was trained on {trained_on!r}, which is not on this machine, so it cannot be "
+        f"compared with {base!r}, which it is put on. Make sure that these are the same weights.",
         stacklevel=2,
     )
 
 
 def local_adapter(adapter: str | Path, revision: str | None = None) -> Path:
-    """The folder of an adapter; one on the Hub is fetched, which costs megabytes."""
+    """The folder of an adapter. One on the Hub is downloaded; it has only a few megabytes."""
     if Path(adapter).is_dir():
         return Path(adapter)
     return Path(snapshot_download(str(adapter), revision=revision, allow_patterns=["adapter_*", "*.json"]))

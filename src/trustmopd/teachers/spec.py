@@ -1,4 +1,4 @@
-"""Who is asked: one `Teacher` per specialist, and the words that the rest of the package uses for them."""
+"""`Teacher`: how a specialist or a reference is specified."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from trustmopd.teacher_source import REFERENCE as REFERENCE
 from trustmopd.teacher_source import check_teacher_name
 
-#: As a teacher's `reference`: the initial student, for want of what the teacher was grown from.
+#: As a teacher's `reference`: the initial student. For teachers whose own starting point is not available.
 STUDENT = "student"
 
 
@@ -19,8 +19,8 @@ STUDENT = "student"
 class Teacher:
     """One specialist: a full checkpoint (`model`), a PEFT adapter over the pool's shared base (`adapter`), or an
     adapter over a base of its own (both). `model` is a Hub id, a path or a loaded model; `revision` and `dtype`
-    apply to loading. `reference` is what it was grown from, if that is not the pool's common reference: a Hub id, a
-    path, a loaded model, a `Teacher` for more, or "student" for the initial student."""
+    apply to loading. `reference` is the model it was trained from, if that is not the pool's common reference: a Hub
+    id, a path, a loaded model, a `Teacher`, or "student" for the initial student."""
 
     model: str | Path | PreTrainedModel | None = None
     adapter: str | Path | None = None
@@ -31,13 +31,13 @@ class Teacher:
 
     @property
     def source(self) -> str:
-        """What to call its weights in a message or a manifest."""
+        """The name of its weights in messages and manifests."""
         model = self.model if self.model is None or isinstance(self.model, (str, Path)) else model_id(self.model)
         return " + ".join(str(part) for part in (model, self.adapter) if part is not None)
 
 
 def model_id(model: PreTrainedModel) -> str:
-    """The path or Hub id a loaded model came from; its class name if it was built in memory."""
+    """The path or Hub id of a loaded model; its class name if it was built in memory."""
     return getattr(model.config, "_name_or_path", "") or type(model).__name__
 
 
@@ -59,35 +59,39 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
             raise ValueError(
                 f"teacher '{name}' has neither `model` nor `adapter`: nothing to load. Give one of the two."
             )
-        if not isinstance(teacher.model, (str, Path, NoneType)) and not hasattr(teacher.model, "get_output_embeddings"):
-            raise ValueError(
-                f"teacher '{name}' is a {type(teacher.model).__name__}; a path, a Hub id or a loaded transformers "
-                "model is needed."
-            )
-        check_dtype(f"dtype of teacher '{name}'", teacher.dtype)
-        pool[name] = replace(teacher, name=name, reference=_own_reference(name, teacher.reference))
+        _check_loadable(f"teacher '{name}'", teacher)
+        own = teacher.reference
+        if own in (STUDENT, Teacher(model=STUDENT)):
+            own = STUDENT
+        elif own is not None:
+            own = as_reference(f"the reference of teacher '{name}'", own)
+        pool[name] = replace(teacher, name=name, reference=own)
     return pool
 
 
-def _own_reference(name: str, given: "str | Path | PreTrainedModel | Teacher | None") -> "Teacher | str | None":
-    """As a `Teacher`; None for the pool's, STUDENT for the initial student."""
-    if given is None or given in (STUDENT, Teacher(model=STUDENT)):
-        return given if given is None else STUDENT
+def as_reference(role: str, given: "str | Path | PreTrainedModel | Teacher") -> Teacher:
+    """As a `Teacher` that is called `role`. Adapters may be put on a reference, so it has a model of its own."""
     reference = given if isinstance(given, Teacher) else Teacher(model=given)
-    role = f"the reference of teacher '{name}'"
     if reference.model is None or reference.reference is not None:
-        raise ValueError(f"{role} is {given!r}: a reference is a model by itself. Give the path or Hub id of one.")
-    if not isinstance(reference.model, (str, Path)) and not hasattr(reference.model, "get_output_embeddings"):
         raise ValueError(
-            f"{role} is a {type(reference.model).__name__}; a path, a Hub id or a loaded transformers model is needed."
+            f"{role} is {given!r}, but it must be a model without a reference of its own. Give its path or Hub id, or "
+            "leave it out."
         )
-    check_dtype(f"dtype of {role}", reference.dtype)
+    _check_loadable(role, reference)
     return replace(reference, name=role)
 
 
+def _check_loadable(role: str, given: Teacher) -> None:
+    if not isinstance(given.model, (str, Path, NoneType)) and not hasattr(given.model, "get_output_embeddings"):
+        raise ValueError(
+            f"{role} is a {type(given.model).__name__}. Give a path, a Hub id or a loaded transformers model."
+        )
+    check_dtype(f"dtype of {role}", given.dtype)
+
+
 def check_dtype(field: str, dtype: str | torch.dtype | None, *, auto: bool = True) -> None:
-    """A dtype that weights can have; `auto` is transformers' word for the one they are stored in."""
+    """Check a dtype for weights; with `auto`, "auto" is accepted: the dtype in which they are stored."""
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype is None or (auto and dtype == "auto") or (isinstance(found, torch.dtype) and found.is_floating_point):
         return
-    raise ValueError(f"{field} = {dtype!r} is no dtype of weights. Use 'bfloat16', 'float16' or 'float32'.")
+    raise ValueError(f"{field} = {dtype!r} is not a dtype for weights. Use 'bfloat16', 'float16' or 'float32'.")

@@ -1,8 +1,8 @@
-"""Weights that are whole in every process.
+"""Complete weights in every process.
 
-FSDP's launcher has the first process of a node read a model, and leaves zeros in the others until the model is wrapped;
-ZeRO-3 spreads a model over the processes while it is read. Both are for the model that is trained. Frozen policies are
-never wrapped: they, and whatever is copied from the student, must be whole where they are used.
+With FSDP, only the first process of a node loads a model; the others have zeros until the model is wrapped. ZeRO-3
+splits a model between the processes while it is loaded. Both are meant for the model that is trained. Frozen policies
+are never wrapped, so they, and copies of the student, need complete weights in every process.
 """
 
 import os
@@ -20,7 +20,7 @@ _FIRST_READS = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 
 @contextmanager
 def whole_loading() -> Iterator[None]:
-    """Models read inside have all their weights, in every process."""
+    """Models that are loaded inside have all their weights in every process."""
     flag, config = os.environ.pop(_FIRST_READS, None), hf._hf_deepspeed_config_weak_ref
     hf.unset_hf_deepspeed_config()
     try:
@@ -33,7 +33,7 @@ def whole_loading() -> Iterator[None]:
 
 @contextmanager
 def whole_student(student: nn.Module, accelerator: Accelerator) -> Iterator[None]:
-    """Inside, the student that was read is whole in every process."""
+    """Inside, the student has all its weights in every process."""
     spread = [parameter for parameter in student.parameters() if hasattr(parameter, "ds_id")]
     if spread:
         import deepspeed

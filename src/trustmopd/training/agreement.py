@@ -1,5 +1,5 @@
-"""Processes of one run agree before they compute: each may see another disk, and one that went its own way would leave
-the others waiting for it."""
+"""The processes of a run agree before they compute. Each may see another disk; if one of them stopped or took another
+path, the others would wait for it forever."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 
 T = TypeVar("T")
 
-#: What a user can act on; anything else is a mistake in the code, and raised where it happens.
+#: Errors that a user can act on. Others are bugs, and are raised where they happen.
 _TOLD = (ValueError, OSError)
 
 
@@ -20,7 +20,7 @@ def this_process() -> str:
 
 
 def first_decides(decide: Callable[[], T]) -> T:
-    """The first process decides; all have its answer, or its error."""
+    """The first process decides; every process gets its answer or its error."""
     answer: tuple[T | None, Exception | None] = (None, None)
     if not _several() or dist.get_rank() == 0:
         try:
@@ -36,7 +36,7 @@ def first_decides(decide: Callable[[], T]) -> T:
 
 
 def all_succeed(action: Callable[[], T], remedy: str = "") -> T:
-    """Every process does this. If one cannot, none goes on, and all name it."""
+    """Every process does this. If it fails in one, all raise an error that names that process."""
     found, problem = None, None
     try:
         found = action()
@@ -51,7 +51,7 @@ def all_succeed(action: Callable[[], T], remedy: str = "") -> T:
 
 
 def check_same(fingerprints: Mapping[str, str | None]) -> None:
-    """Every process has the same weights under every name."""
+    """Check that every process has loaded the same weights."""
     if not _several():
         return
     mine = (this_process(), dict(fingerprints))
@@ -61,12 +61,12 @@ def check_same(fingerprints: Mapping[str, str | None]) -> None:
             if theirs.get(name) != was:
                 raise ValueError(
                     f"the weights of {name} differ between processes: {was} in {first[0]}, {theirs.get(name)} in "
-                    f"{place}. Each would compute another loss. Put the same files at the same path on every node."
+                    f"{place}. Put the same files at the same path on every node."
                 )
 
 
 def lost_contact(error: Exception) -> bool:
-    """Whether an error says that another process is gone, or did not answer in time."""
+    """Whether an error means that another process has ended or did not answer in time."""
     if isinstance(error, dist.DistError):
         return True
     said = str(error).lower()

@@ -1,4 +1,4 @@
-"""What is read off a batch as TRL makes it: labels of its prompts, whole sequences, the tokens that count."""
+"""Read a batch in TRL's format: labels of the prompts, whole sequences, the tokens that count."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,8 +11,8 @@ from trustmopd.training.prompts import DRAW, ROW
 
 
 def prompt_columns(inputs: Sequence[Mapping[str, Any]], domain_column: str | None) -> dict[str, Any]:
-    """What of the prompts must go with their responses through TRL's shuffle: `row`, the place in the dataset, and
-    `meta`, what records say of a prompt."""
+    """What goes with each response through TRL's shuffle: `row`, the prompt's place in the dataset, and `meta`, which
+    the records show."""
     return {
         "row": torch.tensor([example.get(ROW, index) for index, example in enumerate(inputs)]),
         "meta": [
@@ -28,8 +28,8 @@ def prompt_columns(inputs: Sequence[Mapping[str, Any]], domain_column: str | Non
 
 
 def draws_of(inputs: Sequence[Mapping[str, Any]], *, seed: int, step: int, process: int) -> list[str]:
-    """What each prompt's random numbers follow from: run seed, step and dataset row, unless it says otherwise. An
-    evaluation set has no rows: place and process stand for them."""
+    """Names the random numbers of each prompt: by seed, step and dataset row, unless the prompt has a name for them. An
+    evaluation set has no rows, so process and place are used."""
     return [
         example.get(DRAW) or f"{seed}/{step}/{example.get(ROW, f'{process}.{place}')}"
         for place, example in enumerate(inputs)
@@ -37,9 +37,11 @@ def draws_of(inputs: Sequence[Mapping[str, Any]], *, seed: int, step: int, proce
 
 
 def labels_of(meta: Sequence[Mapping[str, Any]], teachers: Sequence[str]) -> Tensor:
-    """The place of each prompt's own teacher among the teachers."""
+    """The index of each prompt's own teacher."""
     if strangers := [each["domain"] for each in meta if each["domain"] not in teachers]:
-        raise ValueError(f"label {strangers[0]!r} names no teacher; the teachers are {', '.join(teachers)}.")
+        raise ValueError(
+            f"label {strangers[0]!r} is not the name of a teacher ({', '.join(teachers)}). Relabel the prompt."
+        )
     return torch.tensor([teachers.index(each["domain"]) for each in meta])
 
 
@@ -54,7 +56,7 @@ def _texts(labels: Any) -> list[str] | None:
 
 
 def padded_logprobs(made: Sequence[Completion], completion_ids: Tensor) -> Tensor:
-    """The engine's log-probabilities in the shape of the responses; 0 where there is no token."""
+    """The engine's log-probabilities, padded with 0 to the shape of the responses."""
     logp = torch.zeros(completion_ids.shape)
     for row, each in enumerate(made):
         logp[row, : len(each.ids)] = torch.tensor(each.logprobs)
@@ -68,11 +70,11 @@ def sequences(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 def response_mask(batch: dict[str, Any]) -> Tensor:
-    """TRL's: the EOS counts, a truncated response counts in full, what a tool wrote does not."""
+    """TRL's mask: the EOS counts, and so do all tokens of a truncated response; a tool's output does not."""
     mask = batch["completion_mask"]
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
 
 def num_responses(batch: dict[str, Any]) -> Tensor:
-    """Those that have a token that counts."""
+    """The responses with at least one token that counts."""
     return (response_mask(batch) != 0).any(dim=1).sum()

@@ -1,4 +1,4 @@
-"""The model card beside a run's checkpoints: from whom the student learnt, how, and what to state before publishing."""
+"""The model card beside a run's checkpoints: who taught the student, how, and what to add before publishing."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,10 +24,10 @@ A student distilled from {count} with trustmopd: on its own responses, {how}.
 
 {prompts} prompts, {batch} a step, {steps} steps planned, learning rate {rate:g}, responses of up to {longest} tokens
 at temperature {temperature:g}, {candidates} candidates a token. Each `checkpoint-*` is a whole {kind}; its
-`{manifest}` has every setting, version and fingerprint.
+`{manifest}` lists every setting, version and fingerprint.
 
 **Licence.** A student inherits the terms of its base, its teachers and its prompts: state them here, and as `license`
-above, before publishing. (Every checkpoint writes this file anew: edit a copy.)
+above, before publishing. (Every checkpoint overwrites this file: edit a copy.)
 
 **Method.** *{paper}*. Trained with [TRL](https://github.com/huggingface/trl).
 """
@@ -76,7 +76,7 @@ def model_card(
 
 
 def _how(args: TrustMOPDConfig) -> str:
-    """What the student is pulled towards, in a clause."""
+    """How the teachers are weighted, as part of a sentence."""
     if callable(args.allocation):
         return f"towards its teachers, weighted by `{rule_name(args.allocation)}`"
     habit = " relative to its habit, mu," if args.calibrates else ""

@@ -1,5 +1,5 @@
-"""One position of a recorded rollout, asked again with the run's models over the whole candidate set: the paper's case
-study. The result is a JSON record that `analysis/cases.py` prints and draws."""
+"""The paper's case study: one position of a recorded rollout, judged again by the run's models over all candidates. The
+result is a JSON record, which `analysis/cases.py` prints and draws."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,10 +29,10 @@ def parse_tokens(given: Sequence[str]) -> dict[str, list[str]]:
     for each in given:
         name, equals, token = each.partition("=")
         if not equals or not name or not token:
-            raise ValueError(f"--tokens {each!r} is not NAME=TOKEN or NAME=/REGEX/. Write it as right=964.")
+            raise ValueError(f"--tokens {each!r} is not NAME=TOKEN or NAME=/REGEX/. An example is right=964.")
         sets.setdefault(name, []).append(token)
     if not sets:
-        raise ValueError("a case study needs at least one set of tokens to look at. Add --tokens NAME=TOKEN.")
+        raise ValueError("a case study needs at least one set of tokens. Add --tokens NAME=TOKEN.")
     return sets
 
 
@@ -46,13 +46,13 @@ def compute_case(
     token_ids: Sequence[int],
     recorded: Any,
 ) -> dict[str, Any]:
-    """`at` is the place of the position in `token_ids`, the recorded response; `recorded` are its weights, K × T, to
-    say how well the recomputation agrees."""
+    """`at` is the position in `token_ids`, the recorded response. `recorded` are its weights, K × T; `difference` in
+    the result is how far the new ones are from them."""
     trainer = _trainer(run, step)
     rows = list(trainer.train_dataset[ROW])
     if row not in rows:
         raise ValueError(
-            f"rollout {row} is no row of the prompt set, which has {len(rows)}. Restore the run's prompts."
+            f"rollout {row} is not a row of the prompt set, which has {len(rows)} rows. Restore the run's prompts."
         )
     prompt = trainer.train_dataset[rows.index(row)]["prompt"]
     scored, result = _judge(trainer, prompt, token_ids)
@@ -102,27 +102,27 @@ def compute_case(
 
 
 def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
-    """The run's trainer with the student that wrote the rollouts of `step`: the initial one, or a checkpoint."""
+    """The run's trainer with the student that wrote the rollouts of `step`: the initial student or a checkpoint."""
     files = RunDirectory(run)
     if not files.recipe.is_file():
         raise ValueError(
-            f"{run} has no {files.recipe.name}, which names the models and prompts to ask again; `trustmopd train` "
-            "writes one. For a run started from Python, write the recipe into it."
+            f"{run} has no {files.recipe.name}, which names the models and prompts. `trustmopd train` writes one; for "
+            "a run started from Python, put the recipe there."
         )
     manifest = read_manifest(run)
     recipe = _from_here(load_recipe(files.recipe), run, manifest)
     if not isinstance(recipe.allocation, Trust):
         raise ValueError(
-            f"{run} was trained with allocation {recipe.allocation.rule}, which scores no teacher: there is no r and w "
-            "to show. Take a run with rule trust."
+            f"{run} was trained with allocation {recipe.allocation.rule}, which computes no scores, so there is no r "
+            "or w to show. Use a run with rule trust."
         )
     checkpoint = files.checkpoint(step - 1)
     if step > 1 and checkpoint not in whole_checkpoints(files.checkpoints):
         askable = _askable_steps(files)
-        take = f"Take a rollout of step {', '.join(map(str, askable))}, or train" if askable else "Train"
+        take = f"Choose a rollout of step {', '.join(map(str, askable))}, or train" if askable else "Train"
         raise ValueError(
-            f"the student that wrote the rollouts of step {step} is gone: there is no {checkpoint}. {take} again with "
-            "more checkpoints: the rollouts of step N + 1 need checkpoint-N (save_steps, save_total_limit)."
+            f"the student that wrote the rollouts of step {step} was not kept: there is no {checkpoint}. {take} again "
+            "with more checkpoints: the rollouts of step N + 1 need checkpoint-N (save_steps, save_total_limit)."
         )
     changes = {"calibration_path": str(files.calibration)} if recipe.allocation.calibrated else {}
     try:
@@ -135,13 +135,13 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
 
 
 def _askable_steps(run: RunDirectory) -> list[int]:
-    """Steps with recorded rollouts whose student is still there: the initial one, or a whole checkpoint."""
+    """Steps with recorded rollouts whose student still exists: the initial student or a whole checkpoint."""
     kept = {step_of(path) + 1 for path in whole_checkpoints(run.checkpoints)}
     return sorted(run.recorded().keys() & {1, *kept})
 
 
 def _from_here(recipe: Recipe, run: Path, manifest: Mapping[str, Any]) -> Recipe:
-    """The recipe of this seed alone, with the run as its output and its paths as they are found from here."""
+    """The recipe for this seed only, with the run as its output and with paths that are valid here."""
 
     def at(source: str | None) -> str | None:
         return source and str(located(source, run, manifest) or source)
@@ -164,14 +164,10 @@ def _from_here(recipe: Recipe, run: Path, manifest: Mapping[str, Any]) -> Recipe
 @torch.no_grad()
 def _judge(trainer: TrustMOPDTrainer, prompt: Any, token_ids: Sequence[int]) -> tuple[Any, Any]:
     device = trainer.accelerator.device
-    prompt_ids = torch.tensor([trainer._tokenize_prompts([prompt])[0][0]], device=device)
-    completion_ids = torch.tensor([list(token_ids)], device=device)
-    batch = {
-        "prompt_ids": prompt_ids,
-        "prompt_mask": torch.ones_like(prompt_ids),
-        "completion_ids": completion_ids,
-        "completion_mask": torch.ones_like(completion_ids),
-    }
+    batch: dict[str, Any] = {}
+    for part, ids in (("prompt", trainer._tokenize_prompts([prompt])[0][0]), ("completion", list(token_ids))):
+        batch[f"{part}_ids"] = torch.tensor([ids], device=device)
+        batch[f"{part}_mask"] = torch.ones_like(batch[f"{part}_ids"])
     trainer.model.to(device).eval()
     return trainer.judge(batch)
 
@@ -184,12 +180,12 @@ def _members(name: str, patterns: Sequence[str], texts: Sequence[str]) -> list[i
             is_regex = len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
             matches = re.compile(pattern[1:-1]).search if is_regex else pattern.__eq__
         except re.error as error:
-            raise ValueError(f"--tokens {name}={pattern} is no regular expression ({error}). Correct it.") from None
+            raise ValueError(f"--tokens {name}={pattern} is not a regular expression ({error}). Correct it.") from None
         found += [place for place, text in enumerate(texts) if matches(text) and place not in found]
     if not found:
         likely = ", ".join(repr(text) for text in texts[:12])
         raise ValueError(
-            f"none of the {len(texts)} candidates here is in the set {name!r} ({', '.join(patterns)}). The first are "
-            f"{likely}; spaces count."
+            f"none of the {len(texts)} candidates at this position is in the set {name!r} ({', '.join(patterns)}). The "
+            f"first candidates are {likely}. Spaces count."
         )
     return found

@@ -9,7 +9,7 @@ import torch
 
 
 class PhaseClock:
-    """Each phase counts its own time only: a phase entered inside another stops the outer one until it is left."""
+    """Each phase counts only its own time: a phase inside another one pauses the outer one."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -28,12 +28,12 @@ class PhaseClock:
             self._open.pop()
 
     def take(self) -> dict[str, float]:
-        """The seconds since the last call, and start again."""
+        """The seconds since the last call; then start again from 0."""
         seconds, self.seconds = dict(self.seconds), defaultdict(float)
         return seconds
 
     def _turn(self) -> None:
-        # Kernels run on after the call that launched them returns: without this, a phase pays for the one before it.
+        # Kernels run on after their call returns. Without this, their time would be counted for the next phase.
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()

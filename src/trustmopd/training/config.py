@@ -23,14 +23,14 @@ def _field(default: Any, help: str) -> Any:
 @dataclass
 class TrustMOPDConfig(DistillationConfig):
     """Every field of `transformers.TrainingArguments` and `trl.DistillationConfig`, and the ones below. Defaults are
-    the paper's hyper-parameter table; `docs/configuration.md` explains each. `temperature` is of the rollouts alone:
-    the scores and the loss use `distillation_temperature`."""
+    the paper's hyper-parameter table; `docs/configuration.md` explains each. `temperature` is for rollouts only:
+    scores and loss use `distillation_temperature`."""
 
     # The method
-    allocation: str | Callable = _field(TRUST, f"Who teaches: {', '.join(RULES)}, or a callable.")
+    allocation: str | Callable = _field(TRUST, f"How teachers are weighted: {', '.join(RULES)}, or a callable.")
     score: str | Callable = _field(DISPLACEMENT, f"What trust is measured by: {', '.join(SCORES)}, or a callable.")
     gamma: float = _field(7.0, "Exponent of the calibrated scores; larger concentrates the weights.")
-    num_candidates: int = _field(128, "C: how many of the student's likeliest tokens scores, target and loss look at.")
+    num_candidates: int = _field(128, "C: number of the student's likeliest tokens that scores, target and loss use.")
     granularity: str = _field("token", "token, or response: each response's mean weights at all its tokens.")
     calibrated: bool = _field(True, "Divide scores by mu. False is the ablation without calibration.")
     calibration_path: str | None = _field(None, "An existing calibration.json to use instead of calibrating.")
@@ -46,7 +46,7 @@ class TrustMOPDConfig(DistillationConfig):
 
     # Prompts
     max_prompt_length: int | None = _field(4096, "Longest prompt in tokens; None for no limit.")
-    prompt_truncation: str = _field("left", "A longer prompt is cut (left, right), dropped (drop), or refused (error).")
+    prompt_truncation: str = _field("left", "A longer prompt is cut (left, right), dropped (drop) or refused (error).")
 
     # Teachers
     teacher_placement: str = _field(
@@ -62,20 +62,22 @@ class TrustMOPDConfig(DistillationConfig):
 
     # Reading
     max_tokens_per_micro_batch: int | None = _field(
-        None, "Read rows of like length together, at most so many tokens in a pass; None: micro-batches by rows."
+        None, "Process rows of similar length together, up to this many tokens in a pass; None: micro-batches by rows."
     )
     answers_on_device_gib: float = _field(
-        4.0, "Hidden states of frozen policies above this size wait in pinned host memory."
+        4.0, "Hidden states of frozen policies beyond this size are kept in pinned host memory."
     )
 
     # Rollouts by vLLM
-    rollout_timeout: float = _field(3600.0, "With use_vllm: most seconds for one batch of rollouts, then the run ends.")
+    rollout_timeout: float = _field(
+        3600.0, "With use_vllm: most seconds for one batch of rollouts; then the run stops."
+    )
     logprob_gap_limit: float = _field(
-        0.3, "With use_vllm: most nats that its log-probs may differ from the student's, averaged over a step."
+        0.3, "With use_vllm: largest mean difference, in nats, between its log-probs and the student's in a step."
     )
 
     # Records
-    record_allocation_every: int = _field(10, "Write token records of some rollouts every so many steps; 0 never.")
+    record_allocation_every: int = _field(10, "Write token records of some rollouts every this many steps; 0: never.")
     run_dir: str | None = _field(None, "Where manifest, calibration, metrics and records go; None: output_dir.")
 
     # The paper's optimisation and rollouts
@@ -104,17 +106,17 @@ class TrustMOPDConfig(DistillationConfig):
             self.bf16 = not self.fp16 and has_bfloat16()
         self._derive_accumulation()
         if not torch.accelerator.is_available():
-            self.dataloader_pin_memory = False  # memory is pinned for an accelerator; torch warns where there is none
+            self.dataloader_pin_memory = False  # without an accelerator torch only warns
         super().__post_init__()
         check_mappings(self)
         check_launch(self)
         if self.use_cpu and dist.is_available() and dist.is_initialized():
-            # transformers tells accelerators alone; without it a process waits half an hour for one that hangs
+            # transformers sets this for accelerators only. A CPU process would wait half an hour for one that hangs.
             dist.distributed_c10d._set_pg_timeout(self.ddp_timeout_delta, dist.group.WORLD)
 
     @property
     def scored(self) -> bool:
-        """Whether the rule looks at scores at all."""
+        """Whether the rule uses scores."""
         return callable(self.allocation) or RULES[self.allocation].scored
 
     @property
@@ -123,16 +125,26 @@ class TrustMOPDConfig(DistillationConfig):
 
     @property
     def is_papers_own(self) -> bool:
-        """The paper's rule itself: the one that has a kernel of its own."""
+        """The paper's rule, which has a kernel of its own."""
         return (self.allocation, self.score, self.granularity) == (TRUST, DISPLACEMENT, "token")
 
     @property
     def calibrates(self) -> bool:
         return self.scored and self.calibrated
 
+    @property
+    def mixed_dtype(self) -> torch.dtype | None:
+        """The dtype of mixed precision; None without it."""
+        return torch.bfloat16 if self.bf16 else torch.float16 if self.fp16 else None
+
+    @property
+    def frozen_dtype(self) -> torch.dtype:
+        """The dtype of teachers and references that have none of their own."""
+        return getattr(torch, self.teacher_dtype) if self.teacher_dtype else self.mixed_dtype or torch.float32
+
     def _derive_accumulation(self) -> None:
-        """How a step's prompts are split. Under a token budget all prompts of a process go to TRL as one micro-batch,
-        which `passes.py` reads in several passes."""
+        """Split the prompts of a step. Under a token budget, TRL sees all prompts of a process as one micro-batch, and
+        `passes.py` processes it in several passes."""
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         if self.gradient_accumulation_steps is not None:
             self.global_batch_size = self.per_device_train_batch_size * world_size * self.gradient_accumulation_steps
@@ -150,7 +162,7 @@ class TrustMOPDConfig(DistillationConfig):
         self.gradient_accumulation_steps = self.global_batch_size // (rows * world_size)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Checkpoints pickle their arguments; a rule given as a function goes in by name."""
+        """Checkpoints pickle their arguments; a rule given as a function is stored by name."""
         return {
             key: rule_name(value) if key in ("allocation", "score") else value for key, value in self.__dict__.items()
         }
@@ -164,23 +176,22 @@ class TrustMOPDConfig(DistillationConfig):
         return {**super().to_dict(), "allocation": rule_name(self.allocation), "score": rule_name(self.score)}
 
 
-def unknown_field(names: Iterable[str]) -> str | None:
-    """What to say of the first name that is no field, if there is one."""
-    known = [each.name for each in fields(TrustMOPDConfig) if each.init]
+def unknown_field(names: Iterable[str], config: type, remedy: str = "docs/configuration.md lists them.") -> str | None:
+    """An error message for the first name that is not a field of `config`; None if all are."""
+    known = [each.name for each in fields(config) if each.init]
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            remedy = f"Did you mean `{close[0]}`?" if close else "docs/configuration.md lists them."
-            return f"{name} is no field of TrustMOPDConfig. {remedy}"
+            close = difflib.get_close_matches(name, known, n=1) or [each for each in known if name.startswith(each)]
+            return f"{name} is not a field of {config.__name__}. {f'Did you mean `{close[0]}`?' if close else remedy}"
     return None
 
 
 def _checking_names(init: Callable) -> Callable:
-    """Python's own error about an unexpected argument names none that would do."""
+    """Unlike Python's own error about an unexpected argument, ours suggests the right name."""
 
     @wraps(init)
     def checked(self: TrustMOPDConfig, *args: Any, **given: Any) -> None:
-        if problem := unknown_field(given):
+        if problem := unknown_field(given, TrustMOPDConfig):
             raise TypeError(problem)
         init(self, *args, **given)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, told by field and value before anything is loaded."""
+"""Checks of a configuration, before anything is loaded. Errors name the field and its value."""
 
 import json
 import os
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from trustmopd.training.config import TrustMOPDConfig
 
 _ANY = float("inf")
-#: Smallest and largest value; None passes where the type allows it.
+#: Smallest and largest value. None is accepted if the type allows it.
 _RANGES = {
     "num_candidates": (1, _ANY),
     "calibration_batches": (1, _ANY),
     "min_relative_mu": (0, 1),
     "global_batch_size": (1, _ANY),
     "per_device_train_batch_size": (1, _ANY),
+    "gradient_accumulation_steps": (1, _ANY),
+    "max_tokens_per_micro_batch": (1, _ANY),
     "max_prompt_length": (1, _ANY),
     "max_completion_length": (1, _ANY),
     "answers_on_device_gib": (0, _ANY),
@@ -42,21 +44,31 @@ _RANGES = {
     "save_total_limit": (1, _ANY),
     "dataloader_num_workers": (0, _ANY),
 }
-#: Fields that must be above 0, and what to do about it.
+#: Fields that must be above 0, and a hint for each.
 _POSITIVE = {
-    "temperature": "Rollouts are sampled, and 0 would be greedy: the paper uses 0.6.",
+    "temperature": "0 would be greedy decoding. The paper uses 0.6.",
     "distillation_temperature": "The paper uses 1.",
     "top_p": "1 keeps every token.",
-    "repetition_penalty": "1 is none.",
+    "repetition_penalty": "1 means no penalty.",
     "learning_rate": "The paper uses 1e-6.",
-    "num_train_epochs": "Set max_steps to go by steps.",
+    "num_train_epochs": "To set the length in steps, use max_steps.",
     "rollout_timeout": "In seconds: an hour is 3600.",
-    "logprob_gap_limit": "In nats: bfloat16 rounding makes about 0.02.",
+    "logprob_gap_limit": "In nats; bfloat16 rounding gives about 0.02.",
     "save_steps": "To save nothing, set save_strategy = 'no'.",
 }
 
 
-#: What a rollout has a field of its own for: given elsewhere, that field would say what did not happen.
+#: Fields of TRL and transformers that must keep their default, and why.
+_UNSET = {
+    "remove_unused_columns": "routing, random weights and records need the columns id, domain and row",
+    "beta": "the objective is reverse KL (beta = 1). For another divergence, use TRL's DistillationTrainer",
+    "data_seed": "the order of the prompts follows `seed`",
+    **dict.fromkeys(
+        ("teacher_model_name_or_path", "teacher_model_revision", "teacher_model_init_kwargs"),
+        'pass the teachers to TrustMOPDTrainer, as teachers={"name": "checkpoint"} or as Teacher(...)',
+    ),
+}
+#: Settings of `generate` that have a field of their own.
 _OF_ROLLOUTS = {
     **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "cache_implementation")},
     **dict.fromkeys(("max_new_tokens", "max_length"), "max_completion_length"),
@@ -64,7 +76,7 @@ _OF_ROLLOUTS = {
 
 
 def check_types(args: "TrustMOPDConfig") -> None:
-    """`bf16=maybe` is a slip, and so are `4.5` steps: said by name, before somebody computes with them."""
+    """Refuse values such as `bf16=maybe` or `4.5` steps."""
     for name, kinds in _simple_types().items():
         value = getattr(args, name)
         if value is None and NoneType in kinds:
@@ -91,52 +103,35 @@ def check_values(args: "TrustMOPDConfig") -> None:
         value = getattr(args, name)
         if value is not None and not low <= value <= high:
             limits = f"at least {low:g}" if high == _ANY else f"from {low:g} to {high:g}"
-            optional = ", or None for no limit" if NoneType in _simple_types()[name] else ""
-            optional = "" if name == "max_completion_length" else optional
+            optional = ", or None" if NoneType in _simple_types()[name] and name != "max_completion_length" else ""
             raise ValueError(f"{name} = {value!r} must be {limits}{optional}.")
     for name in _POSITIVE:
         if not 0 < getattr(args, name) < _ANY:
             raise ValueError(f"{name} = {getattr(args, name)!r} must be above 0, and finite. {_POSITIVE[name]}")
     if args.max_steps == 0 or args.max_steps < -1:
         raise ValueError(
-            f"max_steps = {args.max_steps} is no number of steps. Give at least 1, or -1 to go by num_train_epochs."
+            f"max_steps = {args.max_steps} is not a number of steps. Give at least 1, or -1 to use num_train_epochs."
         )
     if args.max_steps > 0 and args.num_train_epochs != DistillationConfig.num_train_epochs:
         raise ValueError(
             f"num_train_epochs = {args.num_train_epochs:g} would have no effect: max_steps = {args.max_steps} "
-            "ends the run. Set max_steps = -1 to go by epochs, or leave num_train_epochs unset."
-        )
-    if args.gradient_accumulation_steps is not None and args.gradient_accumulation_steps < 1:
-        raise ValueError(
-            f"gradient_accumulation_steps = {args.gradient_accumulation_steps} must be at least 1; None derives it."
-        )
-    if args.max_tokens_per_micro_batch is not None and args.max_tokens_per_micro_batch < 1:
-        raise ValueError(
-            f"max_tokens_per_micro_batch = {args.max_tokens_per_micro_batch} leaves no room for a token. Give a number "
-            "of tokens, such as 16384, or None to go by per_device_train_batch_size."
+            "ends the run. Set max_steps = -1 to use epochs, or leave num_train_epochs unset."
         )
     if args.max_completion_length is None:
-        raise ValueError("max_completion_length = None leaves responses without a limit. Give one, in tokens.")
+        raise ValueError("max_completion_length = None: responses need a limit. Give one, in tokens.")
     if args.num_candidates == 1 and args.scored and not callable(args.score) and SCORES[args.score].compares:
         raise ValueError(
-            f"num_candidates = 1 leaves nothing to compare: on one candidate every {args.score} score is 0. Take "
-            "at least 2; the paper uses 128."
+            f"num_candidates = 1 leaves nothing to compare: with one candidate every {args.score} score is 0. Use at "
+            "least 2; the paper uses 128."
         )
     if isinstance(args.teacher_dtype, torch.dtype):
         args.teacher_dtype = str(args.teacher_dtype).removeprefix("torch.")
     check_dtype("teacher_dtype", args.teacher_dtype, auto=False)
     if args.allocation == "single" and args.single_teacher is None:
         raise ValueError("allocation = 'single' needs single_teacher, the name of the one teacher to learn from.")
-    if args.remove_unused_columns:
-        raise ValueError(
-            "remove_unused_columns = True would drop id, domain and row of every prompt before they reach routing, "
-            "random weights and records. Leave it unset."
-        )
-    if args.beta != 1.0:
-        raise ValueError(
-            f"beta = {args.beta} would have no effect: the objective is reverse KL (beta = 1). Leave beta unset, "
-            "or use TRL's DistillationTrainer for another divergence."
-        )
+    for name, reason in _UNSET.items():
+        if (value := getattr(args, name)) != getattr(DistillationConfig, name):
+            raise ValueError(f"{name} = {value!r} cannot be used here: {reason}. Leave {name} unset.")
     if isinstance(args.deepspeed, str):
         _check_json("deepspeed", args.deepspeed)
     if args.deepspeed is not None and find_spec("deepspeed") is None:
@@ -146,18 +141,10 @@ def check_values(args: "TrustMOPDConfig") -> None:
         )
     if isinstance(args.fsdp_config, str):
         _check_json("fsdp_config", args.fsdp_config)
-    if args.data_seed is not None:
-        raise ValueError(f"data_seed = {args.data_seed} would have no effect: the prompts' order follows `seed`.")
-    for name in ("teacher_model_name_or_path", "teacher_model_revision", "teacher_model_init_kwargs"):
-        if getattr(args, name) is not None:
-            raise ValueError(
-                f"{name} = {getattr(args, name)!r} would have no effect: teachers are given to "
-                'TrustMOPDTrainer, as teachers={"name": "checkpoint"} or Teacher(...) with revision and dtype.'
-            )
 
 
 def check_mappings(args: "TrustMOPDConfig") -> None:
-    """Only now: transformers turns some JSON texts into mappings."""
+    """After transformers has turned JSON texts into mappings."""
     for name in ("model_init_kwargs", "generation_kwargs", "chat_template_kwargs"):
         if not isinstance(getattr(args, name), (dict, NoneType)):
             raise ValueError(f"{name} = {getattr(args, name)!r} should be a mapping, as {{key: value}}, or None.")
@@ -167,7 +154,7 @@ def check_mappings(args: "TrustMOPDConfig") -> None:
     for name, value in (args.generation_kwargs or {}).items():
         given = f"generation_kwargs.{name} = {value!r}"
         if name in _OF_ROLLOUTS:
-            raise ValueError(f"{given} has a field of its own: set {_OF_ROLLOUTS[name]}.")
+            raise ValueError(f"{given} has a field of its own. Set {_OF_ROLLOUTS[name]} instead.")
         if name == "do_sample" and not value:
             raise ValueError(f"{given} would be greedy, but rollouts are sampled. Remove it.")
         if not args.use_vllm and not hasattr(GenerationConfig(), name):
@@ -190,7 +177,7 @@ def _check_json(name: str, path: str) -> None:
     except OSError:
         raise ValueError(f"{name} = {path!r}: there is no such file. Check the path.") from None
     except ValueError as error:
-        raise ValueError(f"{name} = {path!r} is no JSON file ({error}). Correct it.") from None
+        raise ValueError(f"{name} = {path!r} is not a JSON file ({error}). Correct it.") from None
 
 
 def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What a run cost: scored models a step, device time, peak memory, and the one-off calibration apart."""
+"""What a run cost: models scored per step, device time, peak memory and, separately, the calibration."""
 
 import json
 import platform
@@ -20,14 +20,14 @@ class Bill:
     devices: int
 
     def calibrated(self, seconds: float) -> None:
-        """Beside what the run's training cost, where a trained run is calibrated for a diagnosis."""
+        """Add the cost of calibration. A diagnosis may calibrate a run that is already trained; its cost is kept."""
         shared = {} if read_cost(self.run).get("training") else self._shared()
         add_cost(self.run, **shared, calibration=device_time(seconds, self.devices))
 
     def trained(self, unlogged: Mapping[str, float], *, calibrated_elsewhere: bool) -> None:
-        """From the metrics, which a resumed run continues: interruptions add nothing, and steps made twice count once.
-        `unlogged` are the means of the steps since the last line, the number of steps made, and the peak of memory so
-        far (a line has the mean of its steps' peaks). Saving checkpoints is not counted."""
+        """Add the cost of training, from the metrics. A resumed run continues these, so interruptions add nothing and
+        repeated steps count once. `unlogged` has the means of the steps since the last line, the number of steps made
+        and the peak of memory so far. Saving checkpoints is not counted."""
         seconds, done, peak_gib = 0.0, 0, unlogged["peak_gib"]
         lines = self.run.metrics.read_text().splitlines()
         for logged in (*map(json.loads, lines), unlogged):

@@ -1,6 +1,6 @@
-"""Does displacement separate this pool? Answered on rollouts of the initial student, before any training.
+"""Does displacement separate this pool? Measured on rollouts of the initial student, before training.
 
-Labels, where there are any, only sort the prompts into columns; scores and weights never see them.
+Labels only group the prompts; scores and weights do not use them.
 """
 
 import math
@@ -24,9 +24,9 @@ ALL = "all prompts"
 
 @dataclass(frozen=True)
 class DomainDiagnosis:
-    """One group of prompts. Means are over its response tokens; `spread` is the standard deviation (n − 1) across
-    its prompts of each response's mean score. `leads` is the share of responses in which the domain's own teacher
-    has the largest mean weight; None where the group names no teacher."""
+    """One group of prompts. Means are over its response tokens. `spread` is the standard deviation (n − 1) of the mean
+    scores of its responses. `leads` is the share of responses in which the domain's own teacher has the largest mean
+    weight; None if no teacher has the domain's name."""
 
     domain: str
     rollouts: int
@@ -50,7 +50,7 @@ class Diagnosis:
 
 
 def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Diagnosis:
-    """Judge up to so many rollouts a domain, on prompts that calibration did not use where there are enough others."""
+    """Judge some rollouts of each domain, if possible on prompts that calibration did not use."""
     trainer.ensure_calibration()
     groups, held_out = _choose(trainer, rollouts_per_domain)
     rows = [row for group in groups.values() for row in group]
@@ -73,7 +73,7 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
 
 
 def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int]], bool]:
-    """Places in the prompt set by domain; whether all of them are held out of calibration."""
+    """Rows of the prompt set by domain, and whether calibration used none of them."""
     dataset, args = trainer.train_dataset, trainer.args
     labels = dataset[args.domain_column] if args.domain_column in dataset.column_names else [None] * len(dataset)
     used = (
@@ -84,11 +84,11 @@ def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int
     labelled = any(label is not None for label in labels)
     order = np.random.default_rng(CALIBRATION_SEED + 1).permutation(len(dataset)).tolist()
     groups: dict[str, list[int]] = {}
-    for row in sorted(order, key=lambda row: row in used):  # stable: held-out prompts first, each kind in random order
+    for row in sorted(order, key=lambda row: row in used):  # stable: prompts that calibration did not use come first
         group = groups.setdefault(("mixed" if labels[row] is None else str(labels[row])) if labelled else ALL, [])
         if len(group) < count:
             group.append(row)
-    teachers = trainer.pool.teachers  # their order makes the matched pairs the diagonal of the table
+    teachers = trainer.pool.teachers  # in their order, so that matching pairs are on the table's diagonal
     ordered = sorted(groups, key=lambda name: (teachers.index(name) if name in teachers else len(teachers), name))
     return {name: groups[name] for name in ordered}, not any(row in used for group in groups.values() for row in group)
 
@@ -132,14 +132,14 @@ def _summarise(
 def _verdict(
     domains: Sequence[DomainDiagnosis], teachers: Sequence[str], score: str = "displacement"
 ) -> tuple[bool | None, str]:
-    """A plain sentence. A domain is separated if its own teacher scores highest there and leads on most of its
-    rollouts."""
+    """Whether the pool is separated, and why. A domain is separated if its own teacher scores highest there and leads
+    on most of its rollouts."""
     matched = [domain for domain in domains if domain.leads is not None]
     if not matched:
         return None, (
-            "No prompt domain names a teacher, so nothing says which teacher should lead where. Label some prompts "
-            "(domain column) with teachers' names to see whether displacement separates this pool; training itself "
-            "needs no labels."
+            "No prompt has the name of a teacher as its domain, so it is unknown which teacher should lead where. "
+            "Label some prompts (domain column) with teachers' names to see whether displacement separates this pool. "
+            "Training needs no labels."
         )
     for domain in matched:
         best = max(domain.score, key=domain.score.__getitem__)
@@ -149,14 +149,14 @@ def _verdict(
             if domain.score[best] - domain.score[domain.domain] < noise:
                 return None, (
                     f"Not decided: on '{domain.domain}' prompts '{best}' scores {domain.score[best]:.2f} and "
-                    f"'{domain.domain}' {own}, which {domain.rollouts} rollouts do not tell apart. Take more rollouts; "
-                    "if they stay this close, expect little over allocation uniform."
+                    f"'{domain.domain}' {own}, and {domain.rollouts} rollouts are too few to tell them apart. Use "
+                    "more; if the scores stay this close, expect little gain over allocation uniform."
                 )
             return False, (
                 f"{score.capitalize()} does not separate this pool: on '{domain.domain}' prompts teacher '{best}' "
                 f"scores {domain.score[best]:.2f} against {own} of '{domain.domain}', so trust would follow the wrong "
-                "teacher there. Expect little or nothing over allocation uniform; a specialist that drifted far from "
-                "the reference out of its domain does this."
+                "teacher there. Expect little or no gain over allocation uniform. The usual cause is a specialist that "
+                "moved far from the reference outside its domain."
             )
         if domain.leads is not None and domain.leads <= 0.5:
             return False, (

@@ -1,4 +1,4 @@
-"""A run, checked as far as it can be without weights, and what it would do in a person's words."""
+"""Check a run as far as possible without loading weights, and describe what it would do."""
 
 import json
 import math
@@ -30,8 +30,8 @@ from trustmopd.training.setup import Ingredients, check_ingredients, used_teache
 
 
 def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) -> dict[str, str]:
-    """What would run, by topic; `calibrate`: mu is measured, whatever is there. Raises what the run itself would raise
-    before its models are loaded, and some of what it would raise after."""
+    """What would run, by topic. With `calibrate`, mu is measured even if it is known. Raises the errors that the run
+    would raise before it loads its models, and some of the later ones."""
     configs = {seed: config_of(recipe, seed) for seed in recipe.seeds}
     args = configs[recipe.seeds[0]]
     for seed in recipe.seeds:
@@ -70,13 +70,15 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
         "output": ", ".join(str(recipe.run_directory(seed)) for seed in recipe.seeds),
     }
     if begun:
-        each = (found or f"seed {seed} begins: it has no checkpoint" for seed, found in begun.items())
+        each = (
+            found or f"seed {seed} starts from the beginning: it has no checkpoint" for seed, found in begun.items()
+        )
         said["resumes from"] = ", ".join(each)
     return said | {"memory": memory_here(recipe, args, lora_of(recipe), max(given.prompt_lengths))}
 
 
 def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any) -> dict[str, Any]:
-    """What of a calibration's dependencies needs no weights."""
+    """The dependencies of a calibration that can be known without weights."""
     return {
         "score": rule_name(args.score),
         "tokenizer": fingerprint_tokenizer(given.tokenizer),
@@ -86,7 +88,7 @@ def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any)
 
 
 def _resumed(recipe: Recipe, seed: int, args: TrustMOPDConfig, known: dict[str, Any]) -> str | None:
-    """The checkpoint that a seed goes on from; None where it begins."""
+    """The checkpoint that a seed is resumed from; None if it has none."""
     run = recipe.run_directory(seed)
     if not whole_checkpoints(RunDirectory(run).checkpoints):
         return None
@@ -94,35 +96,30 @@ def _resumed(recipe: Recipe, seed: int, args: TrustMOPDConfig, known: dict[str, 
     check_checkpoint(checkpoint)
     check_same_settings(checkpoint, args.to_dict())
     stored = read_manifest(checkpoint)
-    if stored["prompts"]["fingerprint"] != known["prompts"]:
-        raise ValueError(
-            f"the prompt set is not the one that this run began with ({checkpoint}). Restore it, or start a new run in "
-            "another output."
-        )
+    moved = _other_models(recipe, stored, known["prompts"], checkpoint)
     if args.calibrates:
         Calibration.load(RunDirectory(checkpoint).calibration).check_known(known)
-    changed = "".join(
-        f", {name} {now} instead of {was}"
-        for name, (was, now) in {
-            **_other_models(recipe, stored["models"], checkpoint),
-            **changes(checkpoint, args.to_dict()),
-        }.items()
-    )
-    return f"{checkpoint} (step {step_of(checkpoint)}{changed})"
+    changed = {**moved, **changes(checkpoint, args.to_dict())}
+    told = "".join(f", {name} {now} instead of {was}" for name, (was, now) in changed.items())
+    return f"{checkpoint} (step {step_of(checkpoint)}{told})"
 
 
-def _other_models(recipe: Recipe, stored: Mapping[str, Any], checkpoint: Path) -> dict[str, tuple[str, str]]:
-    """Models that are named otherwise than when the run began: they may have been moved, which their weights will tell.
-    Refuses what no weights can mend: other teachers' names, a student with an adapter and one without."""
+def _other_models(
+    recipe: Recipe, manifest: Mapping[str, Any], prompts: str, checkpoint: Path
+) -> dict[str, tuple[str, str]]:
+    """Models with another path than when the run began. They may have been moved: their weights are compared when they
+    are loaded. Refuses what can be compared now: the prompts, the teachers' names, whether an adapter is trained."""
+    stored = manifest["models"]
     adapter = stored["student"].get("adapter", recipe.peft)
     for what, was, now in (
-        ("teachers", [*stored["teachers"]], [*recipe.teachers]),
+        ("the prompt set", manifest["prompts"]["fingerprint"], prompts),
+        ("teachers", sorted(stored["teachers"]), sorted(recipe.teachers)),
         ("peft", "none" if adapter is None else "one", "none" if recipe.peft is None else "one"),
     ):
-        if sorted(was) != sorted(now):
+        if was != now:
             raise ValueError(
-                f"{what}: {was} when this run began ({checkpoint}), and {now} now. Restore it, or start a new run in "
-                "another output."
+                f"{what} was {was} when this run began ({checkpoint}), and is {now} now. Restore it, or start a new "
+                "run in another output."
             )
     sources = {f"teacher '{name}'": (stored["teachers"][name], each) for name, each in teachers_of(recipe).items()}
     named = {name: (was["source"], now.source) for name, (was, now) in sources.items()}
@@ -188,7 +185,7 @@ def _machine(args: TrustMOPDConfig) -> str:
 
 def _weights(recipe: Recipe, args: TrustMOPDConfig, given: Ingredients, student: Any) -> str:
     """GiB of weights by model, as they are loaded."""
-    frozen = args.teacher_dtype or ("bfloat16" if args.bf16 else "float16" if args.fp16 else "float32")
+    frozen = str(args.frozen_dtype).removeprefix("torch.")
     trained = str((args.model_init_kwargs or {}).get("dtype", "float32"))
     told, total = [], 0
 

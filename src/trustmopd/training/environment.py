@@ -1,4 +1,4 @@
-"""What a configuration needs of this machine: packages that are installed, a folder that can be written."""
+"""What a configuration needs from this machine: installed packages, a folder that can be written to."""
 
 import os
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from trustmopd.training.config import TrustMOPDConfig
 
 
 def check_environment(args: TrustMOPDConfig) -> None:
-    """Every package that the configuration asks for is here: most would be missed only after the models are loaded."""
+    """Check that every package the configuration needs is installed, before the models are loaded."""
     _check_trackers([args.report_to] if isinstance(args.report_to, str) else args.report_to or [])
     if args.use_vllm:
         check_vllm("use_vllm = True", "set use_vllm = False to sample with transformers")
@@ -30,21 +30,21 @@ def check_environment(args: TrustMOPDConfig) -> None:
 
 
 def _check_optimizer(args: TrustMOPDConfig) -> None:
-    """Optimiser and schedule can be made: tried on one weight, before the models are loaded."""
+    """Try optimizer and scheduler on one weight, before the models are loaded."""
     try:
         kind, options = Trainer.get_optimizer_cls_and_kwargs(args)
     except ImportError as error:
         raise ValueError(f"optim = {args.optim.value!r} cannot be used here: {error}") from error
     except ValueError:
-        return  # GaLore and its like want the model
+        return  # GaLore and others need the model
     if not kind.__module__.startswith("torch.optim"):
-        return  # others may want a GPU, or the model
+        return  # others may need a GPU, or the model
     try:
         optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **options)
         get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, args.lr_scheduler_kwargs)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"optim and lr_scheduler_type cannot be made as they are set: {error}. Look at adam_beta1, adam_beta2, "
+            f"the settings of optim or lr_scheduler_type are invalid: {error}. Check adam_beta1, adam_beta2, "
             f"adam_epsilon, optim_args, and lr_scheduler_kwargs = {args.lr_scheduler_kwargs}."
         ) from error
 
@@ -53,22 +53,22 @@ def _check_trackers(report_to: Sequence[str]) -> None:
     for tracker in report_to:
         if tracker not in INTEGRATION_TO_CALLBACK:
             raise ValueError(
-                f"report_to = {tracker!r} is no tracker that transformers knows. Choose from "
+                f"report_to = {tracker!r} is not a tracker that transformers supports. Choose from "
                 f"{', '.join(sorted(INTEGRATION_TO_CALLBACK))}, or none."
             )
         if tracker not in (*get_available_reporting_integrations(), "flyte"):
             raise ValueError(
                 f"report_to = {tracker!r}, but {tracker} is not installed. Install it (pip install {tracker}), or set "
-                "report_to = none: metrics.jsonl has every metric in any case."
+                "report_to = none: metrics.jsonl always has every metric."
             )
 
 
 def check_writable(folder: str | Path) -> None:
-    """A folder that can be made, or written into; nothing is made."""
+    """Check that a folder can be created or written to; nothing is created."""
     folder = Path(folder)
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
-        found = "a link to nothing" if there.is_symlink() else "a file, not a folder"
+        found = "a broken link" if there.is_symlink() else "a file, not a folder"
         raise ValueError(f"output {folder}: {there} is {found}. Choose another output.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ValueError(f"output {folder}: {there} cannot be written to. Choose another output, or ask for access.")

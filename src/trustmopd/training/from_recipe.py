@@ -1,7 +1,5 @@
 """From a recipe to the trainer of one of its seeds."""
 
-import difflib
-from dataclasses import fields
 from typing import Any
 
 from peft import LoraConfig
@@ -17,9 +15,9 @@ from trustmopd.yaml_layers import RecipeError
 
 
 def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
-    """The recipe's configuration, in its run directory: checkpoints below it, everything else beside them."""
+    """The recipe's configuration for one seed. Checkpoints have a subfolder of the run directory."""
     given = {**recipe.config_fields(), **changes}
-    if problem := unknown_field(given):
+    if problem := unknown_field(given, TrustMOPDConfig):
         raise RecipeError(f"recipe {recipe.name}: training.{problem}")
     if given.get("resume_from_checkpoint") is not None:
         raise RecipeError(
@@ -31,10 +29,10 @@ def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
         return TrustMOPDConfig(output_dir=str(run.checkpoints), run_dir=str(run.path), seed=seed, **given)
     except ValueError:
         raise
-    except Exception as error:  # transformers raises whatever a file or a package that it reads raises
+    except Exception as error:  # transformers passes on any error of a file or package
         raise RecipeError(
-            f"recipe {recipe.name}: transformers refuses `training` ({type(error).__name__}: {error}). Correct the "
-            "field that this is about."
+            f"recipe {recipe.name}: transformers does not accept `training` ({type(error).__name__}: {error}). Correct "
+            "the field that the error names."
         ) from error
 
 
@@ -64,18 +62,14 @@ def _teacher(source: TeacherSource) -> Teacher:
 def lora_of(recipe: Recipe) -> LoraConfig | None:
     if recipe.peft is None:
         return None
+    if problem := unknown_field(recipe.peft, LoraConfig, "Remove it."):
+        raise RecipeError(f"recipe {recipe.name}: peft.{problem}")
     try:
         config = LoraConfig(**{"task_type": "CAUSAL_LM", **recipe.peft})
     except (TypeError, ValueError) as error:
-        known = [each.name for each in fields(LoraConfig)]
-        stranger = next((name for name in recipe.peft or {} if name not in known), None)
-        if stranger is None:
-            raise RecipeError(
-                f"recipe {recipe.name}: peft = {recipe.peft} is refused by LoraConfig: {error}."
-            ) from error
-        close = difflib.get_close_matches(stranger, known, n=1) or [name for name in known if stranger.startswith(name)]
-        remedy = f"Did you mean `{close[0]}`?" if close else "Remove it."
-        raise RecipeError(f"recipe {recipe.name}: peft.{stranger} is not a field of LoraConfig. {remedy}") from None
+        raise RecipeError(
+            f"recipe {recipe.name}: LoraConfig does not accept peft = {recipe.peft}: {error}. Correct it."
+        ) from error
     if config.task_type != "CAUSAL_LM":
         raise RecipeError(
             f"recipe {recipe.name}: peft.task_type = {config.task_type!r}: the student is a causal language model. "

@@ -1,7 +1,6 @@
-"""What a run is made of: which weights, prompts and machine. Settled when the trainer is built, and never changed."""
+"""The identity of a run: its weights, prompts and machine. Fixed when the trainer is built."""
 
 import platform
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -10,20 +9,20 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import PeftModel
-from transformers import PreTrainedTokenizerBase
 
 from trustmopd import __version__
 from trustmopd.data import prompt_hash
-from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, fingerprint, fingerprint_tokenizer
+from trustmopd.teachers import REFERENCE, TeacherPool, fingerprint, fingerprint_tokenizer
 from trustmopd.teachers.distinct import adapter_settings
-from trustmopd.training.engine import Engine
+from trustmopd.training.parallelism import Parallelism
+from trustmopd.training.setup import Ingredients
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where weights came from, and what they are; no fingerprint where the rule does not load them."""
+    """Where weights come from, and their fingerprint; None if the rule does not load them."""
 
     source: str
     fingerprint: str | None
@@ -31,8 +30,8 @@ class Source:
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """`adapter` is the configuration of the adapter that is trained, None where the weights themselves are.
-    `reference` is the common one, None where nobody is measured from it; `own_references` are by teacher."""
+    """`adapter` is the configuration of the adapter that is trained; None if the weights themselves are trained.
+    `reference` is the common reference; None if no teacher uses it. `own_references` are listed by teacher."""
 
     student: Source
     trainable_parameters: int
@@ -49,7 +48,7 @@ class RunIdentity:
 
     @property
     def references(self) -> set[Source]:
-        """The starting points that are asked, each once."""
+        """The distinct references that are asked."""
         return {*([self.reference] if self.reference else []), *self.own_references.values()}
 
     @property
@@ -59,7 +58,7 @@ class RunIdentity:
 
     @property
     def fingerprints(self) -> dict[str, str | None]:
-        """Of every policy, by what a message calls it."""
+        """Of every policy, under the name that messages use."""
         frozen = {f"teacher '{name}'": teacher.fingerprint for name, teacher in self.asked.items()}
         reference = {"the reference": self.reference.fingerprint} if self.reference else {}
         own = {f"the reference of teacher '{name}'": each.fingerprint for name, each in self.own_references.items()}
@@ -67,31 +66,22 @@ class RunIdentity:
 
 
 def identity_of(
-    student: Any,
-    source: str,
-    pool: TeacherPool,
-    teachers: Mapping[str, Teacher],
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Dataset,
-    *,
-    vocab_size: int,
-    overlong_prompts: int,
-    engine: Engine,
+    student: Any, pool: TeacherPool, given: Ingredients, prompts: Dataset, *, overlong: int, engine: Parallelism
 ) -> RunIdentity:
-    """`prompts` are those that are trained on, `overlong_prompts` how many were cut or dropped for their length."""
+    """`prompts` are the ones to train on; `overlong` counts those that were cut or dropped for their length."""
     loaded = {name: Source(member.source, member.fingerprint) for name, member in pool.members.items()}
     return RunIdentity(
-        student=Source(source, fingerprint(student)),
+        student=Source(given.source, fingerprint(student)),
         trainable_parameters=sum(p.numel() for p in student.parameters() if p.requires_grad),
         adapter=_adapter_of(student),
         reference=loaded.get(REFERENCE),
         own_references={name: loaded[start] for name, start in pool.references.items() if start != REFERENCE},
-        teachers={name: loaded.get(name) or Source(teacher.source, None) for name, teacher in teachers.items()},
-        tokenizer=fingerprint_tokenizer(tokenizer),
-        vocab_size=vocab_size,
+        teachers={name: loaded.get(name) or Source(teacher.source, None) for name, teacher in given.teachers.items()},
+        tokenizer=fingerprint_tokenizer(given.tokenizer),
+        vocab_size=given.vocab_size,
         num_prompts=len(prompts),
         prompt_hash=prompt_hash(prompts),
-        overlong_prompts=overlong_prompts,
+        overlong_prompts=overlong,
         machine={**describe_machine(engine.processes), "engine": asdict(engine)},
     )
 

@@ -1,4 +1,4 @@
-"""The student's candidates, what every frozen policy says about them, and the method's objective on that."""
+"""Judge rollouts: the student's candidates, every frozen policy's log-probabilities of them, and the objective."""
 
 from typing import Any
 
@@ -28,8 +28,8 @@ class Judge:
         self._answers: Answers | None = None
 
     def ask(self, batch: dict[str, Any]) -> Tensor:
-        """Every frozen policy reads the batch. Returns each row's number in the question, which goes with the row
-        through TRL's shuffle and split. One question at a time: the answers to the one before are released."""
+        """Let every frozen policy read the batch. Returns a number for each row, which goes with it through TRL's
+        shuffle and split. Answers about the previous batch are released."""
         rows = None
         if "label" in batch:
             labels = batch["label"].tolist()
@@ -55,8 +55,8 @@ class Judge:
     def judge(
         self, student: Any, batch: dict[str, Any], *, mu: Tensor | None, step: int
     ) -> tuple[ScoredCandidates, Objective]:
-        """Score a micro-batch's response tokens and take the method's objective on them. `step` counts the steps made
-        so far. A batch that nobody was asked about is asked about now."""
+        """Score the response tokens of a micro-batch and compute the objective. `step` counts the steps made so far. If
+        the frozen policies have not read this batch yet, they read it now."""
         args = self.args
         asked = batch["asked"] if "asked" in batch else self.ask(batch)
         assert self._answers is not None

@@ -1,4 +1,4 @@
-"""Which settings decide what a student learns; the others say where, how and with what seed the same steps are made."""
+"""Which settings decide what a student learns. The others say where, how and with which seed it is trained."""
 
 from dataclasses import fields
 
@@ -6,7 +6,7 @@ from transformers import TrainingArguments
 
 from trustmopd.training.config import TrustMOPDConfig
 
-#: How rollouts are made and read: what a calibration depends on, and what must stay when a run is resumed.
+#: How rollouts are sampled and scored. A calibration depends on these, and a resumed run must keep them.
 SAMPLING = (
     "num_candidates",
     "max_completion_length",
@@ -21,7 +21,7 @@ SAMPLING = (
     "generation_kwargs",
     "chat_template_kwargs",
 )
-#: What the student is taught, and in which order.
+#: What the student is taught, and in which order. A resumed run must keep these.
 LESSONS = (
     "allocation",
     "score",
@@ -35,7 +35,7 @@ LESSONS = (
     "global_batch_size",
     "optim",
 )
-#: What the optimiser and the scheduler would go on with from a checkpoint, whatever the configuration says.
+#: Optimizer and scheduler restore these from a checkpoint; `resuming.apply_changes` applies new values.
 STORED = (
     "learning_rate",
     "lr_scheduler_type",
@@ -47,15 +47,15 @@ STORED = (
     "adam_epsilon",
     "optim_args",
 )
-#: Other settings that may change in mid-run; the run says so.
+#: Other settings that may change when a run is resumed. The run warns of a change.
 TOLD = ("max_steps", "num_train_epochs", "max_grad_norm", "bf16", "fp16", "teacher_dtype")
 
-#: Further fields of transformers that change what is learnt. Most of its fields are about logging, saving and devices.
+#: Further fields of transformers that change what is learnt. Most others are about logging, saving and devices.
 _OF_TRANSFORMERS = (
     *("dataloader_drop_last", "ignore_data_skip", "label_smoothing_factor", "load_best_model_at_end"),
     *("neftune_noise_alpha", "optim_target_modules", "tf32", "train_sampling_strategy", "use_liger_kernel"),
 )
-#: Fields of TRL and our own that do not. A field that is added later counts until it is listed here.
+#: Fields of TRL and our own that do not. A new field counts as a change until it is listed here.
 _HOUSEKEEPING = (
     *("allow_template_mismatch", "calibration_path", "record_allocation_every", "run_dir", "teacher_placement"),
     *("max_tokens_per_micro_batch", "answers_on_device_gib", "rollout_timeout", "logprob_gap_limit"),
@@ -67,7 +67,7 @@ _HOUSEKEEPING = (
 
 
 def experiment_fields() -> list[str]:
-    """The fields of a configuration by which two runs are two experiments, and not two seeds of one."""
+    """The fields that make two runs different experiments, not two seeds of one experiment."""
     named = {*LESSONS, *STORED, *TOLD, *_OF_TRANSFORMERS} - {"seed"}
     inherited = {field.name for field in fields(TrainingArguments)}
     return [

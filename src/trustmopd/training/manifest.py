@@ -1,5 +1,5 @@
-"""The manifest: which weights, prompts, settings, versions and machine a run is made of. It lies in the run directory
-and, written last, in every checkpoint."""
+"""The manifest: weights, prompts, settings, versions and machine of a run. It is in the run directory and in every
+checkpoint, where it is the last file to be written."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,19 +12,16 @@ from trustmopd.training.lessons import SAMPLING, experiment_fields
 
 
 def dependencies(run: RunIdentity, args: TrustMOPDConfig) -> dict[str, Any]:
-    """What a calibration follows from. The training seed is not among it: one calibration serves all seeds."""
+    """What a calibration depends on. The training seed is not part of it: all seeds share one calibration."""
+    own = {name: reference.fingerprint for name, reference in run.own_references.items()}
     return {
-        # The first difference is named, so causes come before what follows from them: another score may need no
-        # reference, and another student is another reference.
+        # Errors name the first difference, so causes come first: another score may need no reference, and another
+        # student may be another reference.
         "score": rule_name(args.score),
         "student": run.student.fingerprint,
         "teachers": {name: teacher.fingerprint for name, teacher in run.asked.items()},
         "reference": run.reference.fingerprint if run.reference else None,
-        **(
-            {"own_references": {n: own.fingerprint for n, own in run.own_references.items()}}
-            if run.own_references
-            else {}
-        ),
+        **({"own_references": own} if own else {}),
         "tokenizer": run.tokenizer,
         "prompts": run.prompt_hash,
         **{name: getattr(args, name) for name in SAMPLING},
@@ -34,7 +31,7 @@ def dependencies(run: RunIdentity, args: TrustMOPDConfig) -> dict[str, Any]:
 def run_manifest(
     run: RunIdentity, args: TrustMOPDConfig, *, run_id: str, planned_steps: int, resumed: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
-    """`planned_steps` is what epochs come to, where `max_steps` is -1; `resumed` lists what changed at each resume."""
+    """`planned_steps` follows from the epochs if `max_steps` is -1; `resumed` lists what changed at each resume."""
     return {
         "run": run_id,
         "directory": str(Path.cwd()),  # relative paths in `config` and in the recipe start here (`runs/places.py`)

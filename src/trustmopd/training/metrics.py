@@ -1,4 +1,4 @@
-"""What is logged at every step: means over all response tokens of the global batch, whatever its split."""
+"""The metrics of a step: means over all response tokens of the global batch."""
 
 import sys
 from collections import Counter
@@ -14,7 +14,7 @@ from trustmopd.training.scoring import ScoredCandidates
 
 
 class StepTotals:
-    """Sums and counts by metric, in float64; `reduce` adds up the processes. All processes must add the same
+    """Sums and counts of each metric in float64; `reduce` adds up the processes, which must all have the same
     metrics."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class StepTotals:
         self._counts[metric] += values.numel() if count is None else count
 
     def reduce(self, accelerator: Accelerator) -> dict[str, float]:
-        """Means over everything added since the last call; sums where nothing was counted."""
+        """Means over everything added since the last call; sums for metrics that are added with `count=0`."""
         if not self._sums:
             return {}
         names = sorted(self._sums)
@@ -40,7 +40,7 @@ class StepTotals:
 def allocation_metrics(
     scored: ScoredCandidates, result: Objective, mu: Tensor | None, teachers: Iterable[str], all_teachers: Iterable[str]
 ) -> dict[str, Tensor]:
-    """Per-token values by metric, over the valid tokens. Teachers that the rule leaves out have weight 0."""
+    """The values of each metric at the response tokens. Teachers that the rule does not ask have weight 0."""
     valid = scored.at.mask != 0
     weights = result.weights[:, valid]
     metrics = {f"weight/{name}": weights.new_zeros(weights.shape[1]) for name in all_teachers}
@@ -56,12 +56,12 @@ def allocation_metrics(
 
 
 def peak_memory_gib(device: torch.device) -> float:
-    """Most memory held so far: of the accelerator where there is one, of the process otherwise."""
+    """Peak memory so far: of the accelerator if there is one, otherwise of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     if sys.platform == "win32":
         return psutil.Process().memory_info().peak_wset / 2**30
-    import resource  # which Windows lacks; and psutil knows no peak elsewhere
+    import resource  # not on Windows; psutil reports a peak only there
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**30 if sys.platform == "darwin" else 2**20)  # bytes on macOS, KiB on Linux

@@ -1,4 +1,4 @@
-"""A step in several passes: rows of like length together, under a budget of tokens, so that no time goes into padding.
+"""A step in several passes: rows of similar length together, under a budget of tokens, with little padding.
 
 The loss is a sum over responses, so the gradient is the same however they are grouped.
 """
@@ -16,8 +16,8 @@ from trustmopd.training.batch import sequences
 
 
 def micro_batches(batch: dict[str, Any], max_tokens: int, accelerator: Accelerator) -> list[dict[str, Any]]:
-    """The batch in parts of at most `max_tokens` tokens, as many in every process: each part is a pass through the
-    student, in which sharded or synchronised processes take part together."""
+    """Split the batch into parts of at most `max_tokens` tokens. Every process gets the same number of parts, because
+    the processes make each pass through the student together."""
     _, attention_mask = sequences(batch)
     lengths = (attention_mask != 0).sum(dim=1).tolist()
     mine = torch.tensor(len(rows_under(max_tokens, lengths)), device=accelerator.device)
@@ -26,7 +26,7 @@ def micro_batches(batch: dict[str, Any], max_tokens: int, accelerator: Accelerat
 
 
 def part_of(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
-    """These rows of a batch, without the columns that are padding in all of them."""
+    """Some rows of a batch, without columns that are padding in all of them."""
 
     def taken(values: Any) -> Any:
         if isinstance(values, Tensor):
@@ -45,8 +45,8 @@ def part_of(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
 def loss_in_passes(
     loss_of: Callable[[dict[str, Any]], Tensor], parts: list[dict[str, Any]], model: nn.Module, accelerator: Accelerator
 ) -> Tensor:
-    """The sum of the parts' losses. Where gradients are wanted, all parts but the last have been through their backward
-    pass when this returns, and the caller's backward is the last one's: it alone synchronises gradients."""
+    """The sum of the parts' losses. With gradients, this function runs the backward pass of all parts except the last.
+    The caller runs the last one, which is the only one that synchronises gradients."""
     done: Tensor | float = 0.0
     for part in parts[:-1]:
         with _without_sync(model, accelerator):
@@ -59,8 +59,8 @@ def loss_in_passes(
 
 @contextmanager
 def _without_sync(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
-    """Gradients of this process alone, unless `sync_each_batch` asks for less memory. DeepSpeed forbids `no_sync` where
-    it shards gradients, and goes by accelerate's flag instead: otherwise each backward pass takes an optimiser step."""
+    """Gradients stay in this process, unless `sync_each_batch` is set to save memory. DeepSpeed forbids `no_sync` if it
+    shards gradients. It uses accelerate's flag instead; without it, each backward pass would make an optimizer step."""
     state = accelerator.gradient_state
     synchronises = state.sync_gradients
     state._set_sync_gradients(False)

@@ -1,4 +1,4 @@
-"""Prompts on their way into a rollout: numbered, measured against the limit, cut or dropped."""
+"""Prepare prompts for rollouts: number them, measure their length, cut or drop those that are too long."""
 
 import logging
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from trustmopd.training.config import TrustMOPDConfig
 
 logger = logging.getLogger(__name__)
 
-#: Column with a prompt's place in the set: TRL shuffles the rollouts, and random weights and records must not notice.
+#: Column with a prompt's place in the set. TRL shuffles the rollouts; random weights and records use this number.
 ROW = "trustmopd_row"
-#: Names a prompt's random numbers where they do not follow from run seed, step and row.
+#: Names a prompt's random numbers, if they do not follow from seed, step and row.
 DRAW = "trustmopd_draw"
-#: Set on a prompt that only fills up a batch: its response is masked out.
+#: Marks a prompt that only fills up a batch. Its response is masked.
 SURPLUS = "trustmopd_surplus"
 
 
@@ -28,7 +28,7 @@ def with_rows(dataset: Dataset) -> Dataset:
 def prompt_lengths(
     dataset: Dataset, tokenizer: PreTrainedTokenizerBase, *, tools: Sequence | None = None, **options: Any
 ) -> list[int]:
-    """Tokens of every prompt as TRL will write it out; `options` are of the chat template."""
+    """The length of every prompt in tokens, rendered as TRL does; `options` go to the chat template."""
     lengths: list[int] = []
     for start in range(0, len(dataset), 512):
         prompts = dataset[start : start + 512]["prompt"]
@@ -40,7 +40,7 @@ def prompt_lengths(
                     _lengths([prompt], tokenizer, tools, options)
                 except TemplateError as error:
                     raise ValueError(
-                        f"row {row} of the prompt set cannot be written out with the student's chat template: {error}. "
+                        f"row {row} of the prompt set cannot be rendered with the student's chat template: {error}. "
                         f"The prompt is {str(prompt)[:120]!r}. Change its roles, or drop it."
                     ) from error
     return lengths
@@ -56,7 +56,7 @@ def _lengths(prompts: list, tokenizer: PreTrainedTokenizerBase, tools: Any, opti
 
 
 def fit_prompts(dataset: Dataset, lengths: list[int], args: TrustMOPDConfig) -> tuple[Dataset, int]:
-    """The prompts to train on and how many were over the limit; TRL itself would pass them on at any length."""
+    """The prompts to train on, and how many were over the limit. TRL itself has no limit."""
     limit, truncation = args.max_prompt_length, args.prompt_truncation
     if limit is None:
         return dataset, 0

@@ -21,8 +21,8 @@ from trustmopd.training.trainer import TrustMOPDTrainer
 
 @dataclass(frozen=True)
 class SeedRun:
-    """One seed of a recipe. `began_at` is the step of the checkpoint that it is resumed from; None: it starts afresh.
-    `step`, `loss` and `student` are known when it has ended; `student` is None if no checkpoint was kept."""
+    """One seed of a recipe. `began_at` is the step of the checkpoint that it is resumed from; None for a new run.
+    `step`, `loss` and `student` are set at its end; `student` is None if no checkpoint was kept."""
 
     seed: int
     run: RunDirectory
@@ -40,10 +40,10 @@ def train_recipe(
     on_ready: Callable[[TrustMOPDTrainer], None] = lambda trainer: None,
     on_end: Callable[[SeedRun], None] = lambda run: None,
 ) -> list[SeedRun]:
-    """Train every seed, each in its run directory. `resume` continues each from its newest whole checkpoint. The
-    calibration of the first seed serves the others. The functions are called as each seed starts, when its models are
-    loaded, and when it has ended."""
-    configs = {seed: config_of(recipe, seed) for seed in recipe.seeds}  # from here on the processes know each other
+    """Train every seed in its own run directory. `resume` continues each from its newest whole checkpoint. All seeds
+    use the calibration of the first. The functions are called when a seed starts, when its models are loaded, and when
+    it ends."""
+    configs = {seed: config_of(recipe, seed) for seed in recipe.seeds}  # also connects the processes
     runs = first_decides(lambda: check_runs(recipe, resume=resume))
 
     def check_folders() -> None:
@@ -63,7 +63,7 @@ def train_recipe(
         show_progress(trainer, "Distilling")
         trainer.files.recipe = recipe.to_yaml()
         trainer.train(resume_from_checkpoint=run.began_at is not None)
-        if trainer.args.calibrates:  # it does not depend on the seed
+        if trainer.args.calibrates:  # which does not depend on the seed
             calibration = {"calibration_path": trainer.args.calibration_path or str(run.run.calibration)}
         loss = next((line["loss"] for line in reversed(trainer.state.log_history) if "loss" in line), math.nan)
         step = trainer.state.global_step
@@ -74,7 +74,7 @@ def train_recipe(
 
 
 def check_runs(recipe: Recipe, *, resume: bool = False) -> list[SeedRun]:
-    """Refuse folders that hold another run, and fields that cannot be used, before anything is loaded."""
+    """Refuse folders that contain another run, before anything is loaded."""
     _check_one_layout(recipe)
     runs = []
     for seed in recipe.seeds:
@@ -82,8 +82,8 @@ def check_runs(recipe: Recipe, *, resume: bool = False) -> list[SeedRun]:
         checkpoints = whole_checkpoints(run.checkpoints)
         if checkpoints and not resume:
             raise ValueError(
-                f"{run.path} holds checkpoints of an earlier run. Continue it with --resume (in Python: resume=True), "
-                "or choose another output=FOLDER."
+                f"{run.path} contains checkpoints of an earlier run. Continue it with --resume (in Python: "
+                "resume=True), or choose another output=FOLDER."
             )
         runs.append(SeedRun(seed, run, step_of(checkpoints[-1]) if checkpoints else None))
     if "no" in [config_of(recipe, seed).save_strategy for seed in recipe.seeds]:
@@ -92,26 +92,26 @@ def check_runs(recipe: Recipe, *, resume: bool = False) -> list[SeedRun]:
 
 
 def check_calibration(recipe: Recipe) -> RunDirectory:
-    """The run directory that a calibration is written to; one that was trained with its own is refused."""
+    """The run directory for a calibration. Refuses one whose run was trained with its own calibration."""
     run = RunDirectory(recipe.run_directory(recipe.seeds[0]))
     if whole_checkpoints(run.checkpoints):
         raise ValueError(
-            f"{run.path} holds a run that was trained with its own {run.calibration.name}. Choose another "
+            f"{run.path} contains a run that was trained with its own {run.calibration.name}. Choose another "
             "output=FOLDER."
         )
     return run
 
 
 def calibrate_recipe(recipe: Recipe) -> Calibration | None:
-    """Measure mu and save it in the first seed's run directory. None if the recipe's rule uses no calibrated scores."""
+    """Measure mu and save it in the first seed's run directory. None if the rule uses no calibrated scores."""
     config_of(recipe, recipe.seeds[0])  # from here on the processes know each other
     first_decides(lambda: check_calibration(recipe))
     return trainer_of(recipe, recipe.seeds[0]).calibrate()
 
 
 def diagnose_recipe(recipe: Recipe, rollouts: int = 256) -> tuple[Diagnosis, list[Path]]:
-    """Whether displacement tells the teachers apart, on `rollouts` rollouts of the initial student per domain; and the
-    files that say so, one in each seed's run directory."""
+    """Whether displacement separates the teachers, measured on `rollouts` rollouts per domain of the initial student;
+    and the files with the result, one in each seed's run directory."""
     run = RunDirectory(recipe.run_directory(recipe.seeds[0]))
     config_of(recipe, recipe.seeds[0])  # from here on the processes know each other
     # A trained run keeps the calibration that it was trained with.
@@ -121,23 +121,23 @@ def diagnose_recipe(recipe: Recipe, rollouts: int = 256) -> tuple[Diagnosis, lis
     found = diagnose(trainer, rollouts)
     paths = [RunDirectory(recipe.run_directory(seed)).diagnosis for seed in recipe.seeds]
     if trainer.accelerator.is_main_process:
-        for path in paths:  # it depends on no seed, and each seed's report shows it
+        for path in paths:  # the result is the same for all seeds, and each seed's report shows it
             write_json(path, found.to_dict())
     return found, paths
 
 
 def _check_one_layout(recipe: Recipe) -> None:
-    """A folder is one run, or holds a run for each seed. In one that is both, a report would see the one and not the
-    others, and their scores would share a file."""
+    """A folder is one run, or contains one run per seed. If it were both, a report would miss runs, and their scores
+    would share a file."""
     if len(recipe.seeds) > 1 and whole_checkpoints(RunDirectory(recipe.output).checkpoints):
         held = "is a run of one seed"
     elif len(recipe.seeds) == 1 and any(
         whole_checkpoints(RunDirectory(folder).checkpoints) for folder in recipe.output.glob("seed-*")
     ):
-        held = "holds runs of several seeds"
+        held = "contains runs of several seeds"
     else:
         return
     raise ValueError(
-        f"{recipe.output} {held}, and seeds = {recipe.seeds} would be put inside it. Choose another output=FOLDER; "
-        "`trustmopd report` takes both folders."
+        f"{recipe.output} {held}, so seeds = {recipe.seeds} cannot be put there. Choose another output=FOLDER; "
+        "`trustmopd report` accepts both folders."
     )

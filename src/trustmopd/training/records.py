@@ -1,4 +1,4 @@
-"""Token records: what every teacher thought at each token of a few rollouts, for figures and the token viewer."""
+"""Token records: scores, weights and log-probabilities at each token of a few rollouts, for figures and the viewer."""
 
 import hashlib
 import json
@@ -15,20 +15,21 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from trustmopd.files import whole_file
 from trustmopd.method import Objective
 from trustmopd.runs import RunDirectory
 from trustmopd.runs import columns as columns_of
 from trustmopd.runs.columns import METADATA, REFERENCE, REPEATED, STUDENT
 from trustmopd.training.scoring import ScoredCandidates
 
-#: Rollouts recorded at a step, and candidates kept at a token.
+#: Rollouts recorded per step, and candidates kept per token.
 ROLLOUTS = 8
 TOP = 16
 
 
 class TokenTexts(dict[int, str]):
-    """The text of each token id within a text, decoded when it is first asked for. Decoders of Llama's kind strip the
-    first token's leading space, so each is decoded behind another."""
+    """The text of each token id, decoded when it is first needed. Decoders such as Llama's strip the leading space of
+    the first token, so each token is decoded after another one."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         super().__init__()
@@ -39,7 +40,7 @@ class TokenTexts(dict[int, str]):
     def __missing__(self, token: int) -> str:
         text = self._decode([*self._before, token])
         text = text.removeprefix(self._prefix) if text.startswith(self._prefix) else self._decode([token])
-        # A tokenizer in Python may give half a surrogate pair, which no file can hold.
+        # A tokenizer in Python may return half a surrogate pair, which cannot be written as UTF-8.
         self[token] = text = text.encode("utf-8", "replace").decode("utf-8")
         return text
 
@@ -48,8 +49,8 @@ class TokenTexts(dict[int, str]):
 
 
 class TokenRecorder:
-    """The token records of a run: chooses a step's rollouts, notes their tokens micro-batch by micro-batch, writes them
-    down when the step is over."""
+    """Chooses the rollouts of a step to record, collects their tokens from the micro-batches, and writes them when the
+    step ends."""
 
     def __init__(self, run: RunDirectory, tokenizer: PreTrainedTokenizerBase, *, every: int, seed: int):
         self.run = run
@@ -60,7 +61,7 @@ class TokenRecorder:
         self._tables: list[pa.Table] = []
 
     def choose(self, rows: list[int], step: int) -> None:
-        """Which of this process's dataset rows are recorded; all processes choose together."""
+        """Choose the dataset rows to record, from those of all processes."""
         due = self.every > 0 and step % self.every == 0
         self._chosen = chosen_rows(gather_object(rows), self.seed, step) if due else set()
 
@@ -76,14 +77,14 @@ class TokenRecorder:
         )  # fmt: skip
 
     def finish(self, step: int, *, writes: bool) -> None:
-        """`step` has been made; the process that `writes` has the tables of all."""
+        """After `step`: the process that `writes` saves the tables of all processes."""
         tables, self._tables = gather_object(self._tables), []
         if writes and tables:
             write_records(self.run.records(step), tables, step)
 
 
 def chosen_rows(rows: Iterable[int], seed: int, step: int) -> set[int]:
-    """A random sample of the step's dataset rows that does not depend on how they are spread over processes."""
+    """A random sample of the step's dataset rows, independent of how they are split between processes."""
     key = lambda row: hashlib.blake2b(f"{seed}/{step}/{row}".encode()).digest()  # noqa: E731
     return set(sorted(rows, key=key)[:ROLLOUTS])
 
@@ -98,8 +99,8 @@ def token_table(
     teachers: Sequence[str],
     texts: TokenTexts,
 ) -> list[pa.Table]:
-    """The micro-batch's recorded rollouts, one row per response token; no table where it has none. What has no row of
-    its own, the texts of candidates and the prompts, goes into the table's metadata."""
+    """The recorded rollouts of a micro-batch, one row per response token; an empty list if it has none. Prompts and the
+    texts of candidates go into the table's metadata."""
     at = scored.at
     chosen = [b for b, row in enumerate(rows) if row in keep and bool((at.mask[b] != 0).any())]
     if not chosen:
@@ -108,7 +109,7 @@ def token_table(
     lengths = valid.sum(dim=1).tolist()
 
     def of_tokens(values: Tensor) -> Tensor:
-        """``[B, T, …]`` → the chosen rollouts' response tokens, one after the other."""
+        """``[B, T, …]`` → the response tokens of the chosen rollouts, concatenated."""
         return values.detach()[chosen][valid]
 
     def of_rollouts(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -134,7 +135,7 @@ def token_table(
         if result.scores is not None:
             columns[columns_of.score(name)] = _array(of_tokens(result.scores[k]), np.float32)
         columns[columns_of.weight(name)] = _array(of_tokens(result.weights[k]), np.float32)
-    # The student's likeliest first, whatever order the candidates came in.
+    # Sorted by the student's probability; the candidates may come in another order.
     top = student_logp.topk(min(TOP, student_logp.shape[-1]), dim=-1).indices
     top_ids = of_tokens(at.candidate_ids).gather(-1, top)
     columns["top_ids"] = _lists(top_ids, np.int32)
@@ -156,18 +157,16 @@ def token_table(
 
 
 def write_records(path: Path, tables: Sequence[pa.Table], step: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     spoken: dict[str, dict[str, Any]] = {"texts": {}, "prompts": {}}
     for table in tables:
         for kind, entries in json.loads(table.schema.metadata[METADATA]).items():
             spoken[kind] |= entries
     table = pa.concat_tables(tables).sort_by([("rollout", "ascending"), ("position", "ascending")])
     table = table.add_column(0, "step", pa.array([step] * len(table), pa.int32()))
-    partial = path.with_name(f".{path.name}.partial")
     table = table.replace_schema_metadata({METADATA: zlib.compress(json.dumps(spoken).encode())})
-    # Checksums: a flipped bit in a page of plain floats would read as another number.
-    pq.write_table(table, partial, compression="zstd", use_dictionary=list(REPEATED), write_page_checksum=True)
-    partial.replace(path)
+    # Checksums: otherwise a flipped bit in a page of floats would go unnoticed.
+    with whole_file(path) as partial:
+        pq.write_table(table, partial, compression="zstd", use_dictionary=list(REPEATED), write_page_checksum=True)
 
 
 def _array(values: Tensor, dtype: type) -> pa.Array:

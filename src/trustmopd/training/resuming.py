@@ -1,4 +1,4 @@
-"""Going on with a run: what must be as it was, what may change, and how a change takes effect."""
+"""Resuming a run: what must stay the same, what may change, and how a change takes effect."""
 
 import json
 import logging
@@ -21,14 +21,14 @@ from trustmopd.training.lessons import LESSONS, STORED, TOLD
 
 logger = logging.getLogger(__name__)
 
-#: Where each engine keeps what a run is resumed from.
+#: The files in which each engine stores the optimizer's state.
 _OPTIMIZER = {"ZeRO": "global_step*/*optim_states.pt", "FSDP": "optimizer*"}
 
 
 @dataclass(frozen=True)
 class Resume:
-    """A checkpoint that the run may go on from. `changed` are settings with their old and new value; `history` is the
-    manifest's list of resumes, this one last."""
+    """A checkpoint that the run can be resumed from. `changed` has the old and new value of changed settings; `history`
+    is the manifest's list of resumes, this one last."""
 
     checkpoint: Path
     run_id: str
@@ -38,7 +38,7 @@ class Resume:
 
     @classmethod
     def of(cls, checkpoint: Path, manifest: Mapping[str, Any]) -> "Resume":
-        """`manifest` is what the run would write now."""
+        """`manifest` is the one that the run would write now."""
         check_checkpoint(checkpoint)
         check_same_engine(checkpoint, manifest["engine"])
         check_same_settings(checkpoint, manifest["config"])
@@ -47,21 +47,21 @@ class Resume:
         try:
             state = TrainerState.load_from_json(str(path))
         except ValueError as error:
-            raise ValueError(f"{path} was cut short ({error}). Resume from another.") from error
+            raise ValueError(f"{path} was cut short ({error}). Resume from another checkpoint.") from error
         changed = changes(checkpoint, manifest["config"])
         for name, (was, now) in changed.items():
-            logger.warning("%s was %r up to step %d and is %r from there on.", name, was, state.global_step, now)
+            logger.warning("%s was %r up to step %d, and is %r from now on.", name, was, state.global_step, now)
         history = [*stored.get("resumed", []), {"step": state.global_step, "changed": changed}]
         return cls(checkpoint, stored["run"], state, changed, history)
 
 
 def check_checkpoint(checkpoint: Path) -> None:
-    """Every file of a checkpoint is whole, and it has what a run is resumed from: without optimiser or random state,
-    transformers would go on with fresh ones and not say so."""
+    """Refuse a checkpoint with missing or truncated files. Without the state of the optimizer or of the random numbers,
+    transformers would silently start with new ones."""
     if read_manifest(checkpoint)["config"].get("save_only_model"):
         raise ValueError(
-            f"{checkpoint} was saved with save_only_model = True, without the optimiser's state: the run cannot go on "
-            "from it. Start a new run with this checkpoint as the student."
+            f"{checkpoint} was saved with save_only_model = True, without the optimizer's state, so the run cannot be "
+            "resumed from it. Start a new run with this checkpoint as the student."
         )
     check_files("checkpoint", str(checkpoint))
     engine = read_manifest(checkpoint).get("engine", {}).get("name", "DDP")
@@ -69,15 +69,15 @@ def check_checkpoint(checkpoint: Path) -> None:
     for pattern in (TRAINER_STATE_NAME, optimizer, "scheduler.pt", "rng_state*.pth"):
         if not any(checkpoint.glob(pattern)):
             raise ValueError(
-                f"{checkpoint} has no {pattern}, which a run is resumed from. Resume from another checkpoint, or start "
-                "a new run with this one as the student."
+                f"{checkpoint} has no {pattern}, which is needed to resume. Resume from another checkpoint, or start a "
+                "new run with this one as the student."
             )
     for shards in checkpoint.glob("*/.metadata"):  # of torch.distributed.checkpoint
         written = {each.relative_path for each in FileSystemReader(shards.parent).read_metadata().storage_data.values()}
         if missing := sorted(written - {file.name for file in shards.parent.iterdir()}):
             raise ValueError(
-                f"{shards.parent} lacks {', '.join(missing)}, which other processes wrote. Bring the files of all "
-                "nodes into one folder."
+                f"{shards.parent} lacks {', '.join(missing)}, which other processes wrote. Copy the files of all nodes "
+                "into one folder."
             )
     for file in sorted((*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth"))):
         if not zipfile.is_zipfile(file):
@@ -85,7 +85,7 @@ def check_checkpoint(checkpoint: Path) -> None:
 
 
 def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:
-    """Refuse to go on with another rule, other sampling or another order of prompts."""
+    """Refuse to resume with another rule, other sampling or another order of prompts."""
     stored = read_manifest(checkpoint)["config"]
     for field in LESSONS:
         was, now = stored.get(field), _plain(config.get(field))
@@ -104,7 +104,7 @@ def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:
 
 
 def check_same_engine(checkpoint: Path, engine: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint in another engine's files; one process and DDP write the same."""
+    """Refuse a checkpoint that another engine wrote. One process and DDP write the same files."""
     stored = read_manifest(checkpoint).get("engine")
     if stored is None:
         return
@@ -112,19 +112,19 @@ def check_same_engine(checkpoint: Path, engine: Mapping[str, Any]) -> None:
     if files[0] != files[1]:
         names = [f"{each['name']} with {each['checkpoints']} checkpoints" for each in (stored, engine)]
         raise ValueError(
-            f"{checkpoint} was written by {names[0]}, and {names[1]} cannot read its optimizer's files. Take the same "
+            f"{checkpoint} was written by {names[0]}, and {names[1]} cannot read its optimizer's files. Use the same "
             "engine, or start a new run with this checkpoint as the student."
         )
     if engine["name"].startswith("ZeRO") and stored["processes"] != engine["processes"]:
         raise ValueError(
-            f"{checkpoint} was written by {stored['processes']} processes, and DeepSpeed resumes only with as many; "
-            f"now there are {engine['processes']}. Start as many processes, or start a new run with this checkpoint as "
-            "the student."
+            f"{checkpoint} was written by {stored['processes']} processes, and DeepSpeed can only resume with the same "
+            f"number; now there are {engine['processes']}. Start as many processes, or start a new run with this "
+            "checkpoint as the student."
         )
 
 
 def check_same_ingredients(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse to go on with other weights or prompts."""
+    """Refuse to resume with other weights or prompts."""
     stored = read_manifest(checkpoint)
     before, after = _ingredients(stored), _ingredients(manifest)
     for name in {**before, **after}:
@@ -140,7 +140,7 @@ def check_same_ingredients(checkpoint: Path, manifest: Mapping[str, Any]) -> Non
     if was != is_now and "adapter" in stored["models"]["student"]:
         fields = {**(was or {}), **(is_now or {})}
         field = next(name for name in fields if (was or {}).get(name) != (is_now or {}).get(name))
-        values = [each.get(field) if each else "none, all weights are trained" for each in (was, is_now)]
+        values = [each.get(field) if each else "none (all weights are trained)" for each in (was, is_now)]
         raise ValueError(
             f"the student's adapter is not what this run began with: {field} was {values[0]!r} in {checkpoint} and is "
             f"{values[1]!r} now. Restore peft, or start a new run in another output folder."
@@ -148,13 +148,13 @@ def check_same_ingredients(checkpoint: Path, manifest: Mapping[str, Any]) -> Non
 
 
 def changes(checkpoint: Path, config: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The settings that are not what the checkpoint was trained with, each with its old and its new value."""
+    """The settings that differ from the checkpoint's, each with its old and new value."""
     stored, now = read_manifest(checkpoint)["config"], _plain(dict(config))
     return {name: [stored.get(name), now.get(name)] for name in (*STORED, *TOLD) if stored.get(name) != now.get(name)}
 
 
 def fresh_groups(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """The settings of the optimiser's groups, as the configuration made them; `lr` is what the schedule starts from."""
+    """The settings of the optimizer's groups, from the configuration; `lr` is what the schedule starts from."""
     return [
         {name: value for name, value in group.items() if name != "params"}
         | {"lr": group.get("initial_lr", group["lr"])}
@@ -165,8 +165,8 @@ def fresh_groups(optimizer: Optimizer) -> list[dict[str, Any]]:
 def apply_changes(
     changed: Mapping[str, Any], fresh: list[dict[str, Any]], optimizer: Optimizer, scheduler: Any
 ) -> None:
-    """Let changed settings take effect: loading a checkpoint has put its own into optimiser and scheduler. `fresh` are
-    the groups from before."""
+    """Apply changed settings: loading a checkpoint has restored its own in optimizer and scheduler. `fresh` are the
+    groups as they were before."""
     if isinstance(scheduler, LambdaLR):
         factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
         scheduler.base_lrs = [given["lr"] for given in fresh]
@@ -175,8 +175,8 @@ def apply_changes(
         scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]
     elif lost := changed.keys() & {*STORED}:
         raise ValueError(
-            f"{min(lost)} has changed, but a {type(scheduler).__name__} goes on with its own values: the change would "
-            "have no effect. Restore it, or start a new run with this checkpoint as the student."
+            f"{min(lost)} has changed, but a {type(scheduler).__name__} keeps its own values, so the change would have "
+            "no effect. Restore it, or start a new run with this checkpoint as the student."
         )
 
 
@@ -194,5 +194,5 @@ def _ingredients(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As it comes back from a JSON file."""
+    """As it would be read back from a JSON file."""
     return json.loads(json.dumps(value, default=str))

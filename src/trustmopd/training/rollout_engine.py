@@ -1,14 +1,14 @@
-"""The engine of a trainer's rollouts, and how they are drawn."""
+"""How a trainer's rollouts are sampled: by which engine, with which settings, in which turns."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch
+from transformers import GenerationConfig
 from trl.extras.profiling import profiling_context
 from trl.models import unwrap_model_for_generation
 
-from trustmopd.engines import Engine, Params
+from trustmopd.engines import Completion, Engine, Params
 from trustmopd.engines.transformers_engine import TransformersEngine
 from trustmopd.training.config import TrustMOPDConfig
 
@@ -16,8 +16,36 @@ if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
 
 
+class Turns:
+    """The responses to one batch of prompts. With tools, a response takes several turns."""
+
+    def __init__(self, args: TrustMOPDConfig, pad_token_id: int):
+        self.args = args
+        self.pad_token_id = pad_token_id
+        self.first: list[Completion] | None = None
+        self._draws: Sequence[str] = ()
+
+    def begin(self, draws: Sequence[str]) -> None:
+        """A new batch; `draws` name the random numbers of each of its prompts."""
+        self.first, self._draws = None, draws
+
+    def sample(self, engine: Engine, prompt_ids: list[list[int]]) -> list[list[int]]:
+        if self.first is not None:  # some rows again, after their tools ran; TRL accepts empty completions here
+            draws = [f"{self._draws[0]}, later turn {place}" for place in range(len(prompt_ids))]
+            return [made.ids for made in engine.sample(prompt_ids, rollout_params(self.args, draws))]
+        self.first = engine.sample(prompt_ids, rollout_params(self.args, self._draws))
+        # TRL reads the last token of every completion. An empty one gets a padding token, which the trainer masks.
+        return [made.ids or [self.pad_token_id] for made in self.first]
+
+    @property
+    def empty(self) -> list[int]:
+        """The rows whose response has no token."""
+        return [row for row, made in enumerate(self.first or []) if not made.ids]
+
+
 def rollout_params(args: TrustMOPDConfig, draws: Sequence[str]) -> Params:
-    """transformers draws from torch's generator, which checkpoints keep; vLLM has a seed for each of `draws`."""
+    """transformers draws from torch's generator, whose state is in the checkpoints. vLLM gets a seed for each of
+    `draws`."""
     assert args.max_completion_length is not None
     return Params(
         max_new_tokens=args.max_completion_length,
@@ -36,6 +64,8 @@ def rollout_engine(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
     """`longest` is the most tokens that a prompt and its response have together."""
     if trainer.args.use_vllm:
         return _vllm(trainer, longest)
+    if trainer.args.cache_implementation is not None:
+        _compile_cache(trainer.generation_config, longest)
     return TransformersEngine(
         lambda: _lent_student(trainer),
         device=trainer.accelerator.device,
@@ -46,8 +76,15 @@ def rollout_engine(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
     )
 
 
+def _compile_cache(generation: GenerationConfig, longest: int) -> None:
+    """Compile the decoding step with a cache of fixed size; TRL turns this off. One size for all batches, so it is
+    compiled once."""
+    generation.disable_compile = False
+    generation.max_cache_len = longest
+
+
 def _vllm(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
-    """TRL's settings under TRL's names, but for the dtype, which follows the student's."""
+    """TRL's settings under TRL's names, except the dtype, which is the student's."""
     from trustmopd.engines.vllm_rollouts import VLLMRollouts
 
     args = trainer.args
@@ -56,9 +93,8 @@ def _vllm(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
         *("mode", "model_impl", "structured_outputs_regex", "server_base_url", "server_host", "server_port"),
         *("server_timeout", "group_port", "tensor_parallel_size", "gpu_memory_utilization", "enable_sleep_mode"),
     )
-    mixed = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
     return VLLMRollouts(
-        dtype=mixed or next(p.dtype for p in trainer.model.parameters() if p.is_floating_point()),
+        dtype=args.mixed_dtype or next(p.dtype for p in trainer.model.parameters() if p.is_floating_point()),
         limit=args.rollout_timeout,
         model=trainer.model,
         accelerator=trainer.accelerator,
@@ -74,7 +110,7 @@ def _vllm(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
 
 @contextmanager
 def _lent_student(trainer: "TrustMOPDTrainer") -> Iterator[Any]:
-    """The student itself, whole and without its wrappers, as TRL lends it to `generate`."""
+    """The student, gathered and without its wrappers, as TRL passes it to `generate`."""
     with (
         profiling_context(trainer, "transformers.generate"),
         unwrap_model_for_generation(

@@ -1,4 +1,4 @@
-"""The engine's log-probabilities of the sampled tokens against the student's own: one policy, or two?"""
+"""Compare the engine's log-probabilities of the sampled tokens with the student's: are they the same policy?"""
 
 import torch
 from accelerate import Accelerator
@@ -7,8 +7,8 @@ from torch import Tensor
 from trustmopd.engines import EngineError
 
 MEAN, MAX = "rollout/logprob_gap_mean", "rollout/logprob_gap_max"
-#: Later steps may have this many times the gap of step 0, or this much more in nats: it grows a little as the student
-#: becomes surer of its tokens.
+#: Later steps may have this many times the gap of step 0, or this many nats more. The gap grows a little as the
+#: student becomes more certain.
 _FACTOR, _SLACK = 4.0, 0.02
 
 
@@ -31,7 +31,7 @@ class LogprobGap:
             self._tokens += gap.numel()
 
     def finish(self, accelerator: Accelerator, step: int) -> dict[str, float]:
-        """The metrics of a step, over all processes; refuses a gap that no rounding explains."""
+        """The metrics of a step, over all processes. Refuses a gap that is too large for rounding error."""
         mine = torch.tensor([[self._total, self._tokens, self._largest]], device=accelerator.device)
         self._reset()
         everyone = accelerator.gather(mine)
@@ -45,15 +45,16 @@ class LogprobGap:
     def _check(self, found: dict[str, float], step: int) -> None:
         gap = found[MEAN]
         limit, against = self.limit, "logprob_gap_limit"
-        remedy = "or raise logprob_gap_limit if the engine is meant to be this coarse"
+        remedy = "or raise logprob_gap_limit if such a difference is expected"
         if self.first is not None and (later := max(_FACTOR * self.first, self.first + _SLACK)) < limit:
             limit, against = later, f"its value at step 0, {self.first:.2g}"
-            remedy = "and report it: the weights that vLLM was given are not those it uses"
+            remedy = "and report it as a bug: vLLM does not use the weights it was given"
         if not gap <= limit:
             raise EngineError(
                 f"step {step}: the vLLM engine's log-probabilities of the sampled tokens differ from the student's by "
-                f"{gap:.3g} nats on average ({found[MAX]:.3g} at most); {limit:.2g} is the limit, from {against}. It "
-                "samples from another policy: a head, a merge or a precision that differs. Training stopped before "
-                f"the optimiser's step, and the last checkpoint is whole. Set use_vllm = False, {remedy}."
+                f"{gap:.3g} nats on average ({found[MAX]:.3g} at most); the limit is {limit:.2g}, from {against}. It "
+                "samples from another policy: its head, its merged adapter or its precision may differ. Training "
+                "stopped before the optimizer step, and the last checkpoint is complete. Set use_vllm = False, "
+                f"{remedy}."
             )
         self.first = gap if self.first is None else self.first

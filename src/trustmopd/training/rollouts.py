@@ -1,17 +1,15 @@
-"""Rollouts of the student as it is, judged as training would judge them, without training: for calibration and
-diagnosis."""
+"""Rollouts of the current student, judged as in training but without a step: for calibration and diagnosis."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from tqdm.auto import tqdm
-from transformers import GenerationConfig
 from trl.trainer.utils import split_tensor_dict
 
 from trustmopd.method import Objective
@@ -24,27 +22,17 @@ if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
 
 
-def compile_cache(generation: GenerationConfig, longest: int) -> None:
-    """A cache of fixed size is there to be compiled, which TRL turns off. With one size for all batches it is compiled
-    once."""
-    generation.disable_compile = False
-    generation.max_cache_len = longest
-
-
-class JudgeRollouts(Protocol):
-    """`TrustMOPDTrainer.judge_rollouts`."""
-
-    def __call__(
-        self, rows: Sequence[int], *, seed: int, description: str
-    ) -> Iterator[tuple[dict[str, Any], ScoredCandidates, Objective]]: ...
+Judged: TypeAlias = tuple[dict[str, Any], ScoredCandidates, Objective]
+#: `TrustMOPDTrainer.judge_rollouts`.
+JudgeRollouts: TypeAlias = Callable[..., Iterator[Judged]]
 
 
 @torch.no_grad()
 def judge_rollouts(
     trainer: "TrustMOPDTrainer", rows: Sequence[int], *, seed: int, description: str
-) -> Iterator[tuple[dict[str, Any], ScoredCandidates, Objective]]:
-    """One response to each prompt of `rows`, in batches as large as training's, this process's share of them. Random
-    state, mode and metrics of the trainer are left as they were."""
+) -> Iterator[Judged]:
+    """One response to each prompt of `rows`, in batches of training's size; each process yields its share. The
+    trainer's random state, mode and metrics are left unchanged."""
     accelerator, args = trainer.accelerator, trainer.args
     training = trainer.model.training
     trainer.model.eval()
@@ -64,8 +52,8 @@ def judge_rollouts(
 
 
 def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int], draws: Sequence[str]) -> dict[str, Any]:
-    """`draws` name the random numbers: not those of any training step. Every process writes the same number of
-    responses; where the block does not fill them, the rest are masked out."""
+    """`draws` name the random numbers; no training step uses the same. Every process writes the same number of
+    responses; those beyond the block are masked."""
     accelerator, args = trainer.accelerator, trainer.args
     under_budget = args.max_tokens_per_micro_batch is not None
     step = accelerator.num_processes * (1 if under_budget else args.per_device_train_batch_size)
@@ -93,7 +81,7 @@ def _parts(batch: dict[str, Any], args: TrustMOPDConfig, accelerator: Accelerato
 
 @contextmanager
 def fixed_random_state(seed: int) -> Iterator[None]:
-    """Draw from `seed` inside, different in each process, and leave every generator as it was found."""
+    """Inside, random numbers follow from `seed` and the process; afterwards every generator has its old state."""
     cuda = torch.cuda.is_available()
     before = (
         random.getstate(),

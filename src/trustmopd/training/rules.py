@@ -1,4 +1,4 @@
-"""The allocation rules, bound to one micro-batch: a function for each row of `trustmopd.rules.RULES`, of its name."""
+"""The allocation rules for one micro-batch: one function for each row of `trustmopd.rules.RULES`, with its name."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from trustmopd.training.config import TrustMOPDConfig
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What a rule may go by, beside the candidates and the scores: `rows` are the prompts' places in the dataset,
-    `labels` the places of their own teachers among `teachers`."""
+    """What a rule may use besides candidates and scores. `rows` are the prompts' places in the dataset; `labels` are
+    the indices of their own teachers."""
 
     args: TrustMOPDConfig
     teachers: Sequence[str]
@@ -26,14 +26,14 @@ class MicroBatch:
 
 
 def allocation_rule(given: MicroBatch) -> AllocationRule:
-    """Stateless: the weights of a token follow from the configuration, the step, the dataset row and the position,
-    so neither a resume nor the split over processes and micro-batches can change them."""
+    """Rules have no state. Weights depend only on configuration, step, dataset row and position, so neither a resume
+    nor the split into processes and micro-batches changes them."""
     rule = given.args.allocation
     if callable(rule):
         return rule
     weights = _RULES.get(rule)
     if weights is None:
-        raise ValueError(f"allocation = {rule!r} is no rule. A rule given as a function is not restored from a file.")
+        raise ValueError(f"allocation = {rule!r} is not a rule. If it was a function, pass the function again.")
     return lambda at, scores: weights(at, scores, given)
 
 
@@ -47,8 +47,8 @@ def uniform(at: CandidateState, scores: Tensor | None, given: MicroBatch) -> Ten
 
 def random(at: CandidateState, scores: Tensor | None, given: MicroBatch) -> Tensor:
     num_teachers, _, num_tokens = at.teacher_logp.shape[:3]
-    generators = [token_generator(given.args.seed, given.step, row) for row in given.rows.tolist()]
-    draws = [random_weights(num_teachers, (num_tokens,), generator) for generator in generators]
+    seeds = [derived_seed(given.args.seed, given.step, row) for row in given.rows.tolist()]
+    draws = [random_weights(num_teachers, (num_tokens,), Generator().manual_seed(seed)) for seed in seeds]
     return torch.stack(draws, dim=1).to(at.teacher_logp.device)
 
 
@@ -65,11 +65,7 @@ def routed(at: CandidateState, scores: Tensor | None, given: MicroBatch) -> Tens
 _RULES = {rule.__name__: rule for rule in (trust, uniform, random, single, routed)}
 
 
-def token_generator(seed: int, step: int, row: int) -> Generator:
-    return Generator().manual_seed(derived_seed(seed, step, row))
-
-
 def derived_seed(*parts: int) -> int:
-    """A seed of its own for each combination of `parts`."""
+    """A different seed for each combination of `parts`."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=False) >> 1

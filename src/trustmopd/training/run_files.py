@@ -1,20 +1,24 @@
-"""The run directory, kept in step with training: manifest, calibration, metrics, token records and cost."""
+"""Write the run directory during training: manifest, calibration, metrics, token records and cost."""
 
 import json
 import logging
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from accelerate import Accelerator
+from safetensors import SafetensorError
+from transformers import TrainerCallback, TrainerState
 
 from trustmopd.files import write_json, write_text
 from trustmopd.method import Calibration
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import all_checkpoints
-from trustmopd.runs.layout import SET_ASIDE
+from trustmopd.runs.layout import CHECKPOINT, SET_ASIDE
 from trustmopd.training.agreement import all_succeed, first_decides
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.cost import Bill
@@ -25,12 +29,12 @@ from trustmopd.training.resuming import Resume
 logger = logging.getLogger(__name__)
 
 _NOT_SHARED = (
-    "Other processes can read it: if the nodes share no disk, copy the checkpoint to the same path on each of them."
+    "Other processes can read it. If the nodes have no shared disk, copy the checkpoint to the same path on each node."
 )
 
 
 class Trained(Protocol):
-    """What the files of a run ask of its trainer."""
+    """What `RunFiles` needs from the trainer."""
 
     calibration: Calibration | None
     state: TrainerState
@@ -41,8 +45,8 @@ class Trained(Protocol):
 
 
 class RunFiles(TrainerCallback):
-    """The run directory, kept in step with training. What a killed run wrote after its last checkpoint is cut back on
-    resume: those steps are made, and written, again."""
+    """Writes the run directory during training. On resume, what a killed run wrote after its last checkpoint is
+    removed, because those steps are repeated."""
 
     def __init__(self, run: RunDirectory, identity: RunIdentity, args: TrustMOPDConfig, trainer: Trained, devices: int):
         self.run = run
@@ -52,11 +56,11 @@ class RunFiles(TrainerCallback):
         self.bill = Bill(run, identity, devices)
         self.run_id = first_decides(lambda: uuid.uuid4().hex)
         self.resume: Resume | None = None
-        self.recipe: str | None = None  # as text, where the run comes from one
+        self.recipe: str | None = None  # as text, if the run has one
 
     def resume_from(self, checkpoint: str | bool) -> Resume:
-        """Take up the run that wrote a checkpoint (True: the newest whole one), if it is this one. The first process
-        chooses, and every process checks what it will read."""
+        """Resume from a checkpoint (True: the newest whole one). The first process chooses it, and every process checks
+        that it belongs to this run."""
         path = first_decides(lambda: resumable_checkpoint(checkpoint, str(self.args.output_dir), self.run.path))
         self.resume = all_succeed(lambda: Resume.of(path, self.manifest()), _NOT_SHARED)
         self.run_id = self.resume.run_id
@@ -68,22 +72,43 @@ class RunFiles(TrainerCallback):
         return run_manifest(self.identity, self.args, run_id=self.run_id, planned_steps=planned, resumed=resumed)
 
     def save_beside(self, folder: RunDirectory) -> None:
-        """Make a run directory or a checkpoint complete in itself; the manifest comes last and marks a checkpoint
-        whole."""
+        """Add calibration and manifest to a run directory or checkpoint. The manifest comes last: it marks a checkpoint
+        as whole."""
         if self.trainer.calibration is not None:
             self.trainer.calibration.save(folder.calibration)
         write_json(folder.manifest, self.manifest())
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    @contextmanager
+    def whole_checkpoint(self, output_dir: Path, accelerator: Accelerator) -> Iterator[None]:
+        """Inside, transformers writes a checkpoint. It counts as whole once its manifest is there: an old one of the
+        same name loses its manifest first, and older checkpoints are deleted only when the new one is whole."""
+        state = self.trainer.state
+        checkpoint = RunDirectory(output_dir / f"{CHECKPOINT}{state.global_step}")
+        if accelerator.is_main_process:
+            checkpoint.manifest.unlink(missing_ok=True)
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            yield
+        except (SafetensorError, RuntimeError, OSError) as error:  # safetensors and torch raise errors of their own
+            raise OSError(
+                f"checkpoint {checkpoint.path} cannot be written ({str(error).strip().splitlines()[0]}). Earlier "
+                "checkpoints are complete. Free some disk space, and resume."
+            ) from error
+        finally:
+            self.args.save_total_limit = limit
+        accelerator.wait_for_everyone()  # until every process has written its random state
+        if accelerator.is_main_process:
+            self.save_beside(checkpoint)
+            keep_newest(output_dir, self.run_id, limit, state.best_model_checkpoint)
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.trainer.ensure_calibration()
-        state.compute_steps(args, state.max_steps)  # a resumed state has the old intervals of logging and saving
+        state.compute_steps(args, state.max_steps)  # a resumed state still has its old logging and saving intervals
         if not state.is_world_process_zero:
             return
         set_aside(Path(args.output_dir), self.run_id, state.global_step)
         self.save_beside(self.run)
-        if self.recipe is not None:  # on resuming too: overrides may have changed it
+        if self.recipe is not None:  # also on resume: overrides may have changed it
             write_text(self.run.recipe, self.recipe)
         lines = self.run.metrics.read_text().splitlines() if self.run.metrics.is_file() else []
         kept = [line for line in lines if _step_of(line) <= state.global_step]
@@ -92,43 +117,29 @@ class RunFiles(TrainerCallback):
             if step > state.global_step:
                 file.unlink()
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and logs:
             with self.run.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            self._record_cost()
+            elsewhere = self.args.calibration_path is not None
+            self.bill.trained(self.trainer.unlogged(), calibrated_elsewhere=elsewhere)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.is_world_process_zero:
-            self._record_cost()
-
-    def _record_cost(self) -> None:
-        elsewhere = self.args.calibration_path is not None
-        self.bill.trained(self.trainer.unlogged(), calibrated_elsewhere=elsewhere)
+    on_train_end = on_save
 
 
 def set_aside(output_dir: Path, run_id: str, step: int) -> None:
-    """Move what another run, or a later step of this one, left under a checkpoint's name: it would be taken for the
-    newest checkpoint of this run. Nothing is deleted."""
+    """Move away checkpoints of another run or of later steps, which could be mistaken for the newest one of this run.
+    Nothing is deleted."""
     mine = {path for path in whole_checkpoints(output_dir, run_id) if step_of(path) <= step}
     for path in (path for path in all_checkpoints(output_dir) if path not in mine):
         home = output_dir / SET_ASIDE
         number = next(n for n in count(1) if not (home / f"{path.name}.{n}").exists())
         home.mkdir(exist_ok=True)
         path.rename(home / f"{path.name}.{number}")
-        logger.warning("%s is not of this run: it was moved to %s.", path, home / f"{path.name}.{number}")
+        logger.warning("%s does not belong to this run: it was moved to %s.", path, home / f"{path.name}.{number}")
 
 
 def keep_newest(output_dir: Path, run_id: str, limit: int | None, best: str | None) -> None:
@@ -142,4 +153,4 @@ def _step_of(line: str) -> float:
     try:
         return json.loads(line)["step"]
     except (json.JSONDecodeError, KeyError, TypeError):
-        return float("inf")  # the last line of a killed run may be half a line
+        return float("inf")  # the last line of a killed run may be incomplete

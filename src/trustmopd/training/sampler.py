@@ -1,10 +1,10 @@
-"""The order of the prompts: each epoch's is a function of seed and epoch, whatever was drawn before."""
+"""The order of the prompts in an epoch, which depends only on seed and epoch."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import Sampler
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 from trl.trainer.utils import RepeatSampler
 
 from trustmopd.training.rules import derived_seed
@@ -12,7 +12,7 @@ from trustmopd.training.rules import derived_seed
 
 class EpochSampler(Sampler, TrainerCallback):
     """TRL's sampler draws every epoch's order from one generator, so a run resumed in its third epoch would begin with
-    the order of the first. Here each epoch has a seed of its own; the first epoch's order is TRL's."""
+    the order of the first. Here each epoch has its own seed; the order of the first epoch is TRL's."""
 
     def __init__(self, repeats: RepeatSampler):
         self.repeats = repeats
@@ -30,9 +30,7 @@ class EpochSampler(Sampler, TrainerCallback):
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Accelerate calls `set_epoch` too, but does not find a sampler behind the two wrappers that a run resumed in
-        several processes puts around it."""
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Accelerate calls `set_epoch` too, but does not find the sampler in a run that is resumed in several
+        processes, where it is inside two wrappers."""
         self.set_epoch(int(state.epoch or 0))

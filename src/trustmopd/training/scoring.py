@@ -1,5 +1,5 @@
-"""From hidden states to the `CandidateState` that the method works on: the student's candidates, and what every
-frozen policy says about them."""
+"""From hidden states to the `CandidateState` that the method uses: the student's candidates with every policy's
+log-probabilities."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,9 +41,9 @@ def score_candidates(
     step: int,
     with_sampled: bool = False,
 ) -> ScoredCandidates:
-    """`hidden` are the student's states before the unmasked response tokens, one row's after another's; `rows` are the
-    numbers that these responses had when `answers` were asked for; `references` names whom each teacher is measured
-    from. Padding gets logit 0 in every model: finite, and ignored by the mask."""
+    """`hidden` are the student's states before the unmasked response tokens, row after row. `rows` are the numbers of
+    these responses in the question that `answers` belong to. `references` names the reference of each teacher. Padding
+    gets logit 0 in every model: finite, and ignored by the mask."""
     valid = mask != 0
     ids, logsumexp = student_head.top(hidden.detach(), num_candidates, vocab_size)
     student_logits = student_head.logits_of(hidden, ids)
@@ -55,7 +55,7 @@ def score_candidates(
     def logits_of(name: str) -> Tensor:
         known = answers[name].rows
         asked = [row in known for row in rows]
-        # Choosing some of the tokens makes a GPU wait; mostly all are chosen.
+        # Indexing makes the GPU wait, so it is skipped in the usual case that all tokens are asked about.
         tokens = None if all(asked) else torch.tensor(asked, device=valid.device).repeat_interleave(valid.sum(dim=1))
         mine = [row for row, was_asked in zip(rows, asked, strict=True) if was_asked]
         if not mine:
@@ -95,15 +95,15 @@ def _wide(valid: Tensor, values: Tensor) -> Tensor:
 
 
 def _check_finite(given: dict[str, Tensor], step: int) -> None:
-    """All models at once: every answer that Python waits for is a pause of the GPU."""
+    """All models at once, so that the GPU has to wait only once."""
     finite = torch.stack([torch.isfinite(logits).all() for logits in given.values()]).tolist()
     for (who, logits), sound in zip(given.items(), finite, strict=True):
         if not sound:
             bad = int((~torch.isfinite(logits)).any(dim=-1).sum())
             raise FloatingPointError(
                 f"{who} gave NaN or infinite logits at step {step}, on {bad} of {len(logits)} response tokens; "
-                "training stopped before they reached the student, and the last checkpoint is whole. Check that "
-                "checkpoint's weights and its dtype (float16 overflows where bfloat16 does not)."
+                "training stopped before they reached the student, and the last checkpoint is complete. Check this "
+                "model's weights and its dtype (float16 can overflow; bfloat16 does not)."
             )
 
 
@@ -111,5 +111,5 @@ def check_loss(loss: Tensor, step: int) -> None:
     if not bool(loss.isfinite()):
         raise FloatingPointError(
             f"the loss is {loss.item()} at step {step}; training stopped before it reached the student, and the last "
-            "checkpoint is whole. Look at the score and allocation rules, and at the models' dtype."
+            "checkpoint is complete. Check the score and allocation rules, and the models' dtype."
         )

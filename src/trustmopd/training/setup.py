@@ -1,4 +1,4 @@
-"""What a trainer is given, checked before anything is loaded or written."""
+"""Check the arguments of a trainer before anything is loaded or written; then load the pool."""
 
 import logging
 import re
@@ -10,7 +10,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from datasets import Dataset
@@ -21,7 +20,7 @@ from trustmopd.method import Calibration
 from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, as_teachers, build_pool, load_tokenizer, preflight
 from trustmopd.teachers.host_memory import check_host_memory
 from trustmopd.teachers.references import starts_of
-from trustmopd.teachers.spec import STUDENT, model_id
+from trustmopd.teachers.spec import STUDENT, as_reference, model_id
 from trustmopd.training.agreement import first_decides
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
@@ -30,14 +29,14 @@ from trustmopd.training.vllm_checks import check_vllm_can_sample
 
 logger = logging.getLogger(__name__)
 
-#: More passes over a prompt set than this are told.
+#: Warn of more passes over the prompt set than this.
 MANY_PASSES = 20
 
 
 @dataclass(frozen=True)
 class Ingredients:
-    """`source` names the student, `reference=None` is the student; `vocab_size` counts the rows that all models
-    have, `prompt_lengths` the tokens of every prompt."""
+    """`source` names the student, and `reference=None` means the student. `vocab_size` counts the rows that all models
+    have, `prompt_lengths` the tokens of every prompt, `longest` the most tokens of a prompt and its response."""
 
     source: str
     teachers: dict[str, Teacher]
@@ -45,6 +44,7 @@ class Ingredients:
     tokenizer: PreTrainedTokenizerBase
     vocab_size: int
     prompt_lengths: list[int]
+    longest: int
 
 
 def check_ingredients(
@@ -60,8 +60,8 @@ def check_ingredients(
     check_environment(args)
     if not isinstance(prompts, Dataset):
         raise ValueError(
-            f"train_dataset is a {type(prompts).__name__}; a datasets.Dataset is needed, since prompts, lengths and "
-            "labels are checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
+            f"train_dataset is a {type(prompts).__name__}; a datasets.Dataset is needed, because prompts are "
+            "checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
         )
     pool = as_teachers(teachers)
     for name, teacher in pool.items():
@@ -81,8 +81,8 @@ def check_ingredients(
     for name, wanted in scores.items():
         if eval_prompts is None and wanted:
             raise ValueError(
-                f"{name} = {getattr(args, name).value!r}, but there is no eval_dataset, and a recipe has none. Leave "
-                "it unset; `trustmopd evaluate` scores a finished run."
+                f"{name} = {getattr(args, name).value!r} needs an eval_dataset, and recipes have none. Leave it unset; "
+                "`trustmopd evaluate` scores a finished run."
             )
     if images := {"image", "images"} & {*prompts.column_names}:
         raise ValueError(
@@ -92,13 +92,12 @@ def check_ingredients(
         first_decides(partial(Calibration.load, args.calibration_path))  # it is compared once the models are loaded
     if args.domain_column not in (None, "domain", *prompts.column_names):
         raise ValueError(
-            f"domain_column = {args.domain_column!r} is no column of the prompt set, which has "
+            f"domain_column = {args.domain_column!r} is not a column of the prompt set, which has "
             f"{', '.join(prompts.column_names)}. Name one of them, or None if prompts have no labels."
         )
     if args.allocation == "single" and args.single_teacher not in pool:
         raise ValueError(
-            f"single_teacher = {args.single_teacher!r} names no teacher; the pool has {', '.join(pool)}. Choose one of "
-            "them."
+            f"single_teacher = {args.single_teacher!r} is not in the pool ({', '.join(pool)}). Choose one of them."
         )
     source = str(model) if isinstance(model, (str, Path)) else model_id(model)
     if tokenizer is None:
@@ -110,9 +109,8 @@ def check_ingredients(
         )
     if tokenizer.chat_template is None and not isinstance(prompts[0]["prompt"], str):
         raise ValueError(
-            f"the prompts are conversations, but the student's tokenizer ({source}) has no chat template, so it is "
-            "unknown how they are written out. Save the template that it was trained with beside it, or give prompts "
-            "as plain text."
+            f"the prompts are conversations, but the student's tokenizer ({source}) has no chat template "
+            "to render them. Save the template that it was trained with beside it, or give prompts as plain text."
         )
     reference = _as_reference(reference, model)
     _tell_of_prompts(prompts, tokenizer, args)
@@ -132,11 +130,11 @@ def check_ingredients(
     )
     if args.use_vllm:
         check_vllm_can_sample(model, used_teachers(pool, args), reference, args, longest)
-    return Ingredients(source, pool, reference, tokenizer, vocab_size, lengths)
+    return Ingredients(source, pool, reference, tokenizer, vocab_size, lengths, longest)
 
 
 def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args: TrustMOPDConfig) -> None:
-    """What may be meant, and often is not."""
+    """Warn of what is allowed, but is often a mistake."""
     first = prompts[0]["prompt"]
     if isinstance(first, str) and tokenizer.chat_template:
         warnings.warn(
@@ -146,8 +144,8 @@ def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args:
         )
     if not isinstance(first, str) and (answered := sum(p[-1]["role"] == "assistant" for p in prompts["prompt"])):
         warnings.warn(
-            f"{answered} of {len(prompts)} prompts end with a turn of the assistant: the student would answer its own "
-            "answer. Drop that turn if it is the solution.",
+            f"{answered} of {len(prompts)} prompts end with an assistant turn, so the student would reply to its own "
+            "answer. Remove that turn if it is the solution.",
             stacklevel=4,
         )
     template = tokenizer.chat_template
@@ -155,30 +153,24 @@ def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args:
         known = isinstance(template, dict) or name in signature(tokenizer.apply_chat_template).parameters
         if not known and not re.search(rf"\b{re.escape(name)}\b", template or ""):
             warnings.warn(
-                f"chat_template_kwargs.{name} has no effect: the student's chat template does not have this name. "
+                f"chat_template_kwargs.{name} has no effect: the student's chat template does not use this name. "
                 "Correct it, or remove it.",
                 stacklevel=4,
             )
     passes = max(args.max_steps, 0) * args.global_batch_size / len(prompts)
     if passes > MANY_PASSES:
         warnings.warn(
-            f"max_steps = {args.max_steps} of {args.global_batch_size} prompts go {passes:.0f} times through the "
-            f"{len(prompts)} prompts of the set. Add prompts, or lower max_steps.",
+            f"max_steps = {args.max_steps} steps of {args.global_batch_size} prompts use each of the {len(prompts)} "
+            f"prompts {passes:.0f} times. Add prompts, or lower max_steps.",
             stacklevel=4,
         )
 
 
 def _as_reference(reference: Any, student: Any) -> Teacher | None:
-    """None where the reference is the student itself."""
+    """None if the reference is the student itself."""
     if reference is None or _is_student(reference, student):
         return None
-    if isinstance(reference, Teacher) and reference.model is None:
-        raise ValueError(
-            f"the reference is {reference!r}, without a `model`: adapters are put on the reference, so it has to be a "
-            "model of its own. Give its checkpoint, or None for the initial student."
-        )
-    given = reference if isinstance(reference, Teacher) else Teacher(model=reference)
-    return replace(as_teachers({"as-reference": given})["as-reference"], name=REFERENCE)
+    return replace(as_reference("the reference", reference), name=REFERENCE)
 
 
 def _is_student(reference: Any, student: Any) -> bool:
@@ -187,27 +179,26 @@ def _is_student(reference: Any, student: Any) -> bool:
 
 
 def used_teachers(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> dict[str, Teacher]:
-    """The teachers that the allocation rule asks: the others are not loaded."""
+    """The teachers that the allocation rule asks. The others are not loaded."""
     return {name: t for name, t in teachers.items() if args.allocation != "single" or name == args.single_teacher}
 
 
 def check_trainable(student: Any) -> None:
     if not any(parameter.requires_grad for parameter in student.parameters()):
         raise ValueError(
-            "the student has no trainable parameter (requires_grad is False for all): nothing would be learnt. Call "
+            "the student has no trainable parameter (requires_grad is False for all), so nothing would be learnt. Call "
             "model.requires_grad_(True), or pass peft_config."
         )
 
 
 def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerator: Accelerator) -> TeacherPool:
-    mixed = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
-    dtype = getattr(torch, args.teacher_dtype) if args.teacher_dtype else mixed or torch.float32
     teachers = used_teachers(given.teachers, args)
     if args.teacher_placement == "offload":
         starts = starts_of(teachers, given.reference)
         bases = [start.given.model if start.given else student for start in starts if start.used(args.needs_reference)]
         carried = {name for start in starts for name in start.carries}
-        told = check_host_memory([*bases, *(t.model for name, t in teachers.items() if name not in carried)], dtype)
+        own = [teacher.model for name, teacher in teachers.items() if name not in carried]
+        told = check_host_memory([*bases, *own], args.frozen_dtype)
         if accelerator.is_local_main_process:
             logger.warning("%s.", told)
     return build_pool(
@@ -216,10 +207,10 @@ def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerat
         student,
         with_reference=args.needs_reference,
         device=accelerator.device,
-        dtype=dtype,
+        dtype=args.frozen_dtype,
         placement=args.teacher_placement,
-        # Sharding takes the student's tensors apart: the pool then keeps a base of its own.
+        # Sharding splits the student's tensors, so the pool needs a base of its own.
         share=accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED),
-        autocast_dtype=mixed,
+        autocast_dtype=args.mixed_dtype,
         trust_remote_code=args.trust_remote_code,
     )

@@ -1,4 +1,4 @@
-"""What vLLM needs of a run, told before any model is loaded."""
+"""What a run needs to sample with vLLM, checked before any model is loaded."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,39 +24,38 @@ def check_vllm_can_sample(
     source = str(model) if named else model.name_or_path
     if not source:
         raise ValueError(
-            "use_vllm = True loads the student by name, and this model object has none. Save it (save_pretrained, with "
-            "its tokenizer) and give the path."
+            "use_vllm = True loads the student from its path, but this model object has none. Save it with its "
+            "tokenizer (save_pretrained), and give the path."
         )
     check_architecture((config.architectures or [type(model).__name__])[0], source, args.vllm_model_impl)
     if args.vllm_max_model_length is not None and args.vllm_max_model_length < longest:
         raise ValueError(
-            f"vllm_max_model_length = {args.vllm_max_model_length} is less than the longest prompt and "
-            f"max_completion_length together, {longest} tokens: responses would be cut. Raise it, or leave it unset."
+            f"vllm_max_model_length = {args.vllm_max_model_length} is less than {longest}, the tokens of the longest "
+            "prompt plus max_completion_length, so responses would be cut. Raise it, or leave it unset."
         )
     if torch.cuda.is_available() and not args.use_cpu and args.vllm_mode == "colocate":
         share = torch.cuda.get_device_properties(0).total_memory * torch.cuda.get_per_process_memory_fraction(0)
-        frozen = [(teacher.model, teacher.dtype) for teacher in teachers.values() if teacher.model is not None]
-        frozen += [(reference.model if reference else model, None)] if args.needs_reference else []
-        check_memory(_size(model), [_size(each) for each, _ in frozen], args, share / GIB)
+        frozen = [teacher.model for teacher in teachers.values() if teacher.model is not None]
+        frozen += [reference.model if reference else model] if args.needs_reference else []
+        check_memory(_size(model), [_size(each) for each in frozen], args, share / GIB)
 
 
 def check_memory(student: int, frozen: list[int], args: TrustMOPDConfig, gib: float) -> None:
-    """Parameters of the student and of each frozen model against a GPU's memory. Weights, gradients, optimiser and the
-    engine's share alone: what does not hold these holds no step. `trustmopd plan` counts the rest."""
-    mixed = 2 if args.bf16 or args.fp16 else 4
+    """Whether a GPU of `gib` GiB can hold the run; `student` and `frozen` count parameters. Only weights, gradients,
+    optimizer and vLLM's share are counted; `trustmopd plan` counts the rest."""
     width = getattr(torch, str((args.model_init_kwargs or {}).get("dtype", "float32")), torch.float32).itemsize
-    kept = getattr(torch, args.teacher_dtype).itemsize if args.teacher_dtype else mixed
     resident = sum(frozen) if args.teacher_placement == "resident" else max(frozen, default=0)
     engine = args.vllm_gpu_memory_utilization * gib
-    # AdamW keeps two numbers a parameter; gradients are there while the student trains, and not while it samples.
-    held = {"student and optimiser": 3 * student * width / GIB, "frozen models": resident * kept / GIB}
+    frozen_gib = resident * args.frozen_dtype.itemsize / GIB
+    # AdamW keeps two numbers for each parameter. Gradients exist while the student trains, not while it samples.
+    held = {"student and optimizer": 3 * student * width / GIB, "frozen models": frozen_gib}
     sampling = {**held, "vLLM": engine}
     training = {**held, "gradients": student * width / GIB, "vLLM": 0 if args.vllm_enable_sleep_mode else engine}
     for phase, parts in {"rollouts": sampling, "training": training}.items():
         if (total := sum(parts.values())) > gib:
             told = ", ".join(f"{name} {size:.1f}" for name, size in parts.items() if size)
             raise ValueError(
-                f"during {phase} this run needs {total:.1f} GiB ({told}) before any activation, and the GPU has "
+                f"during {phase} this run needs {total:.1f} GiB ({told}) plus activations, but the GPU has "
                 f"{gib:.1f}. Set vllm_enable_sleep_mode = True (vLLM then sleeps while the student trains), "
                 "teacher_placement = 'offload', model_init_kwargs = {dtype: bfloat16}, or a smaller "
                 f"vllm_gpu_memory_utilization (now {args.vllm_gpu_memory_utilization:g})."

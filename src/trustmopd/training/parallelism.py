@@ -1,14 +1,20 @@
-"""Which engine shares the run among its processes, and which are refused."""
+"""How a run is spread over processes: DDP, FSDP2 or DeepSpeed. Kinds that are not tested are refused.
+
+Messages and the manifest call it the engine of the run; `rollout_engine.py` makes the one that samples.
+"""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
+from torch.distributed.fsdp import StateDictType
 
 from trustmopd.training.config import TrustMOPDConfig
 
-#: What each engine spreads over the processes. Those that are not here are not tested, and refused.
+#: What each engine splits between the processes. Engines that are not listed are refused.
 _SPREAD = {
     "one process": "nothing",
     "DDP": "nothing",
@@ -19,9 +25,9 @@ _SPREAD = {
 
 
 @dataclass(frozen=True)
-class Engine:
-    """As the manifest keeps it. `checkpoints` is `full`, or `sharded`: what a run is resumed from then lies in one file
-    a process; the student's weights are one model in both."""
+class Parallelism:
+    """As the manifest stores it. `checkpoints` is `full` or `sharded`. Sharded: each process writes its own file of
+    optimizer state. The student's weights are saved as one model in both cases."""
 
     name: str
     processes: int
@@ -31,7 +37,7 @@ class Engine:
     checkpoints: str
 
     @classmethod
-    def of(cls, accelerator: Accelerator) -> "Engine":
+    def of(cls, accelerator: Accelerator) -> "Parallelism":
         state = accelerator.state
         name, checkpoints = "DDP", "full"
         if accelerator.distributed_type == DistributedType.FSDP:
@@ -54,7 +60,7 @@ class Engine:
         return f"{world}{spread}; {self.checkpoints} checkpoints"
 
     def check(self, args: TrustMOPDConfig, accelerator: Accelerator) -> None:
-        """It is the engine that was asked for, and one that is tested."""
+        """Refuse an engine that is not the one asked for, or that is not tested."""
         asked = {
             "FSDP": bool(args.fsdp) or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true",
             "ZeRO": bool(args.deepspeed) or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true",
@@ -62,24 +68,35 @@ class Engine:
         for kind, wanted in asked.items():
             if wanted and not self.name.startswith(kind):
                 raise ValueError(
-                    f"{kind} was asked for, but accelerate runs {self}: it shards models on accelerators only, in "
-                    "several processes. Take recipes/accelerate/ddp.yaml here, or run it on GPUs."
+                    f"{kind} was asked for, but accelerate runs {self}. {kind} needs GPUs and several processes. Use "
+                    "recipes/accelerate/ddp.yaml here, or run it on GPUs."
                 )
         if args.teacher_placement == "sharded" and self.processes == 1:
             raise ValueError(
-                "teacher_placement = 'sharded' spreads teachers over several processes, and there is one. Start "
-                "several (torchrun, accelerate launch), or use resident or offload."
+                "teacher_placement = 'sharded' needs several processes, but there is only one. Start several "
+                "(torchrun, accelerate launch), or use resident or offload."
             )
         if self.name not in _SPREAD:
             better = "fsdp_version: 2" if self.name.startswith("FSDP") else "zero_stage: 2 or zero_stage: 3"
-            raise ValueError(
-                f"the engine is {self.name}, which is not tested here. Set {better}; recipes/accelerate has files to "
-                "copy."
-            )
+            raise ValueError(f"the engine {self.name} is not supported. Set {better}; recipes/accelerate has examples.")
         if self.name == "ZeRO-3" and not accelerator.state.deepspeed_plugin.deepspeed_config.get(
             "zero_optimization", {}
         ).get("stage3_gather_16bit_weights_on_model_save"):
             raise ValueError(
-                "zero3_save_16bit_model = false: checkpoints would hold no weights that transformers can load. Set it "
-                "to true (in DeepSpeed's own file: stage3_gather_16bit_weights_on_model_save)."
+                "zero3_save_16bit_model = false: transformers could not load the weights in the checkpoints. Set it to "
+                "true (in DeepSpeed's own file: stage3_gather_16bit_weights_on_model_save)."
             )
+
+
+@contextmanager
+def saving_whole_weights(accelerator: Accelerator) -> Iterator[None]:
+    """Inside, FSDP saves weights that transformers can load, even if its checkpoints are sharded."""
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    if plugin is None:
+        yield
+        return
+    kept, plugin.state_dict_type = plugin.state_dict_type, StateDictType.FULL_STATE_DICT
+    try:
+        yield
+    finally:
+        plugin.state_dict_type = kept

@@ -1,0 +1,74 @@
+"""What a training step leaves behind: its metrics, its token records, and the gap to the engine's log-probabilities."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accelerate import Accelerator
+from torch import Tensor
+
+from trustmopd.method import Objective
+from trustmopd.training.clock import PhaseClock
+from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
+from trustmopd.training.records import TokenRecorder
+from trustmopd.training.rollout_gap import LogprobGap
+from trustmopd.training.scoring import ScoredCandidates
+
+
+class StepLog:
+    """Collects over the micro-batches of a step, in all processes. `asked` are the teachers that the rule asks."""
+
+    def __init__(
+        self,
+        args: TrustMOPDConfig,
+        accelerator: Accelerator,
+        clock: PhaseClock,
+        recorder: TokenRecorder,
+        *,
+        asked: Sequence[str],
+        teachers: Sequence[str],
+    ):
+        self.args = args
+        self.accelerator = accelerator
+        self.clock = clock
+        self.recorder = recorder
+        self.asked = asked
+        self.teachers = teachers
+        self.gap = LogprobGap(args.logprob_gap_limit)
+        self._totals = StepTotals()
+
+    def note(
+        self, scored: ScoredCandidates, result: Objective, batch: dict[str, Any], mu: Tensor | None, *, training: bool
+    ) -> None:
+        """Add a micro-batch. In an evaluation only the means of allocation are collected."""
+        for metric, values in allocation_metrics(scored, result, mu, self.asked, self.teachers).items():
+            self._totals.add(metric, values)
+        self._totals.add("candidates/degenerate_tokens", result.degenerate, count=0)
+        if training and self.recorder.active:
+            with self.clock("records"):
+                self.recorder.note(scored, result, batch, self.asked)
+        if training and scored.sampled_logp is not None:
+            self.gap.add(batch["rollout_logp"][scored.at.mask != 0], scored.sampled_logp)
+
+    def means(self) -> dict[str, float]:
+        """Of everything noted since the last call."""
+        return self._totals.reduce(self.accelerator)
+
+    def finish(self, step: int) -> dict[str, float]:
+        """The metrics of a step, after its last micro-batch; `step` counts the steps before it."""
+        if self.recorder.active:
+            with self.clock("records"):
+                self.recorder.finish(step + 1, writes=self.accelerator.is_main_process)
+        metrics = self.means()
+        if self.args.use_vllm:
+            metrics |= self.gap.finish(self.accelerator, step)
+        seconds = {"records": 0.0} if self.args.record_allocation_every else {}
+        metrics |= {f"seconds/{phase}": value for phase, value in (seconds | self.clock.take()).items()}
+        return metrics | {"memory/peak_gib": peak_memory_gib(self.accelerator.device)}
+
+    def unlogged(self, waiting: Mapping[str, list[float]], step: int) -> dict[str, float]:
+        """Means of seconds and memory over the steps since the last line of metrics, which are `waiting` to be logged;
+        the number of steps made, and the peak of memory so far."""
+        measured = {name: values for name, values in waiting.items() if name.startswith(("seconds/", "memory/"))}
+        means = {name: sum(values) / len(values) for name, values in measured.items() if values}
+        return {**means, "step": step, "peak_gib": peak_memory_gib(self.accelerator.device)}
