@@ -84,7 +84,7 @@ def test_resume_and_calibration_leave_the_draws_as_they_were(build: Any, tmp_pat
     assert [line["step"] for line in again] == [1, 2, 3, 4]
     for name in ("loss", "completions/mean_length"):
         assert [line[name] for line in again] == pytest.approx([line[name] for line in whole], rel=1e-4)
-    assert resumed.gap.first == pytest.approx(again[0][MEAN])
+    assert resumed.step_log.gap.first == pytest.approx(again[0][MEAN])
 
     # The same requests in another order and in smaller batches.
     prompts = [tiny.tokenizer()(f"say {number}")["input_ids"] for number in range(6)]
