@@ -135,7 +135,7 @@ def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
     assert work.lora == 2 * 4 * (32 + 32), "two layers, rank 4, 32 × 32"
     assert work.hosts(Setup("resident", "DDP", "float32")) == ()
     assert work.hosts(Setup("resident", "FSDP2", "float32")) == (work.student,), "sharding takes the student's apart"
-    assert all(row.at_hand for row in plan(loaded, work, gpus=1, memory=80))
+    assert all(row.at_hand for row in plan(loaded, work, gpus=2, memory=80))
 
 
 def test_one_teacher_of_many_and_no_reference(recipe: Path) -> None:

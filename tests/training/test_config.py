@@ -174,3 +174,11 @@ def test_a_field_that_is_not_there_is_answered_with_the_one_that_is(tmp_path, sl
     with pytest.raises(TypeError, match=f"{slip} .*`{meant}`"):
         TrustMOPDConfig(output_dir=str(tmp_path), **{slip: 3})
     assert meant in inspect.signature(TrustMOPDConfig).parameters, "editors still see the fields"
+
+
+def test_a_process_that_does_not_see_those_started_with_it_is_refused(one_process, monkeypatch, tmp_path):
+    args = TrustMOPDConfig(output_dir=str(tmp_path))
+    check_launch(args)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"2 processes.*use_cpu"):
+        check_launch(args)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from trl import DistillationConfig
 
 from trustmopd.rules import DISPLACEMENT, RULES, SCORES, TRUST
-from trustmopd.training.config_checks import check_launch, check_mappings, check_types, check_values
+from trustmopd.training.config_checks import check_mappings, check_types, check_values
 
 
 def _field(default: Any, help: str) -> Any:
@@ -109,7 +109,6 @@ class TrustMOPDConfig(DistillationConfig):
             self.dataloader_pin_memory = False  # without an accelerator torch only warns
         super().__post_init__()
         check_mappings(self)
-        check_launch(self)
         if self.use_cpu and dist.is_available() and dist.is_initialized():
             # transformers sets this for accelerators only. A CPU process would wait half an hour for one that hangs.
             dist.distributed_c10d._set_pg_timeout(self.ddp_timeout_delta, dist.group.WORLD)

@@ -1,7 +1,6 @@
 """Checks of a configuration, before anything is loaded. Errors name the field and its value."""
 
 import json
-import os
 from dataclasses import fields
 from functools import cache
 from importlib.util import find_spec
@@ -183,14 +182,3 @@ def _check_json(name: str, path: str) -> None:
 def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices and not (callable(value) and name in ("allocation", "score")):
         raise ValueError(f"{name} = {value!r} is unknown. Choose from {', '.join(choices)}.")
-
-
-def check_launch(args: Any) -> None:
-    """Refuse a process that a launcher started with others and that does not see them: it would train alone, on its
-    share of every batch."""
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started > 1 and args.world_size == 1:
-        raise ValueError(
-            f"the launcher started {started} processes, but this one sees no other: each would train alone, on a part "
-            "of every batch. Without GPUs, set use_cpu=True (in a recipe: training.use_cpu=true)."
-        )

@@ -15,7 +15,9 @@ from trustmopd.training.config import TrustMOPDConfig
 
 
 def check_environment(args: TrustMOPDConfig) -> None:
-    """Check that every package the configuration needs is installed, before the models are loaded."""
+    """Check that every package the configuration needs is installed, and that the processes see each other, before the
+    models are loaded."""
+    check_launch(args)
     _check_trackers([args.report_to] if isinstance(args.report_to, str) else args.report_to or [])
     if args.use_vllm:
         check_vllm("use_vllm = True", "set use_vllm = False to sample with transformers")
@@ -72,3 +74,14 @@ def check_writable(folder: str | Path) -> None:
         raise ValueError(f"output {folder}: {there} is {found}. Choose another output.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ValueError(f"output {folder}: {there} cannot be written to. Choose another output, or ask for access.")
+
+
+def check_launch(args: TrustMOPDConfig) -> None:
+    """Refuse a process that a launcher started with others and that does not see them: it would train alone, on its
+    share of every batch."""
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started > 1 and args.world_size == 1:
+        raise ValueError(
+            f"the launcher started {started} processes, but this one sees no other: each would train alone, on a part "
+            "of every batch. Without GPUs, set use_cpu=True (in a recipe: training.use_cpu=true)."
+        )

@@ -10,6 +10,7 @@ from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
 from trustmopd.teachers.skeleton import check_student_lora
 from trustmopd.training.config import TrustMOPDConfig, unknown_field
+from trustmopd.training.environment import check_launch
 from trustmopd.training.trainer import TrustMOPDTrainer
 from trustmopd.yaml_layers import RecipeError
 
@@ -26,7 +27,7 @@ def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
         )
     run = RunDirectory(recipe.run_directory(seed))
     try:
-        return TrustMOPDConfig(output_dir=str(run.checkpoints), run_dir=str(run.path), seed=seed, **given)
+        args = TrustMOPDConfig(output_dir=str(run.checkpoints), run_dir=str(run.path), seed=seed, **given)
     except ValueError:
         raise
     except Exception as error:  # transformers passes on any error of a file or package
@@ -34,6 +35,8 @@ def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:
             f"recipe {recipe.name}: transformers does not accept `training` ({type(error).__name__}: {error}). Correct "
             "the field that the error names."
         ) from error
+    check_launch(args)
+    return args
 
 
 def trainer_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDTrainer:
