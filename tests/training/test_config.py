@@ -10,6 +10,7 @@ import torch
 from trl import DistillationConfig
 
 from trustmopd import TrustMOPDConfig
+from trustmopd.training.environment import check_launch
 
 #: Table "Hyperparameters" of the paper, row by row, under this package's names.
 PAPER = {
