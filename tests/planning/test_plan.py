@@ -215,3 +215,21 @@ def test_the_page_has_the_three_plans() -> None:
 
 def cells(line: str, border: str) -> list[str]:
     return [cell.strip() for cell in line.strip(border).split(border)]
+
+
+def test_a_teachers_own_reference_is_one_more_model_and_a_smaller_budget_is_set(recipe: Path, tmp_path: Path) -> None:
+    other = tiny.save(tiny.model(5, hidden=48, layers=3), tmp_path / "other")
+    plain = load_recipe(recipe)
+    first = next(iter(plain.teachers))
+    own = load_recipe(recipe, [f"teachers.{first}.reference={other}"])
+    works = [workload_of(each, config_of(each, 0)) for each in (plain, own)]
+    assert len(works[1].teachers) == len(works[0].teachers) + 1
+    assert works[1].policies == works[0].policies + 1
+    # 64 rows a pass, of which a small GPU holds fewer: the row that fits says so.
+    length = works[0].prompt + works[0].response
+    budgeted = load_recipe(recipe, [f"training.max_tokens_per_micro_batch={64 * length}"])
+    work = workload_of(budgeted, config_of(budgeted, 0))
+    roomy = plan(budgeted, work, gpus=1, memory=1000)[0]
+    assert "training.max_tokens_per_micro_batch" not in roomy.set
+    tight = plan(budgeted, work, gpus=1, memory=roomy.gib.total * 0.7)[0]
+    assert tight.fits and tight.set["training.max_tokens_per_micro_batch"] < 64 * length

@@ -105,13 +105,13 @@ def _row(recipe: Recipe, work: Workload, setup: Setup) -> Row:
         gpu_hours(chosen, setup, seconds),
         network_gb=(learning_bytes(chosen, setup) + rollout_bytes(chosen, setup)) / 1e9,
         host_gib=sum(host.parameters - host.head for host in hosts) * chosen.frozen_bytes * setup.gpus / GIB,
-        set=_fields(recipe, chosen, setup),
+        set=_fields(recipe, chosen, setup, fewer_rows=chosen is not tried[0]),
         at_hand=(setup.placement != ADAPTERS or not chosen.teachers)
         and (setup.placement != SHARDED or setup.gpus * setup.nodes > 1),
     )
 
 
-def _fields(recipe: Recipe, work: Workload, setup: Setup) -> dict[str, Any]:
+def _fields(recipe: Recipe, work: Workload, setup: Setup, *, fewer_rows: bool) -> dict[str, Any]:
     given = recipe.training
     placement = "resident" if setup.placement == ADAPTERS else setup.placement
     fields: dict[str, Any] = {
@@ -123,6 +123,8 @@ def _fields(recipe: Recipe, work: Workload, setup: Setup) -> dict[str, Any]:
     by_rows = given.get("max_tokens_per_micro_batch") is None
     if by_rows and micro_batch != given.get("per_device_train_batch_size", 4):
         fields["training.per_device_train_batch_size"] = micro_batch
+    if not by_rows and fewer_rows:
+        fields["training.max_tokens_per_micro_batch"] = micro_batch * (work.prompt + work.response)
     if setup.placement == ADAPTERS:
         fields["peft"] = recipe.peft or LORA
         fields |= {

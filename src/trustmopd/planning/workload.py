@@ -9,6 +9,7 @@ from peft import LoraConfig
 
 from trustmopd.planning.shapes import Shape, lora_parameters, shape_of
 from trustmopd.recipe import Recipe
+from trustmopd.teachers.spec import STUDENT
 
 RESIDENT, OFFLOAD, SHARDED, ADAPTERS = PLACEMENTS = ("resident", "offload", "sharded", "adapters")
 DDP, FSDP2, ZERO3 = ENGINES = ("DDP", "FSDP2", "ZeRO-3")
@@ -113,6 +114,14 @@ def workload_of(
     used = {name: t for name, t in recipe.teachers.items() if single in (None, name)}
     full = {name: t for name, t in used.items() if t.model is not None}
     teachers = tuple(shape_of(f"teacher '{n}'", str(t.model), t.revision, **trusted) for n, t in full.items())
+    if args.needs_reference:  # each distinct reference of a teacher's own is one more frozen model
+        common = {STUDENT, recipe.student, recipe.reference or recipe.student}
+        own = {(str(t.reference.model), t.reference.revision): n for n, t in used.items() if t.reference is not None}
+        teachers += tuple(
+            shape_of(f"the reference of teacher '{name}'", model, revision, **trusted)
+            for (model, revision), name in own.items()
+            if model not in common
+        )
     own_reference = recipe.reference not in (None, recipe.student)
     reference = None
     if args.needs_reference or len(full) < len(used):
