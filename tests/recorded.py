@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd.evaluation.aggregation import score_rows, write_scores
 from trustmopd.evaluation.graded import Graded
-from trustmopd.evaluation.scores import score_rows, write_scores
 from trustmopd.files import write_json, write_text
 from trustmopd.method import CandidateState, objective, renormalise, trust, uniform_weights
 from trustmopd.method.objective import SCORES

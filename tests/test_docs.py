@@ -20,7 +20,7 @@ import yaml
 
 from trustmopd.cli import app
 from trustmopd.data import check_prompts, load_prompts
-from trustmopd.data.config import load_config
+from trustmopd.data.build_config import load_config
 from trustmopd.evaluation import Unavailable
 from trustmopd.evaluation.benchmarks import load_benchmarks
 from trustmopd.recipe import load_recipe

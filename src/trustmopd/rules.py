@@ -1,6 +1,6 @@
 """The allocation rules and scores by name: a row each, read by everything that lists, prints or checks them. No torch.
 
-A new rule is a row here, a function of its name in `training/rules.py`, and its test; a new score is a row here, a
+A new rule is a row here, a function of its name in `training/allocation.py`, and its test; a new score is a row here, a
 function in `method/objective.SCORES`, and its test.
 """
 

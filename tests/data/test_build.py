@@ -10,10 +10,10 @@ from data import pools
 
 from trustmopd.data import check_prompts, load_prompts, prompt_hash
 from trustmopd.data.build import build
-from trustmopd.data.card import write_prompt_set
+from trustmopd.data.build_config import load_config
 from trustmopd.data.compose import DERIVATION, with_block
-from trustmopd.data.config import load_config
 from trustmopd.data.ngrams import words_of
+from trustmopd.data.prompt_card import write_prompt_set
 from trustmopd.data.quotas import bucket_of
 
 COLUMNS = ["id", "prompt", "domain", "capabilities", "source", "source_id", "constraints"]
@@ -260,7 +260,7 @@ def test_nothing_is_left_behind_when_writing_fails(config, tmp_path, monkeypatch
     def full(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("trustmopd.data.card.write_json", full)
+    monkeypatch.setattr("trustmopd.data.prompt_card.write_json", full)
     with pytest.raises(OSError, match="No space"):
         write_prompt_set(prompt_set)
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []

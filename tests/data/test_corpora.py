@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from data import pools
 
-from trustmopd.data.config import Columns, Source
+from trustmopd.data.build_config import Columns, Source
 from trustmopd.data.corpora import read_pool
 
 ROWS = [

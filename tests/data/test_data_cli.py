@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 from trustmopd.data import load_prompts
-from trustmopd.data.prompts import SCHEMA
+from trustmopd.data.prompt_set import SCHEMA
 
 
 def run(*arguments, code=0):

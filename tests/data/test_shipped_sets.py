@@ -13,10 +13,10 @@ from data import pools
 
 from trustmopd.data import load_prompts
 from trustmopd.data.build import build
-from trustmopd.data.card import write_prompt_set
+from trustmopd.data.build_config import load_config
 from trustmopd.data.compose import DERIVATION
-from trustmopd.data.config import load_config
 from trustmopd.data.corpora import read_pool
+from trustmopd.data.prompt_card import write_prompt_set
 from trustmopd.recipe import load_recipe
 
 CONFIGS = Path(__file__).parents[2] / "recipes" / "data"

@@ -13,13 +13,13 @@ import pytest
 from shared_data import real
 
 from trustmopd.evaluation import Benchmark, Unavailable, get_benchmark
+from trustmopd.evaluation.aggregation import score_rows
 from trustmopd.evaluation.benchmarks import Loaded
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
 from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.instructions import loose_variants
 from trustmopd.evaluation.methods import Method
 from trustmopd.evaluation.sampling import Reply, Sampling
-from trustmopd.evaluation.scores import score_rows
 from trustmopd.recipe import TeacherSource
 
 OWN = [

@@ -9,7 +9,7 @@ from evaluated import run
 from trustmopd.evaluation import get_benchmark
 from trustmopd.evaluation.benchmarks.small_world import BENCHMARKS
 from trustmopd.testbed import DOMAINS, MIXTURES, parse, prompt_split
-from trustmopd.testbed.checkpoints import SHIPPED
+from trustmopd.testbed.shipped import SHIPPED
 
 NAMES = [benchmark.name for benchmark in BENCHMARKS]
 

@@ -18,7 +18,7 @@ from trustmopd.planning import Row, Setup, fastest, plan, workload_of
 from trustmopd.planning.seconds import learning_bytes, rates, rollout_bytes, sampling_seconds, seconds_per_step
 from trustmopd.planning.workload import DTYPES, ENGINES, PLACEMENTS
 from trustmopd.recipe import load_recipe
-from trustmopd.testbed.checkpoints import SHIPPED
+from trustmopd.testbed.shipped import SHIPPED
 from trustmopd.training.from_recipe import config_of, lora_of
 
 ROOT = Path(__file__).parents[2]

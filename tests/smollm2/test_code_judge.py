@@ -8,7 +8,7 @@ import pytest
 from trustmopd.evaluation.benchmark import Unavailable
 from trustmopd.evaluation.programs import grade_asserts
 from trustmopd.evaluation.sandbox import check_sandbox
-from trustmopd.smollm2 import code_judge, functions
+from trustmopd.smollm2 import code_judge, list_functions
 from trustmopd.smollm2.tasks import passes, verdicts
 
 
@@ -33,7 +33,7 @@ def asked_of(task):
 
 
 def test_every_solution_passes_in_both(sandbox):
-    tasks = functions.tasks(False, 250, random.Random(3)) + functions.tasks(True, 250, random.Random(3))
+    tasks = list_functions.tasks(False, 250, random.Random(3)) + list_functions.tasks(True, 250, random.Random(3))
     assert all(code_judge.interpreted(source(task), "solve", asked_of(task)) for task in tasks)
     # All in one program, since each call of the sandbox costs 50 ms.
     code = "\n".join(source(task).replace("solve(", f"solve_{number}(") for number, task in enumerate(tasks))
@@ -64,7 +64,7 @@ def test_what_is_wrong_passes_in_neither(sandbox, code):
 
 
 def test_another_functions_solution_gets_one_verdict(sandbox):
-    for task, other in pairwise(functions.tasks(False, 12, random.Random(5))):
+    for task, other in pairwise(list_functions.tasks(False, 12, random.Random(5))):
         found = {judge(source(other), "solve", asked_of(task)) for judge in code_judge.JUDGES.values()}
         assert found == {False}
 
@@ -76,7 +76,7 @@ def test_the_sandbox_is_used_where_it_works(sandbox, works, monkeypatch):
     code_judge.judge.cache_clear()
     try:
         assert code_judge.judge() == ("sandbox" if works else "interpreter")
-        task = functions.tasks(False, 1, random.Random(0))[0]
+        task = list_functions.tasks(False, 1, random.Random(0))[0]
         imports = "```python\nimport math\n" + source(task) + "\n```"
         assert verdicts([task, task], [task.solution, "no code"]) == [True, False]
         assert passes(task, imports) is works  # the interpreter knows no imports: it tells which of the two it was

@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 from shared_data import real
 
-from trustmopd.smollm2 import constraints, functions, renumbered, stories, word_problems
+from trustmopd.smollm2 import constraints, list_functions, renumbered, stories, word_problems
 from trustmopd.smollm2.domains import demonstrations, evaluation_tasks, training_tasks
+from trustmopd.smollm2.held_out import part
 from trustmopd.smollm2.settings import Base
-from trustmopd.smollm2.splits import part
 from trustmopd.smollm2.tasks import Check, Task, passes
 from trustmopd.smollm2.worked import value_of, worked_equation
 
@@ -33,7 +33,7 @@ def test_a_split_is_three_tenths_and_depends_on_the_names_alone():
 
 
 def test_every_function_passes_with_its_solution_and_not_with_a_neighbours():
-    tasks = functions.tasks(False, 60, random.Random(1))
+    tasks = list_functions.tasks(False, 60, random.Random(1))
     assert len({task.prompt for task in tasks}) == 60
     assert all(passes(task, task.solution) for task in tasks)
     wrong = [passes(task, other.solution) for task, other in pairwise(tasks)]
@@ -41,7 +41,7 @@ def test_every_function_passes_with_its_solution_and_not_with_a_neighbours():
 
 
 def test_functions_are_told_from_those_that_leave_a_step_out():
-    for task in functions.tasks(True, 40, random.Random(2)):
+    for task in list_functions.tasks(True, 40, random.Random(2)):
         lines = task.solution.split("\n")
         for number, line in enumerate(lines):
             if line.startswith("    ") and "return" not in line:
@@ -49,7 +49,7 @@ def test_functions_are_told_from_those_that_leave_a_step_out():
 
 
 def test_functions_are_found_in_prose_and_in_open_blocks():
-    task = functions.tasks(False, 1, random.Random(3))[0]
+    task = list_functions.tasks(False, 1, random.Random(3))[0]
     code = task.solution.removeprefix("```python\n").removesuffix("\n```")
     assert passes(task, code)
     assert passes(task, f"Here it is:\n```python\n{code}\n```\nUse it so:\n```python\nprint(solve([1]))\n```")
@@ -59,8 +59,8 @@ def test_functions_are_found_in_prose_and_in_open_blocks():
 
 
 def test_compositions_of_the_evaluation_are_not_trained_on():
-    train = {composition(task) for task in functions.tasks(False, 400, random.Random(4))}
-    held_out = {composition(task) for task in functions.tasks(True, 400, random.Random(4))}
+    train = {composition(task) for task in list_functions.tasks(False, 400, random.Random(4))}
+    held_out = {composition(task) for task in list_functions.tasks(True, 400, random.Random(4))}
     assert train.isdisjoint(held_out)
     assert len(train) > 200
 

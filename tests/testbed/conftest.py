@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 from trustmopd.testbed import quickstart as quickstarting
-from trustmopd.testbed.build import build_world
+from trustmopd.testbed.build_world import build_world
 from trustmopd.testbed.reproduce import reproduce
 
 

@@ -23,10 +23,10 @@ from typer.testing import CliRunner
 from trustmopd import TrustMOPDConfig
 from trustmopd.cli import app
 from trustmopd.testbed.cells import Cell, all_cells, finished_cells, parse_seeds
-from trustmopd.testbed.checkpoints import SHIPPED
 from trustmopd.testbed.experiment import METHODS, Experiment, Scale, World
 from trustmopd.testbed.machine import made_by
 from trustmopd.testbed.reproduce import reproduce, run_cell
+from trustmopd.testbed.shipped import SHIPPED
 from trustmopd.testbed.tables import write_results
 
 TRUST, UNIFORM = (Cell("multicap", method, 1) for method in ("trust", "uniform"))

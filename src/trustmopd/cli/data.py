@@ -24,9 +24,9 @@ def build(
     """Read pools, screen them, fill quotas, compose: a prompt set with its card, the same from the same seed."""
     with errors(again=f"trustmopd data build {config} {' '.join(overrides or [])}", kept=_KEPT):
         from trustmopd.data.build import build as make
-        from trustmopd.data.card import check_output, removal_counts, write_prompt_set
-        from trustmopd.data.config import load_config
+        from trustmopd.data.build_config import load_config
         from trustmopd.data.decontaminate import removal_table
+        from trustmopd.data.prompt_card import check_output, removal_counts, write_prompt_set
 
         settings = load_config(config, overrides or [])
         check_output(settings, overwrite=overwrite)  # before minutes are spent

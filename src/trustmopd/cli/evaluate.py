@@ -124,7 +124,7 @@ def _recipe(what: str, overrides: list[str], only: list[str] | None) -> "Recipe 
 
 
 def _show(found: "Evaluation") -> None:
-    from trustmopd.evaluation.scores import score_table, without_routed
+    from trustmopd.evaluation.aggregation import score_table, without_routed
 
     for note in found.notes:
         say(note)

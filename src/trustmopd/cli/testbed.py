@@ -62,7 +62,7 @@ def testbed_build(
     again += ["--evaluation-prompts", str(evaluation_prompts)]
     again += ["--reference-of", str(reference_of)] if reference_of else []
     with errors(shlex.join(again), kept="finished stages"):
-        from trustmopd.testbed.build import build_world
+        from trustmopd.testbed.build_world import build_world
         from trustmopd.testbed.machine import quiet
         from trustmopd.testbed.reinforcement import REGIMES
 

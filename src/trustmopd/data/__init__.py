@@ -1,7 +1,7 @@
 """Prompt sets: how they are built and screened, read and checked."""
 
 from trustmopd.data.decontaminate import Removal, Screening, decontaminate
-from trustmopd.data.prompts import check_labels, check_prompts, load_prompts, of_one_kind, prompt_hash
+from trustmopd.data.prompt_set import check_labels, check_prompts, load_prompts, of_one_kind, prompt_hash
 
 __all__ = [
     "Removal",

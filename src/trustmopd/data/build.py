@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from trustmopd.data.build_config import Category, DataConfig
 from trustmopd.data.compose import DERIVATION, donors, with_block
-from trustmopd.data.config import Category, DataConfig
 from trustmopd.data.corpora import Pool, Row, read_pool
 from trustmopd.data.decontaminate import Screening, decontaminate
 from trustmopd.data.ngrams import words_of

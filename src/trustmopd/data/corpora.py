@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
 
-from trustmopd.data.config import Source
+from trustmopd.data.build_config import Source
 from trustmopd.data.ngrams import words_of
 from trustmopd.files import file_sha256
 from trustmopd.rows import Location, kind_of, local_files, named, no_column, read_source

@@ -7,10 +7,10 @@ from typing import Any
 
 from datasets import Dataset
 
-from trustmopd.data.config import LENGTH_EDGES
+from trustmopd.data.build_config import LENGTH_EDGES
 from trustmopd.data.corpora import user_text
 from trustmopd.data.ngrams import words_of
-from trustmopd.data.prompts import card_of, check_prompts, load_prompts
+from trustmopd.data.prompt_set import card_of, check_prompts, load_prompts
 from trustmopd.data.quotas import bucket_of
 from trustmopd.rows import no_column
 from trustmopd.text_tables import TextTable, text_table

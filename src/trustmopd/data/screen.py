@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trustmopd.data.card import write_table
-from trustmopd.data.config import Columns, Source
+from trustmopd.data.build_config import Columns, Source
 from trustmopd.data.corpora import Pool, read_pool
 from trustmopd.data.decontaminate import Screening, decontaminate
+from trustmopd.data.prompt_card import write_table
 from trustmopd.files import write_json, write_text
 from trustmopd.rows import EVERY_SPLIT, Location, local_files, named, read_source
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trustmopd.evaluation.aggregation import for_seed, score_rows, write_scores
 from trustmopd.evaluation.benchmarks import Loaded, load_benchmarks
 from trustmopd.evaluation.checkpoint import check_checkpoint
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
@@ -16,7 +17,6 @@ from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.methods import AVERAGE, INITIAL, TEACHER, Method, make_average, methods_of
 from trustmopd.evaluation.run_record import check_run_folder, check_scores, read_record
 from trustmopd.evaluation.sampling import Sampler, Sampling, check_engine, make_sampler
-from trustmopd.evaluation.scores import for_seed, score_rows, write_scores
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.cost import counted_evaluation

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from trustmopd.smollm2.format_solutions import follow
-from trustmopd.smollm2.splits import part
+from trustmopd.smollm2.held_out import part
 from trustmopd.smollm2.tasks import Check, Task, passes
 
 _FORMS = (

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 
 from trustmopd.evaluation.rows import Row
-from trustmopd.smollm2 import constraints, functions, renumbered, stories, word_problems
+from trustmopd.smollm2 import constraints, list_functions, renumbered, stories, word_problems
 from trustmopd.smollm2.settings import Base
 from trustmopd.smollm2.tasks import Task, passes
 
@@ -24,7 +24,7 @@ def demonstrations(settings: Base, data: Data, seed: int) -> list[Task]:
         *renumbered.sums(settings.sums, rng),
         *_some(word_problems.gsm8k(data.get("gsm8k"), settings.gsm8k_steps), settings.gsm8k, seed),
         *stories.tasks(settings.stories, rng),
-        *functions.tasks(False, settings.functions, rng),
+        *list_functions.tasks(False, settings.functions, rng),
         *constraints.solved_tasks(settings.formats, rng),
     ]
     right = [task for task in chosen if task.solution is not None and passes(task, task.solution)]
@@ -36,7 +36,7 @@ def training_tasks(domain: str, settings: Base, data: Data, seed: int) -> list[T
     """Prompts of RL, in random order; no word problem that the base has seen solved."""
     rng = random.Random(f"reinforcement/{domain}/{seed}")
     if domain == "code":
-        tasks = functions.tasks(False, POOL, rng)
+        tasks = list_functions.tasks(False, POOL, rng)
     elif domain == "if":
         tasks = constraints.tasks(False, POOL, rng)
     else:
@@ -53,7 +53,7 @@ def evaluation_tasks(domain: str, count: int, data: Data) -> list[Task]:
     """The same for every seed: none of their problems, compositions, topics or pairs of constraints is trained on."""
     rng = random.Random(f"evaluation/{domain}")
     if domain == "code":
-        return functions.tasks(True, count, rng)
+        return list_functions.tasks(True, count, rng)
     if domain == "if":
         return constraints.tasks(True, count, rng)
     return word_problems.svamp(word_problems.svamp_rows(True, data.get("svamp")))[:count]

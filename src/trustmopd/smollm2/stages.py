@@ -14,15 +14,15 @@ from trustmopd.evaluation import mathematics
 from trustmopd.files import read_json, write_json, write_text
 from trustmopd.smollm2.code_judge import judge
 from trustmopd.smollm2.domains import Data, demonstrations, evaluation_tasks, training_tasks
+from trustmopd.smollm2.gguf_base import find_gguf, load_instruct, save_base
 from trustmopd.smollm2.lora import ADAPTER
+from trustmopd.smollm2.policy_scores import score
 from trustmopd.smollm2.reinforcement import finished, train_specialist
-from trustmopd.smollm2.scores import score
 from trustmopd.smollm2.settings import Settings
 from trustmopd.smollm2.supervised import train_adapter
 from trustmopd.smollm2.tasks import DOMAINS
-from trustmopd.smollm2.weights import find_gguf, load_instruct, save_base
-from trustmopd.testbed.checkpoints import digest
 from trustmopd.testbed.machine import made_by, quiet
+from trustmopd.testbed.shipped import digest
 from trustmopd.training.environment import check_writable
 
 CARD = "card.json"

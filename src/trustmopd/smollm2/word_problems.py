@@ -8,7 +8,7 @@ from typing import Any
 from trustmopd.evaluation.benchmarks.word_problems import BENCHMARKS
 from trustmopd.evaluation.numeric import grade_number
 from trustmopd.evaluation.rows import Row
-from trustmopd.smollm2.splits import part
+from trustmopd.smollm2.held_out import part
 from trustmopd.smollm2.tasks import Task, number_task
 from trustmopd.smollm2.worked import worked_equation, worked_lines
 

@@ -18,8 +18,8 @@ from trustmopd.evaluation.sampling import Sampler, make_sampler
 from trustmopd.files import write_text
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RowDirectory, RunDirectory
-from trustmopd.testbed.checkpoints import MODELS, SHIPPED, checkpoint, expected_digests
 from trustmopd.testbed.prompts import MAX_NEW_TOKENS, prompt_set
+from trustmopd.testbed.shipped import MODELS, SHIPPED, checkpoint, expected_digests
 from trustmopd.testbed.tasks import DOMAINS
 from trustmopd.training import TrustMOPDTrainer
 from trustmopd.training.from_recipe import trainer_of

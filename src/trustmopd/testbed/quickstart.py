@@ -12,9 +12,9 @@ from tqdm.auto import tqdm
 
 from trustmopd.analysis.page.report import write_report
 from trustmopd.analysis.readers.run import open_run
+from trustmopd.evaluation.aggregation import score_rows, write_scores
 from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.methods import AVERAGE, INITIAL, ROUTED
-from trustmopd.evaluation.scores import score_rows, write_scores
 from trustmopd.testbed.experiment import REFERENCES, Experiment, Scale, World
 from trustmopd.testbed.machine import quiet, reproducibly
 from trustmopd.training.environment import check_writable

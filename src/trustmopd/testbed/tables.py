@@ -8,8 +8,8 @@ from typing import Any
 
 from trustmopd.analysis.page.report import write_report
 from trustmopd.analysis.readers.run import open_run
+from trustmopd.evaluation.aggregation import score_rows, write_scores
 from trustmopd.evaluation.graded import collect
-from trustmopd.evaluation.scores import score_rows, write_scores
 from trustmopd.files import write_text
 from trustmopd.runs import RunDirectory
 from trustmopd.statistics import paired_difference

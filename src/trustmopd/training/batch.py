@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trustmopd.engines import Completion
-from trustmopd.training.prompts import DRAW, ROW
+from trustmopd.training.prompt_lengths import DRAW, ROW
 
 
 def prompt_columns(inputs: Sequence[Mapping[str, Any]], domain_column: str | None) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from accelerate import Accelerator
 from trustmopd.engines.vllm_package import vllm_version
 from trustmopd.method import Calibration, ScoreTotals
 from trustmopd.training.agreement import first_decides
+from trustmopd.training.bill import Bill
 from trustmopd.training.config import TrustMOPDConfig
-from trustmopd.training.cost import Bill
 from trustmopd.training.manifest import dependencies
 from trustmopd.training.rollouts import JudgeRollouts
 

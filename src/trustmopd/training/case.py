@@ -15,7 +15,7 @@ from trustmopd.recipe import Recipe, Trust, load_recipe
 from trustmopd.runs import RunDirectory, located, searched, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.training.from_recipe import trainer_of
-from trustmopd.training.prompts import ROW
+from trustmopd.training.prompt_lengths import ROW
 from trustmopd.training.records import TokenTexts
 from trustmopd.training.trainer import TrustMOPDTrainer
 

@@ -24,7 +24,7 @@ from trustmopd.training.config import TrustMOPDConfig, rule_name
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
 from trustmopd.training.lessons import SAMPLING
-from trustmopd.training.prompts import fit_prompts
+from trustmopd.training.prompt_lengths import fit_prompts
 from trustmopd.training.resuming import changes, check_checkpoint, check_same_settings
 from trustmopd.training.setup import Ingredients, check_ingredients, used_teachers
 

@@ -10,10 +10,10 @@ from trustmopd.method import SCORES, Objective, objective
 from trustmopd.teachers import Answers, Rollouts, TeacherPool
 from trustmopd.teachers.backbone import backbone_of
 from trustmopd.teachers.reading import Sequences
+from trustmopd.training.allocation import MicroBatch, allocation_rule
 from trustmopd.training.batch import response_mask, sequences
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
-from trustmopd.training.rules import MicroBatch, allocation_rule
 from trustmopd.training.scoring import ScoredCandidates, score_candidates
 
 

@@ -15,7 +15,7 @@ from trl.trainer.utils import split_tensor_dict
 from trustmopd.method import Objective
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.passes import micro_batches
-from trustmopd.training.prompts import DRAW, SURPLUS
+from trustmopd.training.prompt_lengths import DRAW, SURPLUS
 from trustmopd.training.scoring import ScoredCandidates
 
 if TYPE_CHECKING:

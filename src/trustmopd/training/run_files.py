@@ -20,8 +20,8 @@ from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_ch
 from trustmopd.runs.checkpoints import all_checkpoints
 from trustmopd.runs.layout import CHECKPOINT, SET_ASIDE
 from trustmopd.training.agreement import all_succeed, first_decides
+from trustmopd.training.bill import Bill
 from trustmopd.training.config import TrustMOPDConfig
-from trustmopd.training.cost import Bill
 from trustmopd.training.identity import RunIdentity
 from trustmopd.training.manifest import run_manifest
 from trustmopd.training.resuming import Resume

@@ -7,7 +7,7 @@ from torch.utils.data import Sampler
 from transformers import TrainerCallback, TrainerState
 from trl.trainer.utils import RepeatSampler
 
-from trustmopd.training.rules import derived_seed
+from trustmopd.training.allocation import derived_seed
 
 
 class EpochSampler(Sampler, TrainerCallback):

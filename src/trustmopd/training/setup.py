@@ -24,7 +24,7 @@ from trustmopd.teachers.spec import STUDENT, as_reference, model_id
 from trustmopd.training.agreement import first_decides
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
-from trustmopd.training.prompts import prompt_lengths
+from trustmopd.training.prompt_lengths import prompt_lengths
 from trustmopd.training.vllm_checks import check_vllm_can_sample
 
 logger = logging.getLogger(__name__)

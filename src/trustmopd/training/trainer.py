@@ -33,14 +33,14 @@ from trustmopd.teachers.whole import whole_student
 from trustmopd.training.agreement import check_same
 from trustmopd.training.batch import draws_of, labels_of, num_responses, padded_logprobs, prompt_columns
 from trustmopd.training.calibrating import Calibrator
-from trustmopd.training.card import model_card
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.identity import identity_of
 from trustmopd.training.judging import Judge
+from trustmopd.training.model_card import model_card
 from trustmopd.training.parallelism import Parallelism, saving_whole_weights
 from trustmopd.training.passes import loss_in_passes, micro_batches
-from trustmopd.training.prompts import SURPLUS, fit_prompts, truncate, with_rows
+from trustmopd.training.prompt_lengths import SURPLUS, fit_prompts, truncate, with_rows
 from trustmopd.training.records import TokenRecorder
 from trustmopd.training.resuming import apply_changes, fresh_groups
 from trustmopd.training.rollout_engine import Turns, rollout_engine

@@ -16,7 +16,7 @@ from trustmopd.analysis.page.story import story
 from trustmopd.analysis.readers.run import Run, find_runs
 from trustmopd.analysis.statistics.comparison import compare
 from trustmopd.analysis.statistics.summary import summarise_run
-from trustmopd.evaluation.scores import write_scores
+from trustmopd.evaluation.aggregation import write_scores
 
 
 def told(*paths: Path) -> tuple[str, str]:

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trustmopd.data.build import PromptSet
+from trustmopd.data.build_config import Category, DataConfig
 from trustmopd.data.compose import donors
-from trustmopd.data.config import Category, DataConfig
 from trustmopd.data.corpora import Pool, user_text
 from trustmopd.data.decontaminate import Rule, removal_table
 from trustmopd.data.ngrams import words_of
-from trustmopd.data.prompts import SCHEMA, hash_of, read_card
+from trustmopd.data.prompt_set import SCHEMA, hash_of, read_card
 from trustmopd.data.quotas import bucket_of
 from trustmopd.files import check_free, file_sha256, whole_file, whole_folder, write_json, write_text
 from trustmopd.rows import local_files, named

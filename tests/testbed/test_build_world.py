@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 from trustmopd.testbed import DOMAINS, MIXTURES
-from trustmopd.testbed import build as building
-from trustmopd.testbed.build import build_specialist, build_world
-from trustmopd.testbed.checkpoints import MODELS, SHIPPED, checkpoint
+from trustmopd.testbed import build_world as building
+from trustmopd.testbed.build_world import build_specialist, build_world
+from trustmopd.testbed.shipped import MODELS, SHIPPED, checkpoint
 
 
 @pytest.fixture

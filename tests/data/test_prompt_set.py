@@ -12,8 +12,8 @@ from datasets import Dataset, DatasetDict, Json
 
 from trustmopd.data import check_labels, check_prompts, load_prompts, of_one_kind, prompt_hash
 from trustmopd.data.build import build
-from trustmopd.data.card import write_prompt_set
-from trustmopd.data.config import load_config
+from trustmopd.data.build_config import load_config
+from trustmopd.data.prompt_card import write_prompt_set
 
 
 @pytest.fixture(scope="module")

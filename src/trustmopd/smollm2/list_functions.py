@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
 
+from trustmopd.smollm2.held_out import part
 from trustmopd.smollm2.interpreter import Program, Refused
-from trustmopd.smollm2.splits import part
 from trustmopd.smollm2.tasks import Check, Task
 
 TESTS = 6

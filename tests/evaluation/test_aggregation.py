@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trustmopd.evaluation.aggregation import score_rows, score_table, write_scores
 from trustmopd.evaluation.graded import Graded, collect
-from trustmopd.evaluation.scores import score_rows, score_table, write_scores
 from trustmopd.files import read_json, write_json
 from trustmopd.statistics import bootstrap_means
 
