@@ -128,7 +128,7 @@ def test_an_engine_that_accelerate_would_replace_is_refused(recipes: Path, tmp_p
     with pytest.raises(RuntimeError, match="processes ended"):
         launch([*arguments, "training.use_cpu=true"], processes=2, logs=tmp_path, settings=ENGINES["fsdp2"].settings)
     said = (tmp_path / "rank-0.log").read_text()
-    assert "FSDP was asked for" in said and "DDP, 2 processes" in said and "Traceback" not in said
+    assert "FSDP2 was asked for" in said and "DDP, 2 processes" in said and "Traceback" not in said
 
 
 def test_sharded_teachers_need_several_processes(recipes: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
