@@ -280,6 +280,10 @@ def test_a_dry_run_refuses_what_the_run_could_not_do(refuse, field, value):
     refuse(*([] if field in ("optim", "lr_scheduler_type") else [field]), overrides=[f"training.{field}={value}"])
 
 
+def test_a_benchmark_of_almost_that_name_is_suggested(refuse):
+    refuse("'ifevl'", "Did you mean ifeval?", overrides=["evaluation.benchmarks=[ifevl]"])
+
+
 def test_a_token_budget_is_a_field_of_recipes(recipe, run_dir):
     assert "1,024 tokens" in cli("train", recipe, "training.max_tokens_per_micro_batch=1024", "--dry-run")
     cli("train", recipe, "training.max_tokens_per_micro_batch=60", "training.max_steps=1")
