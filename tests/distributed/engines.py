@@ -231,7 +231,7 @@ if __name__ == "__main__":
         combined, *overrides = sys.argv[4:]
         start_and_resume(recipe, folder, *overrides, combined=json.loads(combined))
     else:
-        status = train(recipe, folder, *sys.argv[4:])
+        status = train(recipe, folder, *sys.argv[4:], replayed=what != "sampled")
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     sys.stdout.flush()

@@ -23,6 +23,8 @@ _SPREAD = {
     "ZeRO-2": "gradients and optimizer",
     "ZeRO-3": "weights, gradients and optimizer",
 }
+#: Where accelerate runs DDP, or one process, though FSDP was asked for.
+WITHOUT_FSDP = {DistributedType.NO, DistributedType.MULTI_CPU}
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,9 @@ class Parallelism:
 
     @classmethod
     def expected(cls, args: TrustMOPDConfig) -> "Parallelism":
-        """What accelerate will run, before there is an Accelerator. It gives FSDP to several GPUs only."""
+        """What accelerate will run, before there is an Accelerator."""
         name, checkpoints, kind = asked_engine(args), "full", args.distributed_state.distributed_type
-        if name.startswith("FSDP") and kind in (DistributedType.NO, DistributedType.MULTI_CPU):
+        if name.startswith("FSDP") and kind in WITHOUT_FSDP:
             name = "DDP"
         elif name.startswith("FSDP"):
             own = (args.fsdp_plugin_args or {}).get("state_dict_type")
