@@ -210,6 +210,8 @@ def start_and_resume(recipe: Path, folder: Path, *overrides: str, combined: Sequ
     assert train(recipe, folder / "resumed", "--resume", "--dry-run", *overrides) == 0
     _train_watched(recipe, folder / "resumed", "--resume", *overrides)
     assert train(recipe, folder / "sampled", "training.max_steps=1", *overrides, replayed=False) == 0
+    if Watched.last.is_deepspeed_enabled:  # which does not go with vLLM; the test reads what this says
+        assert train(recipe, folder / "vllm", "training.use_vllm=true", "--dry-run", *overrides) == 1
     for name in combined:
         other, changes = COMBINED[name]
         short = ("training.max_steps=2", "training.save_strategy=no")

@@ -100,6 +100,8 @@ def test_token_budgets_own_references_and_placements_take_the_same_steps(ran: Ra
 def test_a_dry_run_of_the_resume_knows_the_engine(ran: Ran) -> None:
     said = " ".join((ran.folder / "rank-0.log").read_text().replace("│", " ").split())
     assert "all checks passed" in said and f"at the peak of a step with {ran.engine.name}" in said
+    if offloaded := [name for name in ran.engine.combined if name.startswith("offloaded")]:
+        assert len(offloaded) == 1 and "'offload' pins" in said and "5 models of" in said
 
 
 def test_the_losses_and_norms_are_those_of_one_process(ran: Ran) -> None:
@@ -128,6 +130,11 @@ def test_a_resumed_run_ends_where_the_whole_one_does(ran: Ran) -> None:
 def test_it_samples_its_own_rollouts(ran: Ran) -> None:
     (loss,) = engines.losses(ran.folder / "sampled")
     assert 0 < loss < 10
+
+
+def test_deepspeed_with_vllm_is_refused(ran: Ran) -> None:
+    said = (ran.folder / "rank-0.log").read_text()
+    assert ("use_vllm = True is not supported" in said) == ran.engine.name.startswith("ZeRO")
 
 
 def test_four_processes_go_on_or_say_why_not(ran: Ran, tmp_path: Path) -> None:

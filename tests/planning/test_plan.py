@@ -126,6 +126,12 @@ def test_the_fastest_is_one_that_can_be_run(recipe: Path) -> None:
         assert row.at_hand == (alone and row.setup.placement != "adapters"), "one GPU has nobody to share with"
 
 
+def test_rows_that_train_refuses_are_not_recommended(recipe: Path) -> None:
+    loaded = load_recipe(recipe, ["training.use_vllm=true"])
+    rows = plan(loaded, workload_of(loaded, config_of(loaded, 0)), gpus=8, memory=80)
+    assert {row.setup.engine for row in rows if row.at_hand} == {"DDP", "FSDP2"}
+
+
 def test_a_slower_row_is_not_the_fastest_however_simple(recipe: Path) -> None:
     loaded = load_recipe(recipe)
     rows = plan(loaded, workload_of(loaded, config_of(loaded, 0)), gpus=8, memory=80)

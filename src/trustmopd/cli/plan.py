@@ -69,7 +69,7 @@ def _show(rows: "list[Row]", title: str) -> None:
     if any(not row.at_hand for row in rows):
         say(
             "* This would fit, but this recipe cannot use it: `adapters` needs teachers that are LoRA adapters of the "
-            "student's base; `sharded` and FSDP2 need more than one GPU."
+            "student's base; `sharded` and FSDP2 need more than one GPU; ZeRO-3 does not go with use_vllm."
         )
 
 

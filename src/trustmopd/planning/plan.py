@@ -45,7 +45,7 @@ _DEEPSPEED = {
 @dataclass(frozen=True)
 class Row:
     """`set` are the recipe's fields, by dotted name, that make this row of it. `at_hand`: it needs no other checkpoints
-    than the recipe's, and no more GPUs than there are."""
+    than the recipe's, and `train` does not refuse it."""
 
     setup: Setup
     gib: Gib
@@ -131,9 +131,14 @@ def _row(recipe: Recipe, work: Workload, setup: Setup) -> Row:
         network_gb=(learning_bytes(chosen, setup) + rollout_bytes(chosen, setup)) / 1e9,
         host_gib=(sum(host.parameters - host.head for host in hosts) * chosen.frozen_bytes + spilt) * setup.gpus / GIB,
         set=_fields(recipe, chosen, setup, fewer_rows=chosen is not tried[0]),
-        at_hand=(setup.placement != ADAPTERS or not chosen.teachers)
-        and (setup.world > 1 or (setup.placement != SHARDED and setup.engine != FSDP2)),
+        at_hand=_at_hand(chosen, setup),
     )
+
+
+def _at_hand(work: Workload, setup: Setup) -> bool:
+    other_checkpoints = setup.placement == ADAPTERS and bool(work.teachers)
+    nobody_to_share_with = setup.world == 1 and (setup.placement == SHARDED or setup.engine == FSDP2)
+    return not (other_checkpoints or nobody_to_share_with or (setup.engine == ZERO3 and work.uses_vllm))
 
 
 def _fields(recipe: Recipe, work: Workload, setup: Setup, *, fewer_rows: bool) -> dict[str, Any]:
