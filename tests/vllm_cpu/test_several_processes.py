@@ -37,14 +37,11 @@ def steps(world: Path, settings: dict[str, Any], folder: Path, engine: str, **fi
     return engines.metrics(folder / "run")
 
 
-def test_a_spread_student_samples_and_learns_as_before(world: Path, settings: dict[str, Any], tmp_path: Path) -> None:
-    copied, spread = (steps(world, settings, tmp_path / engine, engine) for engine in ("ddp", "fsdp2"))
+@pytest.mark.parametrize("fields", [{}, {"peft": LORA}], ids=["all weights", "lora"])
+def test_a_spread_student_samples_and_learns_as_a_copied_one(
+    fields: dict[str, Any], world: Path, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    copied, spread = (steps(world, settings, tmp_path / engine, engine, **fields) for engine in ("ddp", "fsdp2"))
     assert len(copied) == len(spread) == 3
     assert all(step[MAX] < ROUNDING for step in (*copied, *spread))
     assert [step["loss"] for step in spread] == pytest.approx([step["loss"] for step in copied], rel=1e-4)
-
-
-def test_the_adapter_of_a_spread_student_is_sampled_from(world: Path, settings: dict[str, Any], tmp_path: Path) -> None:
-    found = steps(world, settings, tmp_path / "lora", "fsdp2", peft=LORA)
-    assert len(found) == 3 and all(step[MAX] < ROUNDING for step in found)
-    assert found[0]["loss"] != found[1]["loss"]
