@@ -14,6 +14,7 @@ from processes import launch
 
 from trustmopd.training.rollout_gap import MAX
 
+pytestmark = pytest.mark.timeout(1200)
 #: As in test_rollouts.py: rounding alone.
 ROUNDING = 1e-4
 LORA = {"r": 4, "target_modules": ["q_proj", "o_proj", "down_proj"]}
