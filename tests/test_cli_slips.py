@@ -284,6 +284,12 @@ def test_a_benchmark_of_almost_that_name_is_suggested(refuse):
     refuse("'ifevl'", "Did you mean ifeval?", overrides=["evaluation.benchmarks=[ifevl]"])
 
 
+@pytest.mark.parametrize(("peft", "pinned"), [("null", 3), ("{target_modules: [q_proj]}", 2)], ids=["all", "lora"])
+def test_offload_pins_no_base_that_the_student_lends(recipe, caplog, peft, pinned):
+    cli("train", recipe, "training.teacher_placement=offload", "training.max_steps=1", f"peft={peft}")
+    assert f"{pinned} models of" in caplog.text  # two teachers; the reference is the student's own base under LoRA
+
+
 def test_a_token_budget_is_a_field_of_recipes(recipe, run_dir):
     assert "1,024 tokens" in cli("train", recipe, "training.max_tokens_per_micro_batch=1024", "--dry-run")
     cli("train", recipe, "training.max_tokens_per_micro_batch=60", "training.max_steps=1")
