@@ -454,7 +454,7 @@ def test_a_calibration_file_with_a_field_missing_is_refused(refuse, calibration_
     payload = json.loads(calibration_file.read_text())
     del payload["mu"]
     (tmp_path / "edited.json").write_text(json.dumps(payload))
-    refuse("lacks mu", "calibrate again", calibration_path=str(tmp_path / "edited.json"))
+    refuse("edited.json has no mu", "calibrate again", calibration_path=str(tmp_path / "edited.json"))
 
 
 def test_a_teacher_with_the_weights_of_the_reference_is_refused_where_the_rule_scores_it(refuse, build, family):

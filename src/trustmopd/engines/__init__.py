@@ -10,6 +10,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Protocol
 
+from trustmopd.messages import first_line
+
 _SUFFIX = "_engine"
 
 
@@ -79,7 +81,7 @@ def seed_of(draws: Iterable[str]) -> int:
 
 def reason(error: Exception) -> str:
     """The first line of an error's message, with its class where the message alone is not enough."""
-    line = str(error).strip().partition("\n")[0]
+    line = first_line(error)
     return line if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {line}"
 
 

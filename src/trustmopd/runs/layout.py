@@ -15,8 +15,8 @@ EVALUATION = "evaluation"
 SCORES = "scores.json"
 #: In the folder of a checkpoint's responses: what it was asked.
 ASKED = "run.json"
-#: Of a prompt set.
-PROMPT_CARD = "card.json"
+#: Of a prompt set; a world that is built has one of its own.
+CARD = "card.json"
 ANALYSIS = "analysis.json"
 REPORT = "report.html"
 VIEWER = "viewer.html"
@@ -29,6 +29,10 @@ AVERAGE = "merged"
 CHECKPOINT = "checkpoint-"
 #: Inside a folder of checkpoints: what was there before a run began. transformers uploads nothing that begins with _.
 SET_ASIDE = "_set-aside"
+
+
+def checkpoint_in(folder: Path, step: int) -> Path:
+    return folder / f"{CHECKPOINT}{step}"
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class RunDirectory:
         return self.evaluation / SCORES
 
     def checkpoint(self, step: int) -> Path:
-        return self.checkpoints / f"{CHECKPOINT}{step}"
+        return checkpoint_in(self.checkpoints, step)
 
     def records(self, step: int) -> Path:
         """The token records of a step."""

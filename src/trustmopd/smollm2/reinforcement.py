@@ -10,9 +10,11 @@ from datasets import Dataset
 from peft import set_peft_model_state_dict
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from trustmopd.runs.checkpoints import all_checkpoints
 from trustmopd.smollm2.lora import ADAPTER, lora_config, save_adapter
 from trustmopd.smollm2.settings import Settings, Specialist
 from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
@@ -101,8 +103,8 @@ def train_specialist(
 
 def _last_checkpoint(scratch: Path) -> str | None:
     """The last whole one: the trainer writes its state last, and a kill may have come before."""
-    whole = [path.parent for path in scratch.glob("checkpoint-*/trainer_state.json")]
-    return str(max(whole, key=lambda path: int(path.name.rpartition("-")[2]))) if whole else None
+    whole = [path for path in all_checkpoints(scratch) if (path / TRAINER_STATE_NAME).is_file()]
+    return str(whole[-1]) if whole else None
 
 
 def finished(rewards: Sequence[float], how: Specialist) -> bool:

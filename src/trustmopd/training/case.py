@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from trustmopd.method import calibrated_scores, mixed_target, response_level, trust_weights
-from trustmopd.recipe import Recipe, Trust, load_recipe
+from trustmopd.recipe import Recipe, Scored, load_recipe
+from trustmopd.rules import TRUST
 from trustmopd.runs import RunDirectory, located, searched, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.training.from_recipe import trainer_of
@@ -111,10 +112,10 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
         )
     manifest = read_manifest(run)
     recipe = _from_here(load_recipe(files.recipe), run, manifest)
-    if not isinstance(recipe.allocation, Trust):
+    if not isinstance(recipe.allocation, Scored) or recipe.allocation.rule != TRUST:
         raise ValueError(
-            f"{run} was trained with allocation {recipe.allocation.rule}, which computes no scores, so there is no r "
-            "or w to show. Use a run with rule trust."
+            f"{run} was trained with allocation {recipe.allocation.rule}. A case study shows r and w of the rule "
+            f"{TRUST}. Use a run with that rule."
         )
     checkpoint = files.checkpoint(step - 1)
     if step > 1 and checkpoint not in whole_checkpoints(files.checkpoints):

@@ -122,7 +122,7 @@ def _other_models(
                 "run in another output."
             )
     sources = {f"teacher '{name}'": (stored["teachers"][name], each) for name, each in teachers_of(recipe).items()}
-    named = {name: (was["source"], now.source) for name, (was, now) in sources.items()}
+    named = {name: (was.get("source"), now.source) for name, (was, now) in sources.items()}
     named |= {"student": (stored["student"]["source"], recipe.student)}
     return {name: (was, now) for name, (was, now) in named.items() if was != now}
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trustmopd.files import write_json
 from trustmopd.method import Calibration
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
+from trustmopd.runs.schemas import write_file
 from trustmopd.training.agreement import first_decides
 from trustmopd.training.diagnosis import Diagnosis, diagnose
 from trustmopd.training.environment import check_writable
@@ -122,7 +122,7 @@ def diagnose_recipe(recipe: Recipe, rollouts: int = 256) -> tuple[Diagnosis, lis
     paths = [RunDirectory(recipe.run_directory(seed)).diagnosis for seed in recipe.seeds]
     if trainer.accelerator.is_main_process:
         for path in paths:  # the result is the same for all seeds, and each seed's report shows it
-            write_json(path, found.to_dict())
+            write_file(path, found.to_dict())
     return found, paths
 
 
