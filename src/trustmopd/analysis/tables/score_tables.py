@@ -88,7 +88,7 @@ def _rows_against(
 
 
 def _reference_rows(comparison: Comparison, student: str, team: str) -> list[list[str]]:
-    """Rows that no distillation made, of one student and its teachers."""
+    """The reference rows of one student and its teachers."""
     known = comparison.references.get((student, team), {})
     low, high = (known.get(name, {}).get("overall") for name in ("initial", "routed-teachers"))
     students = {each for each, _ in comparison.references}
