@@ -79,7 +79,7 @@ def merge_adapter(
     model that the adapter names."""
     if not (place := locate(adapter)).is_adapter:
         full = (place.folder / "config.json").is_file()
-        remedy = "It has full weights already." if full else "Give a folder such as RUN/checkpoints/checkpoint-116."
+        remedy = "It has full weights already." if full else "Give the folder of a checkpoint that is one."
         raise ValueError(f"{adapter} is not an adapter: it has no adapter_config.json. {remedy}")
     return merge_checkpoints([adapter], output, base=base, overwrite=overwrite)
 

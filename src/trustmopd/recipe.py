@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from trustmopd.engines import engine_names
 from trustmopd.evaluation.benchmarks import check_benchmark_name
 from trustmopd.rules import DISPLACEMENT, SCORED, SCORES, TRUST, UNSCORED
-from trustmopd.runs.layout import AVERAGE
+from trustmopd.runs.layout import AVERAGE, CALIBRATION, seed_folder
 from trustmopd.sections import Folder, Place, Section, Text, check_fields
 from trustmopd.teacher_source import TeacherName
 from trustmopd.teacher_source import TeacherSource as TeacherSource
@@ -107,7 +107,7 @@ class Recipe(Section):
     allocation: Allocation = Scored()
     training: Annotated[dict[str, Any], Field(description="Give fields of TrustMOPDConfig: {max_steps: 116}.")] = {}
     peft: Annotated[dict[str, Any] | None, Field(description="Give peft.LoraConfig's arguments, or null.")] = None
-    calibration: Annotated[Folder | None, Field(description="Give the path of a calibration.json, or null.")] = None
+    calibration: Annotated[Folder | None, Field(description=f"Give the path of a {CALIBRATION}, or null.")] = None
     evaluation: Annotated[Evaluation, Field(description="Write evaluation: {benchmarks: [...]}.")] = Evaluation()
     seeds: Annotated[list[Seed], AfterValidator(_distinct), Field(min_length=1, description="Write [0, 1, 2].")] = [0]
     output: Annotated[Folder, Field(description="Give a folder, or leave it out: runs/<name>.")] = Path("runs")
@@ -152,7 +152,7 @@ class Recipe(Section):
     def run_directory(self, seed: int) -> Path:
         if seed not in self.seeds:
             raise RecipeError(f"recipe {self.name}: seed {seed} is not one of seeds = {self.seeds}. Add it there.")
-        return self.output if len(self.seeds) == 1 else self.output / f"seed-{seed}"
+        return self.output if len(self.seeds) == 1 else self.output / seed_folder(seed)
 
     @property
     def average(self) -> Path:

@@ -19,7 +19,7 @@ DRAWS, CONFIDENCE = 2000, 0.95
 
 
 def score_rows(methods: Mapping[str, Mapping[int, ByBenchmark]], against: str | None = None) -> dict[str, Any]:
-    """The rows of scores.json (`ScoreRow` in `runs/schemas.py`). `methods`: name → seed → checkpoint. `against`: the
+    """The rows of scores (`ScoreRow` in `runs/schemas.py`). `methods`: name → seed → checkpoint. `against`: the
     row that differences are taken from, by default the initial student. Recovery is None without initial student and
     teachers. Routed teachers are added: in each domain the teacher of that name.
 
@@ -95,7 +95,7 @@ def for_seed(methods: Mapping[str, Mapping[int, ByBenchmark]], name: str, seed: 
 
 
 def write_scores(out: Path, summary: Mapping[str, Any]) -> Path:
-    """`scores.json`, and `tables/scores` as Markdown, CSV and LaTeX."""
+    """The scores as JSON, and their table as Markdown, CSV and LaTeX."""
     score_table(summary).write(out / TABLES / "scores")
     return write_file(out / SCORES, dict(summary))
 

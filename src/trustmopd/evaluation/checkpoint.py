@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trustmopd.messages import first_line
+from trustmopd.runs.layout import CHECKPOINT, CHECKPOINTS
 from trustmopd.teacher_source import TeacherSource
 
 _CONFIGURATIONS = ("config.json", "adapter_config.json")
@@ -47,7 +48,7 @@ def _check_folder(folder: Path, with_tokenizer: bool) -> None:
         if not any(_files(folder, patterns)):
             raise ValueError(
                 f"{folder} is not a whole checkpoint: it has no {what} ({', '.join(patterns)}). Give a folder in which "
-                "model and tokenizer were saved. In a run, that is checkpoints/checkpoint-*."
+                f"model and tokenizer were saved. In a run, that is {CHECKPOINTS}/{CHECKPOINT}*."
             )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trustmopd.recipe import Recipe
 from trustmopd.runs import newest_checkpoint
+from trustmopd.runs.layout import seed_folder
 from trustmopd.teacher_source import TeacherSource
 
 INITIAL, ROUTED, AVERAGE, TEACHER = "initial", "routed-teachers", "parameter-average", "teacher-"
@@ -41,7 +42,7 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
                 "Train it first with `trustmopd train`."
             )
             continue
-        found.append(Method(recipe.name, _student(recipe, checkpoint), f"{recipe.name}/seed-{seed}", seed))
+        found.append(Method(recipe.name, _student(recipe, checkpoint), f"{recipe.name}/{seed_folder(seed)}", seed))
     if not only:
         return found, notes
     known = list(dict.fromkeys([*(method.name for method in found), recipe.name]))

@@ -20,7 +20,7 @@ from trustmopd.evaluation.sampling import Sampler, Sampling, check_engine, make_
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.cost import counted_evaluation
-from trustmopd.runs.layout import EVALUATION
+from trustmopd.runs.layout import EVALUATION, seed_folder
 from trustmopd.teacher_source import TeacherSource
 
 PAPER = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
@@ -28,7 +28,7 @@ PAPER = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The folder of responses and scores, the benchmarks that were asked, the rows of `scores.json`, and what they
+    """The folder of responses and scores, the benchmarks that were asked, the rows of scores, and what they
     leave out."""
 
     folder: Path
@@ -159,6 +159,6 @@ def hand_over(recipe: Recipe, out: Path, benchmarks: Collection[str]) -> None:
     methods, _ = collect([out / row for row in rows], benchmarks)
     for seed in methods.get(recipe.name, {}).keys() & set(recipe.seeds):
         scores = for_seed(methods, recipe.name, seed)
-        record = read_record(out / recipe.name / f"seed-{seed}")
+        record = read_record(out / recipe.name / seed_folder(seed))
         scores[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name
         write_scores(RunDirectory(recipe.run_directory(seed)).evaluation, scores)

@@ -1,4 +1,4 @@
-"""cost.json: what calibrating, training and evaluating a run cost. Each stage adds its own part."""
+"""What calibrating, training and evaluating a run cost. Each stage adds its own part."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -27,8 +27,14 @@ CASES = "cases"
 AVERAGE = "merged"
 #: The prefix that transformers gives its checkpoints.
 CHECKPOINT = "checkpoint-"
+#: The prefix of the folder of one seed, where there are several.
+SEED = "seed-"
 #: Inside a folder of checkpoints: what was there before a run began. transformers uploads nothing that begins with _.
 SET_ASIDE = "_set-aside"
+
+
+def seed_folder(seed: int) -> str:
+    return f"{SEED}{seed}"
 
 
 def checkpoint_in(folder: Path, step: int) -> Path:

@@ -137,7 +137,7 @@ class Difference(_Whole):
 
 
 class ScoreRow(_Whole):
-    """One row of scores.json. Each domain is a field of its own beside `overall`: a fraction, as all scores are."""
+    """One row of scores. Each domain is a field of its own beside `overall`: a fraction, as all scores are."""
 
     __pydantic_extra__: dict[str, FiniteFloat]
     overall: FiniteFloat
@@ -165,7 +165,7 @@ class BenchmarkAsked(_Whole):
 
 
 class EvaluationRecord(_Whole):
-    """run.json: a checkpoint, how it was sampled, and what it was asked."""
+    """A checkpoint, how it was sampled, and what it was asked."""
 
     method: str
     seed: int

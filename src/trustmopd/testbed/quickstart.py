@@ -33,7 +33,7 @@ def more_seeds() -> str:
 
 
 def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = None, seed: int = 0) -> dict[str, Any]:
-    """Everything into `out`: runs, evaluation, tables, figures, report.html. Returns the rows of scores."""
+    """Everything into `out`: runs, evaluation, tables, figures and the report. Returns the rows of scores."""
     experiment = Experiment(world or World(), scale or Scale(), out)
     scale = experiment.scale
     check_writable(out)

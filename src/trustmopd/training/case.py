@@ -1,5 +1,5 @@
 """The paper's case study: one position of a recorded rollout, judged again by the run's models over all candidates. The
-result is a JSON record, which `analysis/cases.py` prints and draws."""
+result is a JSON record, which `analysis/page/case_studies.py` prints and draws."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ from trustmopd.recipe import Recipe, Scored, load_recipe
 from trustmopd.rules import TRUST
 from trustmopd.runs import RunDirectory, located, searched, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
+from trustmopd.runs.layout import CHECKPOINT
 from trustmopd.training.from_recipe import trainer_of
 from trustmopd.training.prompt_lengths import ROW
 from trustmopd.training.records import TokenTexts
@@ -123,7 +124,7 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
         take = f"Choose a rollout of step {', '.join(map(str, askable))}, or train" if askable else "Train"
         raise ValueError(
             f"the student that wrote the rollouts of step {step} was not kept: there is no {checkpoint}. {take} again "
-            "with more checkpoints: the rollouts of step N + 1 need checkpoint-N (save_steps, save_total_limit)."
+            f"with more checkpoints: the rollouts of step N + 1 need {CHECKPOINT}N (save_steps, save_total_limit)."
         )
     changes = {"calibration_path": str(files.calibration)} if recipe.allocation.calibrated else {}
     try:

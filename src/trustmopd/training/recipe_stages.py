@@ -9,6 +9,7 @@ from pathlib import Path
 from trustmopd.method import Calibration
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
+from trustmopd.runs.layout import SEED
 from trustmopd.runs.schemas import write_file
 from trustmopd.training.agreement import first_decides
 from trustmopd.training.diagnosis import Diagnosis, diagnose
@@ -132,7 +133,7 @@ def _check_one_layout(recipe: Recipe) -> None:
     if len(recipe.seeds) > 1 and whole_checkpoints(RunDirectory(recipe.output).checkpoints):
         held = "is a run of one seed"
     elif len(recipe.seeds) == 1 and any(
-        whole_checkpoints(RunDirectory(folder).checkpoints) for folder in recipe.output.glob("seed-*")
+        whole_checkpoints(RunDirectory(folder).checkpoints) for folder in recipe.output.glob(f"{SEED}*")
     ):
         held = "contains runs of several seeds"
     else:

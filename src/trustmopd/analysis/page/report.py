@@ -98,7 +98,7 @@ def render(title: str, **content: Any) -> str:
     environment.filters["as_image"] = _data_uri
     environment.filters["unescaped"] = Markup
     own = {name: Markup((_ASSETS / file).read_text(encoding="utf-8")) for name, file in _OWN.items()}
-    return environment.get_template("report.html").render(title=title, contents=_contents(content), **content, **own)
+    return environment.get_template(REPORT).render(title=title, contents=_contents(content), **content, **own)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from trustmopd.runs.layout import (
     MANIFEST,
     METRICS,
     RECORDS,
+    SEED,
 )
 from trustmopd.runs.schemas import read_parts
 
@@ -271,7 +272,7 @@ def open_run(path: str | Path) -> Run:
     if not RunDirectory(path).exists():
         raise ValueError(
             f"{path} is not a run directory: it has none of {MANIFEST}, {METRICS}, {CALIBRATION} and {RECORDS}/. "
-            "Give the folder that `trustmopd train` made (its recipe's `output`, or a seed-* folder below it)."
+            f"Give the folder that `trustmopd train` made (its recipe's `output`, or a {SEED}* folder below it)."
         )
     return Run(path)
 
