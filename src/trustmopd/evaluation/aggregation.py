@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from trustmopd.evaluation.graded import ByBenchmark, Graded
-from trustmopd.evaluation.methods import AVERAGE, INITIAL, ROUTED, TEACHER
 from trustmopd.runs.layout import SCORES, TABLES
+from trustmopd.runs.reference_rows import AVERAGE, INITIAL, ROUTED, TEACHER, is_reference_row
 from trustmopd.runs.schemas import write_file
 from trustmopd.statistics import Spread, bootstrap_means, paired_difference, recovery, spread
 from trustmopd.text_tables import TextTable, text_table
@@ -90,7 +90,7 @@ def without_routed(summary: Mapping[str, Any]) -> str | None:
 
 def for_seed(methods: Mapping[str, Mapping[int, ByBenchmark]], name: str, seed: int) -> dict[str, Any]:
     """The rows of one student alone: `score_rows` of the reference rows and of this seed, without other students."""
-    references = {row: seeds for row, seeds in methods.items() if row in (INITIAL, AVERAGE) or row.startswith(TEACHER)}
+    references = {row: seeds for row, seeds in methods.items() if is_reference_row(row)}
     return score_rows({**references, name: {seed: methods[name][seed]}})
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from trustmopd.recipe import Recipe
 from trustmopd.runs import newest_checkpoint
 from trustmopd.runs.layout import seed_folder
+from trustmopd.runs.reference_rows import AVERAGE, INITIAL, TEACHER
 from trustmopd.teacher_source import TeacherSource
-
-INITIAL, ROUTED, AVERAGE, TEACHER = "initial", "routed-teachers", "parameter-average", "teacher-"
 
 
 @dataclass(frozen=True)

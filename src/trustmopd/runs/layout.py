@@ -62,47 +62,34 @@ class RowDirectory:
         return any(journal.stat().st_size for journal in self.path.glob("*.jsonl"))
 
 
+class _Inside:
+    """A file or folder of a run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: "RunDirectory", owner: object) -> Path:
+        return run.path / self.name
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """The folder of one run, and where each of its files is."""
 
     path: Path
 
-    @property
-    def manifest(self) -> Path:
-        """Which weights, prompts, settings, versions and machine; also in every checkpoint."""
-        return self.path / MANIFEST
-
-    @property
-    def calibration(self) -> Path:
-        """mu; also in every checkpoint."""
-        return self.path / CALIBRATION
-
-    @property
-    def metrics(self) -> Path:
-        """One line for every logged step."""
-        return self.path / METRICS
-
-    @property
-    def cost(self) -> Path:
-        return self.path / COST
-
-    @property
-    def diagnosis(self) -> Path:
-        return self.path / DIAGNOSIS
-
-    @property
-    def recipe(self) -> Path:
-        """The resolved recipe, where a recipe was trained."""
-        return self.path / RECIPE
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / CHECKPOINTS
-
-    @property
-    def evaluation(self) -> Path:
-        return self.path / EVALUATION
+    #: Which weights, prompts, settings, versions and machine; also in every checkpoint.
+    manifest = _Inside(MANIFEST)
+    #: mu; also in every checkpoint.
+    calibration = _Inside(CALIBRATION)
+    #: One line for every logged step.
+    metrics = _Inside(METRICS)
+    cost = _Inside(COST)
+    diagnosis = _Inside(DIAGNOSIS)
+    #: The resolved recipe, where a recipe was trained.
+    recipe = _Inside(RECIPE)
+    checkpoints = _Inside(CHECKPOINTS)
+    evaluation = _Inside(EVALUATION)
 
     @property
     def scores(self) -> Path:

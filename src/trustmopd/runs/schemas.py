@@ -188,11 +188,9 @@ class PromptCard(_Parts):
 class CasePolicy(_Whole):
     """What one policy says at a position; a teacher also has its score and weights."""
 
+    __pydantic_extra__: dict[str, FiniteFloat]
     top: str
     mass: dict[str, FiniteFloat]
-    r: FiniteFloat = 0.0
-    w: FiniteFloat = 0.0
-    w_response: FiniteFloat = 0.0
 
 
 class CaseTarget(_Whole):

@@ -13,6 +13,7 @@ from typing import Any
 from trustmopd.evaluation import mathematics
 from trustmopd.files import read_json, write_json, write_text
 from trustmopd.runs.layout import CARD, CHECKPOINTS
+from trustmopd.sections import check_fields
 from trustmopd.smollm2.code_judge import judge
 from trustmopd.smollm2.domains import Data, demonstrations, evaluation_tasks, training_tasks
 from trustmopd.smollm2.gguf_base import find_gguf, load_instruct, save_base
@@ -41,7 +42,7 @@ class Study:
         quiet()
         path = out / CARD
         self.card: dict[str, Any] = read_json(path, what="card", remedy=_REMEDY) if path.is_file() else {"stages": {}}
-        begun = Settings.from_dict(self.card["settings"]) if "settings" in self.card else Settings()
+        begun = check_fields(Settings, self.card.get("settings", {}), path)
         self.settings = begun.with_changes(changes)
         if "base" in self.card["stages"] and (begun.base, begun.lora) != (self.settings.base, self.settings.lora):
             raise ValueError(f"{out} has a base made with {begun.base} and {begun.lora}. {_REMEDY}")
@@ -137,7 +138,7 @@ class Study:
 
     def _enter(self, stage: str, measured: Mapping[str, Any]) -> None:
         self.card["stages"].setdefault(stage, {}).update(measured)
-        self.card |= {"settings": self.settings.to_dict(), **made_by(), "date": datetime.now(UTC).date().isoformat()}
+        self.card |= {"settings": self.settings.model_dump(), **made_by(), "date": datetime.now(UTC).date().isoformat()}
         write_json(self.out / CARD, self.card)
 
 

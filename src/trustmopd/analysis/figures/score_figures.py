@@ -18,10 +18,10 @@ from trustmopd.analysis.figures.drawing import (
     wrapped,
 )
 from trustmopd.analysis.figures.palette import GREY, INK
-from trustmopd.analysis.readers.score_rows import REFERENCE_ROWS
 from trustmopd.analysis.statistics.comparison import ABLATIONS, UNIFORM, Comparison, differences
 from trustmopd.analysis.statistics.summary import Summary
 from trustmopd.rules import TRUST
+from trustmopd.runs.reference_rows import INITIAL, ROUTED, TITLES
 from trustmopd.statistics import Spread, spread
 
 _PANELS = 3  # side by side
@@ -51,7 +51,7 @@ def draw_scores(comparison: Comparison, path: Path) -> Picture | None:
     domains = comparison.columns
     if not domains or not students:
         return None
-    initial, routed = (_reference_rows(comparison, name) for name in ("initial", "routed-teachers"))
+    initial, routed = (_reference_rows(comparison, name) for name in (INITIAL, ROUTED))
     shown = {**initial, **students, **routed}
     colours = [*[GREY] * len(initial), *colours, *[GREY] * len(routed)]
     panels = min(_PANELS, len(domains))
@@ -77,7 +77,7 @@ def draw_scores(comparison: Comparison, path: Path) -> Picture | None:
 
 def _reference_rows(comparison: Comparison, name: str) -> dict[str, dict[str, Spread]]:
     """The row of this name for each student and its teachers."""
-    title = REFERENCE_ROWS[name]
+    title = TITLES[name]
     return {
         ", ".join([student, team, title] if len(comparison.references) > 1 else [title]): {
             column: Spread(known[name][column], 0.0) for column in comparison.columns if column in known[name]

@@ -8,6 +8,7 @@ from trustmopd.analysis.readers.missing import as_commands
 from trustmopd.analysis.statistics.comparison import UNIFORM, Comparison, Setting
 from trustmopd.analysis.statistics.summary import Summary
 from trustmopd.rules import TRUST
+from trustmopd.runs.reference_rows import INITIAL
 
 #: Below this share of the gap a student has learnt little; within this of uniform's mass a rule is close to uniform.
 LITTLE = 0.25
@@ -70,7 +71,7 @@ def _on_scores(setting: Setting, comparison: Comparison) -> list[str]:
 def _on_loss(run: Summary) -> list[str]:
     loss = run.finite("loss")
     quarter = len(loss) // 4
-    start = run.evaluation.get("initial", {}).get("overall", math.inf)
+    start = run.evaluation.get(INITIAL, {}).get("overall", math.inf)
     gained = run.own_scores.get("overall", -math.inf) > start  # then the loss does not matter
     if gained or quarter < 3 or min(loss[-quarter:]) <= DIVERGED * max(loss[:quarter]):
         return []

@@ -16,13 +16,14 @@ from trustmopd.analysis.page.advice import MORE_SEEDS, next_steps
 from trustmopd.analysis.page.case_studies import read_cases
 from trustmopd.analysis.page.story import story
 from trustmopd.analysis.page.viewer import RESPONSES, make_viewer
-from trustmopd.analysis.readers.missing import as_commands, first_few
+from trustmopd.analysis.readers.missing import as_commands
 from trustmopd.analysis.readers.run import Run
 from trustmopd.analysis.statistics.comparison import Comparison, compare
 from trustmopd.analysis.statistics.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables, write_tables
 from trustmopd.analysis.tables.titled import Titled
 from trustmopd.files import write_text
+from trustmopd.messages import first_few
 from trustmopd.runs.layout import ANALYSIS, FIGURES, MANIFEST, RECIPE, REPORT, TABLES, VIEWER
 from trustmopd.runs.schemas import write_file
 

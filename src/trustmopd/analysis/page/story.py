@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from trustmopd.analysis.page.headline import headlines
-from trustmopd.analysis.readers.missing import first_few
 from trustmopd.analysis.statistics.comparison import Comparison
 from trustmopd.analysis.statistics.summary import Summary
+from trustmopd.messages import first_few
 from trustmopd.rules import TRUST
 
 

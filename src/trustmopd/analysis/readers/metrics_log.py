@@ -5,7 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from trustmopd.analysis.readers.missing import Missing, first_few
+from trustmopd.analysis.readers.missing import Missing
+from trustmopd.messages import first_few
 
 
 def read_metrics(path: Path) -> tuple[list[dict[str, float]], list[Missing]]:

@@ -24,9 +24,3 @@ def as_commands(text: str, run: str | Path) -> str:
     trained."""
     recipe = RunDirectory(Path(run)).recipe
     return text.replace("RECIPE", shlex.quote(str(recipe))) if os.path.isfile(recipe) else text
-
-
-def first_few(names: list[str], shown: int = 5) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more

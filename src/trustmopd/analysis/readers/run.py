@@ -12,7 +12,7 @@ import yaml
 from trustmopd.analysis.readers.method_name import method_name, settings_that_count
 from trustmopd.analysis.readers.metrics_log import read_metrics
 from trustmopd.analysis.readers.missing import Missing
-from trustmopd.analysis.readers.score_rows import Certainty, certainty_of, is_reference_row, numbers_of
+from trustmopd.analysis.readers.score_rows import Certainty, certainty_of, numbers_of
 from trustmopd.analysis.readers.token_records import TokenRecords, read_records
 from trustmopd.messages import first_line
 from trustmopd.rules import SCORED
@@ -27,6 +27,7 @@ from trustmopd.runs.layout import (
     RECORDS,
     SEED,
 )
+from trustmopd.runs.reference_rows import is_reference_row
 from trustmopd.runs.schemas import read_parts
 
 
@@ -101,8 +102,7 @@ class Run:
     @cached_property
     def _rows(self) -> dict[str, Mapping[str, Any]]:
         how = "Score the student with `trustmopd evaluate RECIPE`; tables of scores need it."
-        rows = self._json(self._files.scores, "scores on the benchmarks", how)
-        return {name: row for name, row in rows.items() if isinstance(row, Mapping)}
+        return self._json(self._files.scores, "scores on the benchmarks", how)
 
     @cached_property
     def evaluation(self) -> dict[str, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""Rows of an evaluation's scores: their numbers, which are reference rows, and how certain they are."""
+"""Rows of an evaluation's scores: their numbers, and how certain they are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,21 +6,11 @@ from statistics import fmean
 from typing import Any
 
 from trustmopd.analysis.readers.missing import Missing
+from trustmopd.runs.reference_rows import INITIAL
 
 Interval = tuple[float, float]
-#: Reference rows (models that were not distilled) with their titles, and the prefix of single teachers' rows.
-REFERENCE_ROWS = {
-    "initial": "initial student",
-    "routed-teachers": "routed teachers",
-    "parameter-average": "parameter average",
-}
-TEACHER_ROW = "teacher-"
 #: The gain over the initial student, beside the columns of a row.
 GAIN = "gain"
-
-
-def is_reference_row(name: str) -> bool:
-    return name in REFERENCE_ROWS or name.startswith(TEACHER_ROW)
 
 
 def numbers_of(
@@ -49,7 +39,7 @@ def certainty_of(row: Mapping[str, Any]) -> Certainty:
     """Of a row of scores; unknown for an empty row."""
     intervals = {column: _pair(interval) for column, interval in row.get("interval", {}).items()}
     difference = row.get("difference") or {}
-    if difference.get("against") == "initial":
+    if difference.get("against") == INITIAL:
         intervals[GAIN] = _pair(difference["interval"])
     return Certainty(int(sum(asked["prompts"] for asked in row.get("benchmarks", {}).values())), intervals)
 

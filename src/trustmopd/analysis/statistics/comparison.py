@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from trustmopd.analysis.readers.missing import Missing
-from trustmopd.analysis.readers.score_rows import Certainty, is_reference_row, over_seeds
+from trustmopd.analysis.readers.score_rows import Certainty, over_seeds
 from trustmopd.analysis.statistics.same_experiment import unambiguous
 from trustmopd.analysis.statistics.summary import Summary
 from trustmopd.rules import DISPLACEMENT, RULES, SCORES, TRUST, UNSCORED
+from trustmopd.runs.reference_rows import INITIAL, ROUTED, is_reference_row
 from trustmopd.statistics import Spread, paired_difference, recovery, spread
 
 Made = TypeVar("Made")
@@ -146,7 +147,7 @@ class Comparison:
         for seed, score in setting.overall(method).items():
             run = setting.methods[method][seed]
             known = {**self.references.get((run.student, run.team), {}), **run.evaluation}
-            low, high = (known.get(name, {}).get("overall") for name in ("initial", "routed-teachers"))
+            low, high = (known.get(name, {}).get("overall") for name in (INITIAL, ROUTED))
             found[seed] = (score, low, high)
         return found
 

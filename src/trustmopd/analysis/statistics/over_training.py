@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trustmopd.analysis.readers.missing import first_few
+from trustmopd.messages import first_few
 
 #: A teacher's mean calibrated score is 1 on the calibration rollouts. Outside this band mu no longer describes it: with
 #: gamma = 7, a factor of 1.5 against the other teachers multiplies its share of the weight by 17.
