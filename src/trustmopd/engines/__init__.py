@@ -49,15 +49,13 @@ class Engine(Protocol):
     def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]: ...
 
 
-class LoadedEngine(Protocol):
+class LoadedEngine(Engine, Protocol):
     """An engine that has loaded a checkpoint. `batch` is how many requests it takes at a time, `context` the most
     tokens of prompt and response together."""
 
     tokenizer: Any
     context: int
     batch: int
-
-    def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]: ...
 
 
 def engine_names() -> list[str]:

@@ -105,15 +105,25 @@ class Cost(_Parts):
     evaluation: Time | None = None
 
 
-class DiagnosedDomain(_Whole):
+class DomainDiagnosis(_Whole):
+    """One group of prompts. Means are over its response tokens. `spread` is the standard deviation (n − 1) of the mean
+    scores of its responses. `leads` is the share of responses in which the domain's own teacher has the largest mean
+    weight; None if no teacher has the domain's name."""
+
     domain: str
     rollouts: int
+    tokens: int
+    raw: dict[str, FiniteFloat]
     score: dict[str, FiniteFloat]
     spread: dict[str, FiniteFloat]
+    weight: dict[str, FiniteFloat]
+    leads: FiniteFloat | None
 
 
 class Diagnosis(_Parts):
-    domains: list[DiagnosedDomain]
+    domains: list[DomainDiagnosis]
+    held_out: bool
+    separates: bool | None
     verdict: str
 
 

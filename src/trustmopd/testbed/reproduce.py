@@ -143,7 +143,7 @@ def _diagnosis(experiment: Experiment, prompts: str) -> Path:
     if not run.diagnosis.is_file():
         recipe = experiment.recipe("diagnosis", prompts, "trust", 0, run.path)
         trainer = experiment.trainer(recipe, calibration_path=_calibration(experiment, prompts, "trust"))
-        write_file(run.diagnosis, diagnose(trainer, experiment.scale.diagnosis_rollouts).to_dict())
+        write_file(run.diagnosis, diagnose(trainer, experiment.scale.diagnosis_rollouts).model_dump())
     return run.diagnosis
 
 

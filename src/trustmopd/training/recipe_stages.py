@@ -10,9 +10,9 @@ from trustmopd.method import Calibration
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.layout import SEED
-from trustmopd.runs.schemas import write_file
+from trustmopd.runs.schemas import Diagnosis, write_file
 from trustmopd.training.agreement import first_decides
-from trustmopd.training.diagnosis import Diagnosis, diagnose
+from trustmopd.training.diagnosis import diagnose
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, trainer_of
 from trustmopd.training.progress import show_progress
@@ -123,7 +123,7 @@ def diagnose_recipe(recipe: Recipe, rollouts: int = 256) -> tuple[Diagnosis, lis
     paths = [RunDirectory(recipe.run_directory(seed)).diagnosis for seed in recipe.seeds]
     if trainer.accelerator.is_main_process:
         for path in paths:  # the result is the same for all seeds, and each seed's report shows it
-            write_file(path, found.to_dict())
+            write_file(path, found.model_dump())
     return found, paths
 
 
