@@ -8,14 +8,14 @@ from trustmopd.analysis.readers.missing import Missing
 from trustmopd.analysis.readers.score_rows import Certainty, over_seeds
 from trustmopd.analysis.statistics.same_experiment import unambiguous
 from trustmopd.analysis.statistics.summary import Summary
-from trustmopd.rules import DISPLACEMENT, RULES, SCORES, TRUST, UNSCORED
+from trustmopd.rules import DISPLACEMENT, RULES, SCORED, SCORES, TRUST, UNSCORED
 from trustmopd.runs.reference_rows import INITIAL, ROUTED, is_reference_row
 from trustmopd.statistics import Spread, paired_difference, recovery, spread
 
 Made = TypeVar("Made")
 UNIFORM = RULES["uniform"].name
 ABLATIONS = (*(score.title for score in SCORES.values() if score.name != DISPLACEMENT), "without μ", "response-level")
-_ORDER = ("routed", *(name for name in UNSCORED if name != "routed"), TRUST, *ABLATIONS, "γ")
+_ORDER = ("routed", *(name for name in UNSCORED if name != "routed"), *SCORED, *ABLATIONS, "γ")
 
 
 @dataclass(frozen=True)
