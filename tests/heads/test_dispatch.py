@@ -9,9 +9,9 @@ from trustmopd.heads import candidate_logits, dispatch, top_candidates_of, use_i
 
 def test_hidden_states_of_another_width_are_refused():
     case = problem((5, 6, 17, 4))
-    with pytest.raises(ValueError, match="width 5.*width 6"):
+    with pytest.raises(ValueError, match=r"\b5\b.*\b6\b"):
         candidate_logits(case.hidden[:, :5], case.weight, case.ids)
-    with pytest.raises(ValueError, match="width 5.*width 6"):
+    with pytest.raises(ValueError, match=r"\b5\b.*\b6\b"):
         top_candidates_of(case.hidden[:, :5], case.weight, 4)
 
 

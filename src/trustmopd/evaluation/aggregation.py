@@ -23,8 +23,8 @@ def score_rows(methods: Mapping[str, Mapping[int, ByBenchmark]], against: str | 
     row that differences are taken from, by default the initial student. Recovery is None without initial student and
     teachers. Routed teachers are added: in each domain the teacher of that name.
 
-    Intervals come from resampling prompts, the same ones for every method, so that chance affects a method and what it
-    is compared with alike. Seeds are averaged, not resampled.
+    Intervals come from resampling prompts, the same ones for every method, so chance affects a method and its baseline
+    equally. Seeds are averaged, not resampled.
     """
     benchmarks = _same_benchmarks(methods)
     domains = list(dict.fromkeys(benchmarks.values()))
@@ -153,7 +153,7 @@ def _same_benchmarks(methods: Mapping[str, Mapping[int, ByBenchmark]]) -> dict[s
             if ours != theirs:
                 raise ValueError(
                     f"{first} has {len(ours)} prompts of {benchmark}, and {label} has {len(theirs)}, not the same "
-                    "ones: scores cannot be compared. Evaluate both on the same prompts, or score them apart."
+                    "ones: scores cannot be compared. Evaluate both on the same prompts, or score them separately."
                 )
     return {name: answers.domain for name, answers in reference.items()}
 

@@ -13,7 +13,7 @@ from trustmopd.teacher_source import TeacherSource
 @dataclass(frozen=True)
 class Method:
     """One checkpoint to evaluate, and the folder of its responses, below the evaluation's. `base` is the model of an
-    adapter that names none. `mean_of`: what an average was made from, which identifies it wherever it lies."""
+    adapter that names none. `mean_of`: what an average was made from; this identifies it wherever it is."""
 
     name: str
     source: TeacherSource

@@ -40,8 +40,8 @@ def train_specialist(
     earlier: Mapping[str, list[float]] | None = None,
 ) -> dict[str, Any]:
     """Train on `tasks` until the rule of `settings.specialist` or `deadline` (of time.monotonic) ends it; save the
-    adapter in `out`. Checkpoints are in `scratch`, and the last is gone on from. Where they are lost and `out` has an
-    adapter, it is gone on from that, with a new optimiser: `earlier` is what was measured in the steps before."""
+    adapter in `out`. It continues from the last checkpoint in `scratch`. If there is none and `out` has an adapter, it
+    continues from that with a new optimiser; `earlier` is what was measured in the steps before."""
     how = settings.specialist
     on_gpu = torch.cuda.is_available()
     tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
@@ -62,7 +62,7 @@ def train_specialist(
             seed=settings.seed + done,  # else the prompts of the first steps would be asked again
             max_steps=how.max_steps - done,
             learning_rate=how.learning_rate,
-            lr_scheduler_type="constant_with_warmup",  # where it stops must not depend on how long it might go on
+            lr_scheduler_type="constant_with_warmup",  # where it stops must not depend on max_steps
             warmup_steps=5,
             beta=how.beta,
             temperature=1.0,
