@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, RootModel, ValidationError
 
@@ -92,14 +92,9 @@ class TrainingTime(Time):
     peak_memory_gib: FiniteFloat
 
 
-class Scored(_Whole):
-    teachers: int
-    reference: int
-
-
 class Cost(_Parts):
     device: str = ""
-    scored: Scored | None = None
+    scored: dict[str, int] = {}
     training: TrainingTime | None = None
     calibration: Time | None = None
     evaluation: Time | None = None
@@ -203,11 +198,6 @@ class CasePolicy(_Whole):
     mass: dict[str, FiniteFloat]
 
 
-class CaseTarget(_Whole):
-    token: dict[str, FiniteFloat]
-    response: dict[str, FiniteFloat]
-
-
 class CaseStudy(_Whole):
     """One position of one rollout."""
 
@@ -221,7 +211,7 @@ class CaseStudy(_Whole):
     gamma: FiniteFloat
     sets: dict[str, list[str]]
     policies: dict[str, CasePolicy]
-    target: CaseTarget
+    target: dict[Literal["token", "response"], dict[str, FiniteFloat]]
     difference: FiniteFloat
 
 

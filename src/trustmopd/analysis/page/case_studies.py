@@ -145,8 +145,9 @@ def read_cases(runs: Sequence[Run]) -> list[Case]:
         for path in sorted((run.path / CASES).glob("case-*.json")):
             try:
                 view = case_view(read_file(path, what="case", remedy=remedy, schema=CaseStudy))
-            except (ValueError, OSError) as error:
-                run.missing.append(Missing(f"{error} It was skipped.", ""))
+            except (ValueError, OSError, KeyError) as error:
+                said = f"{path} has no {error}. {remedy}" if isinstance(error, KeyError) else str(error)
+                run.missing.append(Missing(said, "It was skipped."))
                 continue
             title = f"{run.path}: {view.title}" if len(runs) > 1 else view.title
             picture: Picture | None = Picture(path.with_suffix(""), title, "Probability of each set of tokens.")
