@@ -242,8 +242,8 @@ def read_file(path: Path, *, what: str, remedy: str, schema: type[BaseModel] | N
     """A whole file. A field that is missing or of a wrong shape is an error that names it. `schema` is only needed for
     a file that may have any name."""
     payload = read_json(path, what=what, remedy=remedy, schema_version=_VERSIONS.get(path.name, 1))
-    for wrong in _errors(schema or SCHEMAS[path.name], payload):
-        raise ValueError(f"{what} {path} has {_said(wrong)}. {remedy}")
+    if errors := _errors(schema or SCHEMAS[path.name], payload):
+        raise ValueError(f"{what} {path} has {_said(errors[0])}. {remedy}")
     return payload
 
 
@@ -256,8 +256,8 @@ def read_parts(path: Path, *, what: str, remedy: str) -> tuple[dict[str, Any], l
 def write_file(path: Path, payload: Mapping[str, Any], schema: type[BaseModel] | None = None) -> Path:
     """A payload of another shape is a mistake of ours, and is not written."""
     plain = json.loads(json.dumps(payload, default=str))
-    for wrong in _errors(schema or SCHEMAS[path.name], plain):
-        raise TypeError(f"{path.name} would have {_said(wrong)}")
+    if errors := _errors(schema or SCHEMAS[path.name], plain):
+        raise TypeError(f"{path.name} would have {_said(errors[0])}")
     return write_json(path, plain, schema_version=_VERSIONS.get(path.name, 1))
 
 
