@@ -160,7 +160,7 @@ def model(case: Case, seed: int) -> PreTrainedModel:
         dtype=torch.bfloat16,
     )
     with torch.device(case.device):
-        made = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+        made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     with torch.no_grad():
         made.model.norm.weight.add_(0.05 * torch.randn(hidden, device=case.device, dtype=torch.bfloat16), alpha=seed)
     return made

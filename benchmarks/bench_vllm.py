@@ -149,8 +149,8 @@ def measure(
 ) -> dict[str, float]:
     if card:
         part = card * GIB / torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(part)
         share *= part  # vLLM counts it of the whole GPU
+        torch.cuda.set_per_process_memory_fraction(part + share)  # torch counts what sleeps, too
 
     def now() -> float:
         if device == "cuda":

@@ -22,7 +22,7 @@ def in_use() -> int:
 
 
 def main(case: str, folder: Path) -> None:
-    base = tiny.model(0, hidden=256).to(torch.bfloat16)
+    base = tiny.model(0, hidden=256).to(torch.bfloat16)  # saved, then loaded as users load it
     for name, model in {
         "base": base,
         **{name: tiny.specialist(base, i) for i, name in enumerate(("math", "code"))},
