@@ -149,7 +149,7 @@ def _missing(runs: Sequence[Summary]) -> list[str]:
             lacking.setdefault(str(each), []).append(run.path)
 
     def whose(paths: list[str]) -> str:
-        return "All runs" if len(paths) == len(runs) else first_few(paths, 3)
+        return "All runs" if len(paths) == len(runs) else first_few(paths, 4 if len(paths) == 4 else 3)
 
     return [
         (f"{whose(paths)}: " if len(runs) > 1 else "") + as_commands(said, paths[0]) for said, paths in lacking.items()
