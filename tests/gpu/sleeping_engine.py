@@ -43,7 +43,7 @@ def main(case: str, folder: Path) -> None:
             per_device_train_batch_size=4,
             calibration_batches=1,
             max_steps=3,
-            learning_rate=1e-3,
+            learning_rate=1e-4,
             warmup_steps=0,
             save_strategy="no",
             record_allocation_every=0,

@@ -31,7 +31,7 @@ def test_a_sleeping_engine_wakes_with_the_students_weights(case: str, tmp_path: 
     )
     (told,) = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     found = json.loads(told.removeprefix("FOUND "))
-    assert len(found["gaps"]) == 3 and max(found["gaps"]) < 0.05
+    assert len(found["gaps"]) == 3 and max(found["gaps"]) < 0.1
     assert {"model.norm.weight", "model.embed_tokens.weight", "model.layers.0.self_attn.o_proj.weight"} <= set(
         found["compared"]
     )
