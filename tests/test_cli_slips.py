@@ -451,6 +451,22 @@ def test_a_checkpoint_that_lacks_a_file_is_not_resumed(refuse, begun, run_dir, f
     refuse("checkpoint-2", overrides=[], options=("--resume",))
 
 
+@pytest.mark.parametrize(
+    ("file", "field"),
+    [
+        ("manifest.json", "config"),
+        ("manifest.json", "models"),
+        ("manifest.json", "prompts"),
+        ("calibration.json", "mu"),
+    ],
+)
+def test_a_checkpoint_whose_files_lack_a_field_is_refused_with_file_and_field(refuse, begun, run_dir, file, field):
+    path = run_dir / "checkpoints" / "checkpoint-2" / file
+    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != field}))
+    refuse(f"checkpoint-2/{file} has no {field}", options=("--resume", "--dry-run"))
+    refuse(f"checkpoint-2/{file} has no {field}", options=("--resume",))
+
+
 def test_a_dry_run_compares_the_models_of_a_resume(refuse, begun, models, tmp_path):
     resumes = ("--resume", "--dry-run")
     refuse("teachers", "code", "checkpoint-2", overrides=["teachers.code=null"], options=resumes)

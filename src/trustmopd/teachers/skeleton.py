@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from trustmopd.checkpoint_files import same_weights, tensors_of
 from trustmopd.heads import Head
+from trustmopd.messages import first_line
 from trustmopd.teachers.whole import whole_loading
 
 
@@ -40,7 +41,7 @@ def check_lora(role: str, config: PeftConfig, model: Any, *, trust_remote_code: 
         return get_peft_model(bare, config)
     except (ValueError, TypeError) as error:  # TypeError: a number given as text
         raise ValueError(
-            f"{role}: the LoRA settings do not fit the model ({str(error).splitlines()[0]}). Check target_modules, and "
+            f"{role}: the LoRA settings do not fit the model ({first_line(error)}). Check target_modules, and "
             "that this is the right base."
         ) from error
 

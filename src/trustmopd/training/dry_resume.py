@@ -45,7 +45,7 @@ def checkpoint_to_resume(
 
 
 def _check_same_kind(
-    recipe: Recipe, checkpoint: Path, prompts: str, began: Mapping[str, str], now: Mapping[str, str]
+    recipe: Recipe, checkpoint: Path, prompts: str, began: Mapping[str, Any], now: Mapping[str, str]
 ) -> None:
     """Refuse other prompts, teachers or references than before, and an adapter in place of a model."""
     stored = read_manifest(checkpoint)
@@ -62,11 +62,11 @@ def _check_same_kind(
             )
 
 
-def _frozen_of(models: Mapping[str, Any]) -> dict[str, str]:
+def _frozen_of(models: Mapping[str, Any]) -> dict[str, str | None]:
     """Where a manifest's teachers and references come from, by the names that messages use."""
     own = {f"{REFERENCE}:{name}": each for name, each in models.get("own_references", {}).items()}
     common = {REFERENCE: models["reference"]} if models["reference"] else {}
-    return {role_of(name): each["source"] for name, each in {**models["teachers"], **common, **own}.items()}
+    return {role_of(name): each.get("source") for name, each in {**models["teachers"], **common, **own}.items()}
 
 
 def _teachers(given: Ingredients) -> dict[str, str]:

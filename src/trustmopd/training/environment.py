@@ -12,6 +12,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from trustmopd.engines.vllm_package import check_port, check_vllm
 from trustmopd.planning.launching import asked_engine
+from trustmopd.runs.layout import METRICS
 from trustmopd.training.config import TrustMOPDConfig
 
 
@@ -67,7 +68,7 @@ def _check_trackers(report_to: Sequence[str]) -> None:
         if tracker not in (*get_available_reporting_integrations(), "flyte"):
             raise ValueError(
                 f"report_to = {tracker!r}, but {tracker} is not installed. Install it (pip install {tracker}), or set "
-                "report_to = none: metrics.jsonl always has every metric."
+                f"report_to = none: {METRICS} always has every metric."
             )
 
 
