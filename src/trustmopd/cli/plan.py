@@ -28,7 +28,6 @@ def plan(
         loaded = load(recipe, overrides)
         from trustmopd.planning import plan as rows_of
         from trustmopd.planning import to_json, workload_of
-        from trustmopd.planning.seconds import rate_of_sampling
         from trustmopd.training.from_recipe import config_of, lora_of
 
         # Of the machine that is planned for, not of this one.
@@ -41,8 +40,6 @@ def plan(
             typer.echo(json.dumps(to_json(rows, words), indent=1, ensure_ascii=False))
         else:
             _show(rows, f"{loaded.name}: {_machine(gpus, memory, nodes)}")
-            if work.uses_vllm and rate_of_sampling(work) != "vllm":
-                say("vLLM's rate was not measured: seconds count the slower sampling of transformers.")
             _recommend(rows, words)
     if not any(row.fits for row in rows):
         raise typer.Exit(1)
