@@ -25,7 +25,7 @@ from trustmopd.training.from_recipe import config_of, lora_of
 
 ROOT = Path(__file__).parents[2]
 PARTS = ["weights", "gradients", "optimizer", "activations", "answers", "rollout_engine", "total"]
-FIELDS = ["placement", "engine", "student_dtype", "fits", "gib", "seconds_per_step", "gpu_hours", "set", "launch"]
+FIELDS = ["placement", "engine", "student_dtype", "fits", "gib", "seconds_per_step", "gpu_hours", "set", "usable", "launch"]
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,8 @@ def plan(
     """What fits on which GPUs, and how long it takes: from the models' configurations, without their weights."""
     with errors():
         loaded = load(recipe, overrides)
+        from trustmopd.planning import fastest, to_json, workload_of
         from trustmopd.planning import plan as rows_of
-        from trustmopd.planning import to_json, workload_of
         from trustmopd.training.from_recipe import config_of, lora_of
 
         # Of the machine that is planned for, not of this one.
@@ -42,7 +42,7 @@ def plan(
         else:
             _show(rows, f"{loaded.name}: {_machine(gpus, memory, nodes)}")
             _recommend(rows, words, work, memory)
-    if not any(row.fits for row in rows):
+    if fastest(rows) is None:
         raise typer.Exit(1)
 
 

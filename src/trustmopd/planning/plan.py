@@ -1,5 +1,6 @@
 """Every way to run a recipe on a machine: what it needs, whether that fits, how long it takes, what to set for it."""
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -83,7 +84,7 @@ class Row:
 def plan(recipe: Recipe, work: Workload, *, gpus: int, memory: float, nodes: int = 1) -> list[Row]:
     """All rows, in the order of the placements. `gpus` of each node, `memory` of each GPU in GiB."""
     for name, value in {"gpus": gpus, "memory": memory, "nodes": nodes}.items():
-        if value <= 0:
+        if not 0 < value < math.inf:
             raise ValueError(f"--{name} {value:g}: there is nothing to plan for. Give a number above 0.")
     if recipe.training.get("gradient_accumulation_steps") is not None:  # then the batch grows with the GPUs
         work = replace(work, batch=work.batch * gpus * nodes)
@@ -107,7 +108,7 @@ def _simplest_first(row: Row) -> tuple[Any, ...]:
 
 def to_json(rows: list[Row], words: Sequence[str]) -> dict[str, Any]:
     """`words` are the recipe and its overrides."""
-    told = [{**row.to_dict(), "launch": row.command(words)} for row in rows]
+    told = [{**row.to_dict(), "usable": row.fits and row.at_hand, "launch": row.command(words)} for row in rows]
     return {"schema_version": SCHEMA_VERSION, "rows": told}
 
 
@@ -153,6 +154,8 @@ def _fields(recipe: Recipe, work: Workload, setup: Setup, *, fewer_rows: bool) -
     by_rows = given.get("max_tokens_per_micro_batch") is None
     if by_rows and micro_batch != given.get("per_device_train_batch_size", 4):
         fields["training.per_device_train_batch_size"] = micro_batch
+        if given.get("gradient_accumulation_steps") is not None:
+            fields["training.gradient_accumulation_steps"] = accumulation
     if not by_rows and fewer_rows:
         fields["training.max_tokens_per_micro_batch"] = micro_batch * (work.prompt + work.response)
     if setup.placement == ADAPTERS:
