@@ -23,9 +23,10 @@ from trustmopd.method import CandidateState, objective, renormalise, trust, unif
 from trustmopd.method.objective import SCORES
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.cost import counted_evaluation
-from trustmopd.training.diagnosis import Diagnosis, DomainDiagnosis
+from trustmopd.training.diagnosis import Diagnosis
 from trustmopd.training.records import TokenTexts, token_table, write_records
 from trustmopd.training.scoring import ScoredCandidates
+from trustmopd.training.verdict import DomainDiagnosis
 
 TEACHERS = ["math", "code", "if"]
 MU = {"math": 2.0, "code": 3.0, "if": 1.5}
@@ -167,7 +168,7 @@ def evaluate(run: Path, device_hours: float) -> None:
 def write_diagnosis(run: Path, domain: str, score: dict[str, float], spread: dict[str, float]) -> None:
     """As `trustmopd diagnose` writes it, of one domain."""
     found = DomainDiagnosis(domain, 9, 100, raw=score, score=score, spread=spread, weight=score, leads=1.0)
-    write_json(run / "diagnosis.json", Diagnosis([found], True, True, "It separates.").to_dict())
+    write_json(run / "diagnosis.json", Diagnosis([found], [], True, True, "It separates.").to_dict())
 
 
 @cache

@@ -6,7 +6,8 @@ import torch
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.training.calibrating import calibration_rows
-from trustmopd.training.diagnosis import DomainDiagnosis, _verdict, diagnose
+from trustmopd.training.diagnosis import diagnose
+from trustmopd.training.verdict import DomainDiagnosis, ReferenceDiagnosis, judge, judge_references
 
 
 @pytest.fixture(scope="module")
@@ -63,22 +64,46 @@ def domain(name: str, math: float, code: float, leads: float | None) -> DomainDi
 
 
 def test_the_verdict_names_the_teacher_that_outshines_the_matched_one() -> None:
-    separates, words = _verdict([domain("math", 1.2, 0.9, 0.9), domain("code", 1.4, 1.3, 0.4)], ["math", "code"])
+    separates, words = judge([domain("math", 1.2, 0.9, 0.9), domain("code", 1.4, 1.3, 0.4)], ["math", "code"])
     assert separates is False
     assert [fact for fact in ("'code'", "'math'", "1.40", "1.30") if fact not in words] == []
 
 
 def test_the_verdict_is_open_where_the_rollouts_cannot_tell_two_teachers_apart() -> None:
-    separates, words = _verdict([domain("code", 1.01, 1.0, 0.4)], ["math", "code"])
+    separates, words = judge([domain("code", 1.01, 1.0, 0.4)], ["math", "code"])
     assert separates is None and "9 rollouts" in words
 
 
 def test_the_verdict_says_yes_only_if_every_matched_teacher_also_leads_on_most_rollouts() -> None:
     yes = [domain("math", 1.2, 0.9, 0.98), domain("code", 0.8, 1.3, 0.91)]
-    assert _verdict(yes, ["math", "code"])[0] is True
-    separates, words = _verdict([yes[0], domain("code", 0.8, 1.3, 0.4)], ["math", "code"])
+    assert judge(yes, ["math", "code"])[0] is True
+    separates, words = judge([yes[0], domain("code", 0.8, 1.3, 0.4)], ["math", "code"])
     assert separates is False and "40%" in words
 
 
-def test_without_labels_there_is_no_verdict() -> None:
-    assert _verdict([domain("all prompts", 1.0, 1.0, None)], ["math", "code"])[0] is None
+def test_without_labels_there_is_nojudge() -> None:
+    assert judge([domain("all prompts", 1.0, 1.0, None)], ["math", "code"])[0] is None
+
+
+def test_each_reference_is_judged_by_the_domains_of_its_teachers_and_those_that_they_lead() -> None:
+    """`code` is displaced everywhere: that is told of its own reference, and of whom it outshines."""
+    right = [domain("math", 1.4, 0.9, 0.9), domain("code", 0.7, 1.3, 0.9)]
+    assert judge(right, ["math"])[0] and judge(right, ["code"])[0]
+    at_home_only = [right[0], domain("code", 0.7, 1.3, 0.4)]
+    assert judge(at_home_only, ["math"])[0] is True and judge(at_home_only, ["code"])[0] is False
+    everywhere = [domain("math", 1.0, 1.4, 0.1), right[1]]
+    assert judge(everywhere, ["math"])[0] is False and judge(everywhere, ["code"])[0] is False
+
+
+@pytest.mark.parametrize(
+    ("found", "pool"), [((True, True), True), ((True, False), False), ((None, True), None), ((None, False), False)]
+)
+def test_a_pool_is_separated_if_each_of_its_references_separates(found: tuple, pool: bool | None) -> None:
+    references = [
+        ReferenceDiagnosis(f"base-{place}", [f"teacher-{place}"], 0.5 + place, each, f"verdict {place}")
+        for place, each in enumerate(found)
+    ]
+    separates, words = judge_references(references)
+    assert separates is pool
+    assert all(fact in words for fact in ("base-0", "base-1", "teacher-1", "verdict 0", "verdict 1", "1.50"))
+    assert judge_references(references[:1]) == (found[0], "verdict 0")  # one reference: as of any pool

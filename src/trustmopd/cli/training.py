@@ -12,9 +12,10 @@ from trustmopd.text_tables import text_table
 
 if TYPE_CHECKING:
     from trustmopd.recipe import Recipe
-    from trustmopd.training.diagnosis import Diagnosis, DomainDiagnosis
+    from trustmopd.training.diagnosis import Diagnosis
     from trustmopd.training.recipe_stages import SeedRun
     from trustmopd.training.trainer import TrustMOPDTrainer
+    from trustmopd.training.verdict import DomainDiagnosis
 
 RecipePath = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
 Overrides = Annotated[
@@ -133,6 +134,14 @@ def _show(found: "Diagnosis") -> None:
     show_table(text_table(header, rows(lambda d, t: f"{d.raw[t]:.3f}")), "raw score, mean")
     leads = ["own teacher leads on", *("–" if d.leads is None else f"{d.leads:.0%}" for d in found.domains)]
     show_table(text_table(header, [*rows(lambda d, t: f"{d.weight[t]:.3f}"), leads]), "weight, mean")
+    if len(found.references) > 1:
+        known = {True: "yes", False: "no", None: "not decided"}
+        lines = [
+            (each.source, ", ".join(each.teachers), f"{each.distance:.3f}", known[each.separates])
+            for each in found.references
+        ]
+        header = ("reference", "its teachers", "nats from the student", "separates")
+        show_table(text_table(header, lines, left=("its teachers",)), "by reference")
     if not found.held_out:
         say("There are too few prompts to hold enough out of calibration: some were used for both.")
     console.print(plain(found.verdict, "bold"))

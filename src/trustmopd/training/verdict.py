@@ -1,0 +1,95 @@
+"""What the scores of a diagnosis say: does displacement put each domain's own teacher in the lead?"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DomainDiagnosis:
+    """One group of prompts. Means are over its response tokens. `spread` is the standard deviation (n − 1) of the mean
+    scores of its responses. `leads` is the share of responses in which the domain's own teacher has the largest mean
+    weight; None if no teacher has the domain's name."""
+
+    domain: str
+    rollouts: int
+    tokens: int
+    raw: dict[str, float]
+    score: dict[str, float]
+    spread: dict[str, float]
+    weight: dict[str, float]
+    leads: float | None
+
+    @property
+    def leader(self) -> str:
+        """The teacher that scores highest on these prompts."""
+        return max(self.score, key=self.score.__getitem__)
+
+
+@dataclass(frozen=True)
+class ReferenceDiagnosis:
+    """One reference and the teachers that are measured from it. `distance` is how far the initial student is from it:
+    the mean KL divergence on the student's candidates, in nats a response token."""
+
+    source: str
+    teachers: list[str]
+    distance: float
+    separates: bool | None
+    verdict: str
+
+
+def judge(
+    domains: Sequence[DomainDiagnosis], teachers: Collection[str], score: str = "displacement"
+) -> tuple[bool | None, str]:
+    """Whether these teachers are separated from all others, and why. A domain is separated if its own teacher scores
+    highest there and leads on most of its rollouts. Judged are the teachers' own domains, and those that they lead."""
+    labelled = [domain for domain in domains if domain.leads is not None]
+    matched = [domain for domain in labelled if {domain.domain, domain.leader} & set(teachers)]
+    if not matched:
+        return None, (
+            f"No prompt has the name of a teacher ({', '.join(teachers)}) as its domain, so it is unknown where it "
+            f"should lead. Label some prompts (domain column) with teachers' names to see whether {score} separates "
+            "them. Training needs no labels."
+        )
+    for domain in matched:
+        best = domain.leader
+        own = f"{domain.score[domain.domain]:.2f}"
+        if best != domain.domain:
+            noise = 2 * math.hypot(domain.spread[best], domain.spread[domain.domain]) / math.sqrt(domain.rollouts)
+            if domain.score[best] - domain.score[domain.domain] < noise:
+                return None, (
+                    f"Not decided: on '{domain.domain}' prompts '{best}' scores {domain.score[best]:.2f} and "
+                    f"'{domain.domain}' {own}, and {domain.rollouts} rollouts are too few to tell them apart. Use "
+                    "more; if the scores stay this close, expect little gain over allocation uniform."
+                )
+            return False, (
+                f"{score.capitalize()} does not separate this pool: on '{domain.domain}' prompts teacher '{best}' "
+                f"scores {domain.score[best]:.2f} against {own} of '{domain.domain}', so trust would follow the wrong "
+                "teacher there. Expect little or no gain over allocation uniform. The usual cause is a specialist that "
+                "moved far from its reference outside its domain."
+            )
+        if domain.leads is not None and domain.leads <= 0.5:
+            return False, (
+                f"{score.capitalize()} separates this pool only on average: '{domain.domain}' scores highest on its "
+                f"own prompts ({own}), but leads on {domain.leads:.0%} of their rollouts. Compare with allocation "
+                "uniform before a long run."
+            )
+    lead = ", ".join(f"{domain.leads:.0%} of '{domain.domain}'" for domain in matched)
+    return (
+        True,
+        f"{score.capitalize()} separates this pool: each domain's own teacher scores highest there, and leads on "
+        f"{lead} rollouts.",
+    )
+
+
+def judge_references(references: Sequence[ReferenceDiagnosis]) -> tuple[bool | None, str]:
+    """The pool's verdict, by reference where there are several: it separates if each of them does."""
+    if len(references) == 1:
+        return references[0].separates, references[0].verdict
+    found = [reference.separates for reference in references]
+    separates = False if False in found else None if None in found else True
+    return separates, " ".join(
+        f"Measured from {each.source} ({', '.join(each.teachers)}; {each.distance:.2f} nats from the student): "
+        f"{each.verdict}"
+        for each in references
+    )
