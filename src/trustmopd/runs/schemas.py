@@ -27,6 +27,7 @@ class _Parts(_Whole):
 class Models(_Parts):
     student: Object = {}
     reference: Object | None = None
+    own_references: dict[str, Object] = {}
     teachers: dict[str, Object | None] = {}
 
 
