@@ -46,11 +46,11 @@ def reproduce_testbed(
         from trustmopd.testbed.experiment import World
         from trustmopd.testbed.reproduce import reproduce as run
         from trustmopd.testbed.tables import write_results
-        from trustmopd.testbed.two_bases import with_second_base
+        from trustmopd.testbed.two_bases import SECOND_BASE, TwoBases
 
         taught_by = World(world) if world else World()
         if two:
-            taught_by = with_second_base(taught_by, out)
+            taught_by = TwoBases(taught_by.root, second=World(out / SECOND_BASE))
         run(out, parse_seeds(seeds), only=only or (), jobs=jobs, world=taught_by)
         say(f"Report:  {write_results(out)}\nResults: {out / 'results.csv'}\nSeeds:   {out / 'cells.csv'}")
 

@@ -47,6 +47,7 @@ def reproduce(
     # Sums in two threads differ in the last bit from sums in one: the same seeds give the same numbers at any `jobs`.
     torch.set_num_threads(1)
     quiet()
+    experiment.world.build()
     with reproducibly():
         prepare(experiment)
         for prompts in sorted({cell.prompts for cell in cells}):

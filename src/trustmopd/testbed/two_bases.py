@@ -2,15 +2,11 @@
 with another seed and at less than half the size."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from trustmopd.evaluation.methods import AVERAGE
 from trustmopd.testbed.build_world import build_world
 from trustmopd.testbed.experiment import FROM_STUDENT, METHODS, World
-from trustmopd.testbed.machine import quiet
 from trustmopd.testbed.models import Size
 from trustmopd.testbed.supervised import Supervision
 
@@ -22,20 +18,15 @@ SUPERVISION = Supervision(steps=2400, batch_size=256, learning_rate=3e-3)
 OF_SECOND = ("code", "if")
 
 
-def with_second_base(first: World, out: Path) -> "TwoBases":
-    """The pool of both. The second base, its specialists and their card are built in a folder of `out`; what is
-    finished there is not made again."""
-    torch.set_num_threads(1)  # sums in two threads differ in the last bit from sums in one
-    quiet()
-    build_world(out / SECOND_BASE, SEED, device="cpu", size=SIZE, supervision=SUPERVISION)
-    return TwoBases(first.root, second=World(out / SECOND_BASE))
-
-
 @dataclass(frozen=True, kw_only=True)
 class TwoBases(World):
-    """The student starts from the first base. `second` is the world of the second."""
+    """The student starts from the first base. `second` is the world of the second, which `build` makes."""
 
     second: World
+
+    def build(self) -> None:
+        """The second base, its specialists and their card. What is finished is not made again."""
+        build_world(self.second.root, SEED, device="cpu", size=SIZE, supervision=SUPERVISION)
 
     def fingerprint(self) -> dict[str, str]:
         return super().fingerprint() | {f"{SECOND_BASE}/{n}": mark for n, mark in self.second.fingerprint().items()}
