@@ -42,7 +42,8 @@ def judge(
     domains: Sequence[DomainDiagnosis], teachers: Collection[str], score: str = "displacement"
 ) -> tuple[bool | None, str]:
     """Whether these teachers are separated from all others, and why. A domain is separated if its own teacher scores
-    highest there and leads on most of its rollouts. Judged are the teachers' own domains, and those that they lead."""
+    highest there, by more than noise, and leads on most of its rollouts. Judged are the teachers' own domains, and
+    those that they lead."""
     labelled = [domain for domain in domains if domain.leads is not None]
     matched = [domain for domain in labelled if {domain.domain, domain.leader} & set(teachers)]
     if not matched:
@@ -52,26 +53,27 @@ def judge(
             "them. Training needs no labels."
         )
     for domain in matched:
-        best = domain.leader
-        own = f"{domain.score[domain.domain]:.2f}"
-        if best != domain.domain:
-            noise = 2 * math.hypot(domain.spread[best], domain.spread[domain.domain]) / math.sqrt(domain.rollouts)
-            if domain.score[best] - domain.score[domain.domain] < noise:
-                return None, (
-                    f"Not decided: on '{domain.domain}' prompts '{best}' scores {domain.score[best]:.2f} and "
-                    f"'{domain.domain}' {own}, and {domain.rollouts} rollouts are too few to tell them apart. Use "
-                    "more; if the scores stay this close, expect little gain over allocation uniform."
-                )
+        own = domain.domain
+        rival = max((name for name in domain.score if name != own), key=domain.score.__getitem__)
+        scores = {name: f"{domain.score[name]:.2f}" for name in (own, rival)}
+        noise = 2 * math.hypot(domain.spread[rival], domain.spread[own]) / math.sqrt(domain.rollouts)
+        if abs(domain.score[rival] - domain.score[own]) < noise:
+            return None, (
+                f"Not decided: on '{own}' prompts '{rival}' scores {scores[rival]} and '{own}' {scores[own]}, and "
+                f"{domain.rollouts} rollouts are too few to tell them apart. Use more; if the scores stay this close, "
+                "expect little gain over allocation uniform."
+            )
+        if domain.leader != own:
             return False, (
-                f"{score.capitalize()} does not separate this pool: on '{domain.domain}' prompts teacher '{best}' "
-                f"scores {domain.score[best]:.2f} against {own} of '{domain.domain}', so trust would follow the wrong "
-                "teacher there. Expect little or no gain over allocation uniform. The usual cause is a specialist that "
-                "moved far from its reference outside its domain."
+                f"{score.capitalize()} does not separate this pool: on '{own}' prompts teacher '{rival}' scores "
+                f"{scores[rival]} against {scores[own]} of '{own}', so trust would follow the wrong teacher there. "
+                "Expect little or no gain over allocation uniform. The usual cause is a specialist that moved far from "
+                "its reference outside its domain."
             )
         if domain.leads is not None and domain.leads <= 0.5:
             return False, (
-                f"{score.capitalize()} separates this pool only on average: '{domain.domain}' scores highest on its "
-                f"own prompts ({own}), but leads on {domain.leads:.0%} of their rollouts. Compare with allocation "
+                f"{score.capitalize()} separates this pool only on average: '{own}' scores highest on its own prompts "
+                f"({scores[own]}), but leads on {domain.leads:.0%} of their rollouts. Compare with allocation "
                 "uniform before a long run."
             )
     lead = ", ".join(f"{domain.leads:.0%} of '{domain.domain}'" for domain in matched)
