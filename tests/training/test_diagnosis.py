@@ -7,7 +7,7 @@ import torch
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.training.calibrating import calibration_rows
 from trustmopd.training.diagnosis import diagnose
-from trustmopd.training.verdict import DomainDiagnosis, ReferenceDiagnosis, judge, judge_references
+from trustmopd.training.verdict import DomainDiagnosis, ReferenceDiagnosis, judge, judge_references, moved_everywhere
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +109,9 @@ def test_a_pool_is_separated_if_each_of_its_references_separates(found: tuple, p
     assert separates is pool
     assert all(fact in words for fact in ("base-0", "base-1", "teacher-1", "verdict 0", "verdict 1", "1.50"))
     assert judge_references(references[:1]) == (found[0], "verdict 0")  # one reference: as of any pool
+
+
+def test_a_teacher_that_moved_as_far_elsewhere_as_at_home_is_named() -> None:
+    flat = [domain("math", 1.4, 1.05, 0.9), domain("code", 0.7, 1.06, 0.7)]
+    assert "'code'" in moved_everywhere(flat, ["code"]) and "1.05" in moved_everywhere(flat, ["code"])
+    assert moved_everywhere(flat, ["math"]) == "" and moved_everywhere(flat[1:], ["code"]) == ""

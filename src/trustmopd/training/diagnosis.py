@@ -14,7 +14,7 @@ from accelerate.utils import gather_object
 from trustmopd.method import calibrated_scores, reverse_kl
 from trustmopd.training.calibrating import CALIBRATION_SEED, calibration_rows
 from trustmopd.training.config import rule_name
-from trustmopd.training.verdict import DomainDiagnosis, ReferenceDiagnosis, judge, judge_references
+from trustmopd.training.verdict import DomainDiagnosis, ReferenceDiagnosis, judge, judge_references, moved_everywhere
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
@@ -71,9 +71,11 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
         away = sum(rollout["distance"][teachers.index(own[0])] for rollout in found)
         distance = away / sum(rollout["tokens"] for rollout in found)
         source = trainer.pool.members[start].source
-        references.append(ReferenceDiagnosis(source, own, distance, *judge(domains, own, score)))
-    verdict = judge_references(references) if references else judge(domains, teachers, score)
-    return Diagnosis(domains, references, held_out, *verdict)
+        separates, verdict = judge(domains, own, score)
+        verdict += moved_everywhere(domains, own)
+        references.append(ReferenceDiagnosis(source, own, distance, separates, verdict))
+    found_of_pool = judge_references(references) if references else judge(domains, teachers, score)
+    return Diagnosis(domains, references, held_out, *found_of_pool)
 
 
 def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int]], bool]:

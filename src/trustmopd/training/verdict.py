@@ -56,8 +56,7 @@ def judge(
         own = domain.domain
         rival = max((name for name in domain.score if name != own), key=domain.score.__getitem__)
         scores = {name: f"{domain.score[name]:.2f}" for name in (own, rival)}
-        noise = 2 * math.hypot(domain.spread[rival], domain.spread[own]) / math.sqrt(domain.rollouts)
-        if abs(domain.score[rival] - domain.score[own]) < noise:
+        if abs(domain.score[rival] - domain.score[own]) < _noise((domain, rival), (domain, own)):
             return None, (
                 f"Not decided: on '{own}' prompts '{rival}' scores {scores[rival]} and '{own}' {scores[own]}, and "
                 f"{domain.rollouts} rollouts are too few to tell them apart. Use more; if the scores stay this close, "
@@ -82,6 +81,26 @@ def judge(
         f"{score.capitalize()} separates this pool: each domain's own teacher scores highest there, and leads on "
         f"{lead} rollouts.",
     )
+
+
+def moved_everywhere(domains: Sequence[DomainDiagnosis], teachers: Collection[str]) -> str:
+    """Names the teachers that are displaced elsewhere as far as on their own prompts; nothing if there are none."""
+    labelled = {domain.domain: domain for domain in domains if domain.leads is not None}
+    said = []
+    for name in (name for name in teachers if name in labelled and len(labelled) > 1):
+        home = labelled[name]
+        away = max((each for each in labelled.values() if each is not home), key=lambda each: each.score[name])
+        if home.score[name] - away.score[name] < _noise((home, name), (away, name)):
+            said.append(
+                f" '{name}' moved as far from its reference on '{away.domain}' prompts ({away.score[name]:.2f}) as on "
+                f"its own ({home.score[name]:.2f}), so its displacement says little about where it is good."
+            )
+    return "".join(said)
+
+
+def _noise(*scores: tuple[DomainDiagnosis, str]) -> float:
+    """Two standard errors of the difference of two mean scores."""
+    return 2 * math.hypot(*(domain.spread[name] / math.sqrt(domain.rollouts) for domain, name in scores))
 
 
 def judge_references(references: Sequence[ReferenceDiagnosis]) -> tuple[bool | None, str]:
