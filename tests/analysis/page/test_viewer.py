@@ -392,7 +392,7 @@ def test_every_reference_is_shown_once_with_its_teachers(visit: Callable, tmp_pa
     opened = open_run(run)
     page = visit(write_report([opened], tmp_path))
     page.check("#viewer-all")
-    header = page.locator("#viewer-candidates th").all_inner_texts()
+    header = [text.replace("\u00a0", " ") for text in page.locator("#viewer-candidates th").all_inner_texts()]
     assert header == ["candidate", "student", "ref. of math", "ref. of code, if", "math", "code", "if", "target"]
     rollout = opened.records(candidates=True).rollouts[int(page.get_attribute("html", "data-shown"))]
     at = int(page.get_attribute("#viewer-tokens [aria-selected]", "data-t"))

@@ -103,7 +103,7 @@ def _headings(run: Run, policies: list[str]) -> dict[str, str]:
     shared, repeated = {REFERENCE: "ref."}, set()
     for reference in run.references:
         first, *others = map(own_reference, reference.teachers)
-        shared[first] = f"ref. of {', '.join(reference.teachers)}"
+        shared[first] = f"ref.\u00a0of {', '.join(reference.teachers)}"
         repeated.update(others)
     return {policy: shared.get(policy, policy) for policy in policies if policy not in repeated}
 
