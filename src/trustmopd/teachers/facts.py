@@ -38,6 +38,7 @@ def facts_of(
 ) -> ModelFacts:
     """Read from the configuration and tokenizer files alone: no weights are loaded."""
     if isinstance(model, PreTrainedModel) or not isinstance(model, (str, Path)):
+        _check_rotary(role, model)
         config, generation, source = model.config, model.generation_config, getattr(model.config, "_name_or_path", "")
         where = source if source and Path(source).is_dir() else None
     else:
@@ -104,6 +105,17 @@ def facts_of_adapter(
     own = folder / "tokenizer_config.json"
     tokenizer = AutoTokenizer.from_pretrained(folder) if own.is_file() else None
     return replace(under, role=role, source=adapter, tokenizer=tokenizer)
+
+
+def _check_rotary(role: str, model: Any) -> None:
+    """`model.to(torch.bfloat16)` rounds the rotary frequencies as well. `from_pretrained` keeps them in float32."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and buffer.element_size() < 4:
+            raise ValueError(
+                f"{role}: {name} is {buffer.dtype}, so token positions are wrong by more the longer a response is, and "
+                "the saved checkpoint would not behave like the model in memory. Casting a whole model does this. Load "
+                "it with from_pretrained(…, dtype=torch.bfloat16) instead of calling .to(torch.bfloat16)."
+            )
 
 
 def check_files(role: str, source: str) -> None:
