@@ -92,8 +92,9 @@ def moved_everywhere(domains: Sequence[DomainDiagnosis], teachers: Collection[st
         away = max((each for each in labelled.values() if each is not home), key=lambda each: each.score[name])
         if home.score[name] - away.score[name] < _noise((home, name), (away, name)):
             said.append(
-                f" '{name}' moved at least as far from its reference on '{away.domain}' prompts ({away.score[name]:.2f}) as on "
-                f"its own ({home.score[name]:.2f}), so its displacement says little about where it is good."
+                f" '{name}' moved at least as far from its reference on '{away.domain}' prompts "
+                f"({away.score[name]:.2f}) as on its own ({home.score[name]:.2f}), so its displacement says little "
+                "about where it is good."
             )
     return "".join(said)
 
