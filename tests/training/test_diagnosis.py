@@ -5,9 +5,10 @@ import tiny
 import torch
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd.runs.schemas import DomainDiagnosis, ReferenceDiagnosis
 from trustmopd.training.calibrating import calibration_rows
 from trustmopd.training.diagnosis import diagnose
-from trustmopd.training.verdict import DomainDiagnosis, ReferenceDiagnosis, judge, judge_references, moved_everywhere
+from trustmopd.training.verdict import judge, judge_references, moved_everywhere
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,8 @@ def test_diagnosis_leaves_weights_mode_and_random_state_alone(trainer: TrustMOPD
 
 def domain(name: str, math: float, code: float, leads: float | None) -> DomainDiagnosis:
     scores, spread = {"math": math, "code": code}, {"math": 0.03, "code": 0.03}
-    return DomainDiagnosis(name, 9, 90, scores, scores, spread, scores, leads)
+    counts = {"domain": name, "rollouts": 9, "tokens": 90}
+    return DomainDiagnosis(**counts, raw=scores, score=scores, spread=spread, weight=scores, leads=leads)
 
 
 def test_the_verdict_names_the_teacher_that_outshines_the_matched_one() -> None:
@@ -102,7 +104,13 @@ def test_each_reference_is_judged_by_the_domains_of_its_teachers_and_those_that_
 )
 def test_a_pool_is_separated_if_each_of_its_references_separates(found: tuple, pool: bool | None) -> None:
     references = [
-        ReferenceDiagnosis(f"base-{place}", [f"teacher-{place}"], 0.5 + place, each, f"verdict {place}")
+        ReferenceDiagnosis(
+            source=f"base-{place}",
+            teachers=[f"teacher-{place}"],
+            distance=0.5 + place,
+            separates=each,
+            verdict=f"verdict {place}",
+        )
         for place, each in enumerate(found)
     ]
     separates, words = judge_references(references)

@@ -12,10 +12,9 @@ from trustmopd.text_tables import text_table
 
 if TYPE_CHECKING:
     from trustmopd.recipe import Recipe
-    from trustmopd.training.diagnosis import Diagnosis
+    from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis
     from trustmopd.training.recipe_stages import SeedRun
     from trustmopd.training.trainer import TrustMOPDTrainer
-    from trustmopd.training.verdict import DomainDiagnosis
 
 RecipePath = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
 Overrides = Annotated[

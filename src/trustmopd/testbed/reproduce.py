@@ -20,7 +20,9 @@ from tqdm.auto import tqdm
 
 from trustmopd.analysis.readers.run import open_run
 from trustmopd.files import read_json, write_json
+from trustmopd.rules import TRUST, UNSCORED
 from trustmopd.runs import RunDirectory, newest_checkpoint
+from trustmopd.runs.schemas import write_file
 from trustmopd.testbed.cells import Cell, all_cells, finished_cells
 from trustmopd.testbed.experiment import FROM_STUDENT, Experiment, Scale, World
 from trustmopd.testbed.machine import made_by, mixture, quiet, reproducibly
@@ -133,7 +135,7 @@ def run_cell(cell: Cell, experiment: Experiment) -> None:
 def _calibration(experiment: Experiment, prompts: str, method: str) -> str | None:
     """mu does not depend on seed, gamma or granularity: measured once for a prompt set, a score and its references."""
     settings = experiment.world.methods[method]
-    if settings.get("rule", "trust") != "trust" or not settings.get("calibrated", True):
+    if settings.get("rule", TRUST) in UNSCORED or not settings.get("calibrated", True):
         return None
     name = f"{prompts}-{settings.get('score', 'displacement')}{_references(method)}"
     run = RunDirectory(experiment.out / "calibration" / name)
@@ -148,7 +150,7 @@ def _diagnosis(experiment: Experiment, prompts: str, method: str) -> Path:
     if not run.diagnosis.is_file():
         recipe = experiment.recipe("diagnosis", prompts, method, 0, run.path)
         trainer = experiment.trainer(recipe, calibration_path=_calibration(experiment, prompts, method))
-        write_json(run.diagnosis, diagnose(trainer, experiment.scale.diagnosis_rollouts).to_dict())
+        write_file(run.diagnosis, diagnose(trainer, experiment.scale.diagnosis_rollouts).model_dump())
     return run.diagnosis
 
 

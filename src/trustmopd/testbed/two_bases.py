@@ -4,7 +4,7 @@ with another seed and at less than half the size."""
 from dataclasses import dataclass
 from typing import Any
 
-from trustmopd.evaluation.methods import AVERAGE
+from trustmopd.runs.reference_rows import AVERAGE
 from trustmopd.testbed.build_world import build_world
 from trustmopd.testbed.experiment import FROM_STUDENT, METHODS, World
 from trustmopd.testbed.models import Size

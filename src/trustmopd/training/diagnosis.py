@@ -4,7 +4,6 @@ Labels only group the prompts; scores and weights do not use them.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -12,29 +11,15 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from trustmopd.method import calibrated_scores, reverse_kl
+from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, ReferenceDiagnosis
 from trustmopd.training.calibrating import CALIBRATION_SEED, calibration_rows
 from trustmopd.training.config import rule_name
-from trustmopd.training.verdict import DomainDiagnosis, ReferenceDiagnosis, judge, judge_references, moved_everywhere
+from trustmopd.training.verdict import judge, judge_references, moved_everywhere
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
 
 ALL = "all prompts"
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """By domain, and by reference: teachers that grew from different models are judged apart. `references` is empty if
-    the score needs none."""
-
-    domains: list[DomainDiagnosis]
-    references: list[ReferenceDiagnosis]
-    held_out: bool
-    separates: bool | None
-    verdict: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Diagnosis:
@@ -73,9 +58,11 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
         source = trainer.pool.members[start].source
         separates, verdict = judge(domains, own, score)
         verdict += moved_everywhere(domains, own)
-        references.append(ReferenceDiagnosis(source, own, distance, separates, verdict))
-    found_of_pool = judge_references(references) if references else judge(domains, teachers, score)
-    return Diagnosis(domains, references, held_out, *found_of_pool)
+        references.append(
+            ReferenceDiagnosis(source=source, teachers=own, distance=distance, separates=separates, verdict=verdict)
+        )
+    separates, verdict = judge_references(references) if references else judge(domains, teachers, score)
+    return Diagnosis(domains=domains, references=references, held_out=held_out, separates=separates, verdict=verdict)
 
 
 def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int]], bool]:
@@ -122,14 +109,14 @@ def _summarise(
         }
         domains.append(
             DomainDiagnosis(
-                domain,
-                len(rollouts),
-                tokens,
-                by_teacher("raw"),
-                by_teacher("score"),
-                spread,
-                by_teacher("weight"),
-                leads,
+                domain=domain,
+                rollouts=len(rollouts),
+                tokens=tokens,
+                raw=by_teacher("raw"),
+                score=by_teacher("score"),
+                spread=spread,
+                weight=by_teacher("weight"),
+                leads=leads,
             )
         )
     return domains

@@ -2,40 +2,8 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class DomainDiagnosis:
-    """One group of prompts. Means are over its response tokens. `spread` is the standard deviation (n − 1) of the mean
-    scores of its responses. `leads` is the share of responses in which the domain's own teacher has the largest mean
-    weight; None if no teacher has the domain's name."""
-
-    domain: str
-    rollouts: int
-    tokens: int
-    raw: dict[str, float]
-    score: dict[str, float]
-    spread: dict[str, float]
-    weight: dict[str, float]
-    leads: float | None
-
-    @property
-    def leader(self) -> str:
-        """The teacher that scores highest on these prompts."""
-        return max(self.score, key=self.score.__getitem__)
-
-
-@dataclass(frozen=True)
-class ReferenceDiagnosis:
-    """One reference and the teachers that are measured from it. `distance` is how far the initial student is from it:
-    the mean KL divergence on the student's candidates, in nats a response token."""
-
-    source: str
-    teachers: list[str]
-    distance: float
-    separates: bool | None
-    verdict: str
+from trustmopd.runs.schemas import DomainDiagnosis, ReferenceDiagnosis
 
 
 def judge(
