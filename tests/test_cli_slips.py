@@ -112,6 +112,17 @@ def test_a_teacher_with_the_reference_s_weights_is_refused_before_loading(refuse
     refuse("'text'", other, models / "base", overrides=[f"teachers.text={other}"])
 
 
+@pytest.mark.parametrize("kind", ["missing", "itself", "another vocabulary"])
+def test_a_teachers_own_reference_that_cannot_serve_is_refused_before_loading(refuse, models, tmp_path, kind):
+    reference = {"itself": models / "code", "missing": tmp_path / "nowhere"}.get(kind)
+    if reference is None:
+        reference = tmp_path / "gpt2"
+        GPT2LMHeadModel(GPT2Config(vocab_size=24, n_embd=16, n_layer=1, n_head=2)).save_pretrained(reference)
+    facts = {"missing": [reference], "itself": [reference, "its own reference"], "another vocabulary": ["24"]}
+    own = f"teachers.code={{model: {models / 'code'}, reference: {reference}}}"
+    refuse("teacher 'code'", *facts[kind], overrides=[own])
+
+
 def test_a_rule_that_scores_no_reference_takes_it_as_a_teacher(recipe, models):
     cli("train", recipe, f"teachers.text={models / 'base'}", "allocation.rule=uniform", "--dry-run")
 

@@ -13,6 +13,7 @@ import yaml
 from accelerate.commands.launch import launch_command_parser
 from planned import measured_steps, work
 from planned import rates as benchmark
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner, Result
 
 from trustmopd.cli import app
@@ -277,6 +278,21 @@ def test_a_teachers_own_reference_is_one_more_model_and_a_smaller_budget_is_set(
     assert "training.max_tokens_per_micro_batch" not in roomy.set
     tight = plan(budgeted, work, gpus=1, memory=roomy.gib.total * 0.7)[0]
     assert tight.fits and tight.set["training.max_tokens_per_micro_batch"] < 64 * length
+
+
+def test_a_teacher_of_another_size_is_read_in_the_time_of_its_own(recipe: Path, tmp_path: Path) -> None:
+    small = tiny.save(tiny.model(5, layers=1), tmp_path / "small")
+
+    def seconds(*overrides: str) -> float:
+        told = load_recipe(recipe, overrides)
+        return seconds_per_step(workload_of(told, config_of(told, 0)), Setup("resident", "ddp", "float32"))
+
+    plain, without = load_recipe(recipe), seconds("teachers.math=null")
+    usual = workload_of(plain, config_of(plain, 0)).student.parameters
+    own = sum(parameter.numel() for parameter in AutoModelForCausalLM.from_pretrained(small).parameters())
+    assert own < usual / 2
+    share = (seconds(f"teachers.math={small}") - without) / (seconds() - without)
+    assert share == pytest.approx(own / usual, rel=1e-6)  # both so small that they have one rate
 
 
 def test_an_adapter_on_a_reference_of_its_own_is_no_model_of_its_own(recipe: Path, tmp_path: Path) -> None:

@@ -75,13 +75,14 @@ def rollout_bytes(work: Workload, setup: Setup) -> float:
 
 def _passes(work: Workload, setup: Setup) -> float:
     """All frozen policies read the responses of one GPU. Weights in host memory arrive while others compute."""
-    adapted = work.adapters(setup)
-    full = work.policies - adapted
-    widest = max((host.parameters for host in work.hosts(setup)), default=work.student.parameters)
+    teachers = [] if setup.placement == ADAPTERS else [teacher.parameters for teacher in work.teachers.values()]
+    starts = (*work.references, *([work.student] if work.keeps_initial_student else []))
+    widest = sorted((start.parameters for start in starts), reverse=True)[: work.asked_references]
     tokens = work.batch / setup.world * (work.prompt + work.response)
     name = OFFLOAD if setup.placement == OFFLOAD else "resident"
-    taken = tokens * widest * full * _rate("pass", name, widest)
-    taken += tokens * work.student.parameters * adapted * _rate("pass", ADAPTERS, work.student.parameters)
+    taken = tokens * sum(size * _rate("pass", name, size) for size in (*teachers, *widest))
+    base = work.student.parameters
+    taken += tokens * base * work.adapters(setup) * _rate("pass", ADAPTERS, base)
     if setup.placement == OFFLOAD:
         copied = sum(host.parameters - host.head for host in work.hosts(setup)) * work.frozen_bytes
         return max(taken, copied / HOST)

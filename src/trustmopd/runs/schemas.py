@@ -114,9 +114,29 @@ class DomainDiagnosis(_Whole):
     weight: dict[str, FiniteFloat]
     leads: FiniteFloat | None
 
+    @property
+    def leader(self) -> str:
+        """The teacher that scores highest on these prompts."""
+        return max(self.score, key=self.score.__getitem__)
+
+
+class ReferenceDiagnosis(_Whole):
+    """One reference and the teachers that are measured from it. `distance` is how far the initial student is from it:
+    the mean KL divergence on the student's candidates, in nats a response token."""
+
+    source: str
+    teachers: list[str]
+    distance: FiniteFloat
+    separates: bool | None
+    verdict: str
+
 
 class Diagnosis(_Parts):
+    """By domain, and by reference: teachers that grew from different models are judged apart. `references` is empty if
+    the score needs none."""
+
     domains: list[DomainDiagnosis]
+    references: list[ReferenceDiagnosis] = []
     held_out: bool
     separates: bool | None
     verdict: str
