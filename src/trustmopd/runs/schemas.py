@@ -79,6 +79,7 @@ class Scored(_Whole):
 class Cost(_Parts):
     device: str = ""
     scored: Scored | None = None
+    elsewhere: dict[str, FiniteFloat] = {}
     training: TrainingTime | None = None
     calibration: Time | None = None
     evaluation: Time | None = None

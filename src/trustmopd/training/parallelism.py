@@ -71,11 +71,6 @@ class Parallelism:
                     f"{kind} was asked for, but accelerate runs {self}. {kind} needs GPUs and several processes. Use "
                     "recipes/accelerate/ddp.yaml here, or run it on GPUs."
                 )
-        if args.teacher_placement == "sharded" and self.processes == 1:
-            raise ValueError(
-                "teacher_placement = 'sharded' needs several processes, but there is only one. Start several "
-                "(torchrun, accelerate launch), or use resident or offload."
-            )
         if self.name not in _SPREAD:
             better = "fsdp_version: 2" if self.name.startswith("FSDP") else "zero_stage: 2 or zero_stage: 3"
             raise ValueError(f"the engine {self.name} is not supported. Set {better}; recipes/accelerate has examples.")

@@ -1,6 +1,7 @@
 """Check the arguments of a trainer before anything is loaded or written; then load the pool."""
 
 import logging
+import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -17,10 +18,14 @@ from transformers import PreTrainedTokenizerBase
 
 from trustmopd.data import check_labels, check_prompts
 from trustmopd.method import Calibration
+from trustmopd.teacher_source import OFFLOAD, RAY, SHARDED
 from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, as_teachers, build_pool, load_tokenizer, preflight
+from trustmopd.teachers.facts import ModelFacts, facts_of
 from trustmopd.teachers.host_memory import check_host_memory
-from trustmopd.teachers.references import starts_of
+from trustmopd.teachers.pool import Elsewhere
+from trustmopd.teachers.remote.cluster import check_ray
 from trustmopd.teachers.spec import STUDENT, as_reference, model_id
+from trustmopd.teachers.units import placed, units_of
 from trustmopd.training.agreement import first_decides
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
@@ -36,9 +41,11 @@ MANY_PASSES = 20
 @dataclass(frozen=True)
 class Ingredients:
     """`source` names the student, and `reference=None` means the student. `vocab_size` counts the rows that all models
-    have, `prompt_lengths` the tokens of every prompt, `longest` the most tokens of a prompt and its response."""
+    have, `prompt_lengths` the tokens of every prompt, `longest` the most tokens of a prompt and its response. `facts`
+    are the student's, which policies elsewhere are compared with."""
 
     source: str
+    facts: ModelFacts
     teachers: dict[str, Teacher]
     reference: Teacher | None
     tokenizer: PreTrainedTokenizerBase
@@ -66,7 +73,9 @@ def check_ingredients(
     pool = as_teachers(teachers)
     for name, teacher in pool.items():
         if isinstance(own := teacher.reference, Teacher) and _is_student(own.model, model) and own.adapter is None:
-            pool[name] = replace(teacher, reference=STUDENT)
+            pool[name] = teacher = replace(teacher, reference=STUDENT)
+        pool[name] = placed(name, teacher, args.teacher_placement)
+    _check_ray(pool, args)
     evaluated = eval_prompts if isinstance(eval_prompts, Mapping) else {"eval": eval_prompts}
     for checked in (prompts, *(dataset for dataset in evaluated.values() if isinstance(dataset, Dataset))):
         check_prompts(checked)
@@ -112,7 +121,8 @@ def check_ingredients(
             f"the prompts are conversations, but the student's tokenizer ({source}) has no chat template "
             "to render them. Save the template that it was trained with beside it, or give prompts as plain text."
         )
-    reference = _as_reference(reference, model)
+    if (reference := _as_reference(reference, model)) is not None:
+        reference = placed(REFERENCE, reference, args.teacher_placement)
     _tell_of_prompts(prompts, tokenizer, args)
     lengths = prompt_lengths(prompts, tokenizer, tools=tools, **args.chat_template_kwargs or {})
     assert args.max_completion_length is not None
@@ -130,7 +140,23 @@ def check_ingredients(
     )
     if args.use_vllm:
         check_vllm_can_sample(model, used_teachers(pool, args), reference, args, longest)
-    return Ingredients(source, pool, reference, tokenizer, vocab_size, lengths, longest)
+    facts = facts_of("the student", model, tokenizer=tokenizer, trust_remote_code=args.trust_remote_code)
+    return Ingredients(source, facts, pool, reference, tokenizer, vocab_size, lengths, longest)
+
+
+def _check_ray(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> None:
+    """Whether policies can live on Ray, if any is placed there."""
+    asked = [f"teacher '{name}': on = 'ray'" for name, teacher in teachers.items() if teacher.on == RAY]
+    if args.teacher_placement == RAY:
+        asked = ["teacher_placement = 'ray'"]
+    if not asked:
+        return
+    check_ray(asked[0])
+    if args.ray_address is None and int(os.environ.get("LOCAL_WORLD_SIZE") or args.world_size) < args.world_size:
+        raise ValueError(
+            "ray_address = None starts a cluster on one machine, but the training processes are on several. Start one "
+            "on all of them (docs/remote.md), and give its address."
+        )
 
 
 def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args: TrustMOPDConfig) -> None:
@@ -191,14 +217,18 @@ def check_trainable(student: Any) -> None:
         )
 
 
-def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerator: Accelerator) -> TeacherPool:
+def load_pool(
+    given: Ingredients, student: Any, args: TrustMOPDConfig, accelerator: Accelerator, run_id: str
+) -> TeacherPool:
     teachers = used_teachers(given.teachers, args)
-    if args.teacher_placement == "offload":
-        starts = starts_of(teachers, given.reference)
-        bases = [start.given.model if start.given else student for start in starts if start.used(args.needs_reference)]
-        carried = {name for start in starts for name in start.carries}
-        own = [teacher.model for name, teacher in teachers.items() if name not in carried]
-        told = check_host_memory([*bases, *own], args.frozen_dtype)
+    units = units_of(teachers, given.reference, with_reference=args.needs_reference, placement=args.teacher_placement)
+    if accelerator.num_processes == 1 and any(unit.on == SHARDED for unit in units):
+        raise ValueError(
+            "sharded teachers need several processes, but there is only one. Start several (torchrun, accelerate "
+            "launch), or use resident or offload."
+        )
+    if offloaded := [unit.given.model if unit.given else student for unit in units if unit.on == OFFLOAD]:
+        told = check_host_memory(offloaded, args.frozen_dtype)
         if accelerator.is_local_main_process:
             logger.warning("%s.", told)
     return build_pool(
@@ -213,4 +243,23 @@ def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerat
         share=accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED),
         autocast_dtype=args.mixed_dtype,
         trust_remote_code=args.trust_remote_code,
+        elsewhere=_on_ray(given, args, accelerator, run_id) if any(unit.on == RAY for unit in units) else None,
     )
+
+
+def _on_ray(given: Ingredients, args: TrustMOPDConfig, accelerator: Accelerator, run_id: str) -> Elsewhere:
+    from trustmopd.teachers.remote.actor import Checks
+    from trustmopd.teachers.remote.policies import RayPolicies, Terms
+
+    terms = Terms(
+        run_id=run_id,
+        address=args.ray_address,
+        limit=args.ray_timeout,
+        answers=args.ray_answers,
+        dtype=args.frozen_dtype,
+        autocast_dtype=args.mixed_dtype,
+        trust_remote_code=args.trust_remote_code,
+        may_use_gpus=not args.use_cpu,
+        checks=Checks(given.facts, args.num_candidates, given.longest, args.allow_template_mismatch),
+    )
+    return RayPolicies(terms, decide=first_decides)
