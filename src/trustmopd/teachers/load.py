@@ -16,7 +16,7 @@ from trustmopd.teacher_source import OFFLOAD, RAY, SHARDED
 from trustmopd.teachers.distinct import adapter_settings, check_fingerprints
 from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tensors
 from trustmopd.teachers.pool import Elsewhere, Host, Member, RemoteMember, TeacherPool
-from trustmopd.teachers.references import is_reference, starts_of
+from trustmopd.teachers.references import starts_of
 from trustmopd.teachers.sharded import ShardedHost
 from trustmopd.teachers.spec import Teacher, model_id
 from trustmopd.teachers.units import Unit, units_of
@@ -55,11 +55,12 @@ def build_pool(
     if elsewhere is not None:
         found |= elsewhere.members()
     # Two copies of one checkpoint are one reference, which reads a rollout once.
-    references = {name: member for name, member in found.items() if is_reference(name)}
+    starts = starts_of(teachers, reference)
+    references = {start.name: found[start.name] for start in starts if start.name in found}
     first = {member.fingerprint: name for name, member in reversed(references.items())}
     measured_from = {
         name: first[references[start.name].fingerprint]
-        for start in starts_of(teachers, reference)
+        for start in starts
         if start.name in references
         for name in start.measures
     }

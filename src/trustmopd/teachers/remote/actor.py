@@ -62,9 +62,10 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Question:
-    """`rollouts` is a list of one reference, which Ray passes on as it is; `rows` are by policy."""
+    """`order` and `rollouts` are lists of one reference, which Ray passes on as it is; `rows` are by policy."""
 
     key: str
+    order: list[Any]
     rollouts: list[Any]
     rows: Mapping[str, list[int]]
 
@@ -100,20 +101,25 @@ def packed(rollouts: Rollouts) -> dict[str, Any]:
 
 
 class PolicyActor:
-    """`order` is a list of one reference: Ray warns of references that a restart needs, and the driver keeps this one."""
+    """What it is comes with every call, too."""
 
-    def __init__(self, order: list[Any]):
-        self._order: Order = ray.get(order[0])
+    def __init__(self) -> None:
+        self._order: list[Any] = []
+        self._answers = FLOAT32
         self._born = uuid.uuid4().hex
         self._pool: TeacherPool | None = None
         self._heads: dict[str, torch.device] = {}
         self._kept: dict[str, dict[str, Answer]] = {}
         self._reading: dict[tuple[str, str], float] = {}
-        on_gpu = bool(self._order.unit.gpus) and torch.cuda.is_available()
-        self._device = torch.device("cuda" if on_gpu else "cpu")
+        self._device = torch.device("cpu")
 
-    def load(self) -> Loaded:
-        members = self._loaded().members
+    def order(self) -> list[Any]:
+        """For a process that did not give it."""
+        return self._order
+
+    def load(self, order: list[Any]) -> Loaded:
+        self._order = order
+        members = self._loaded(order).members
         return Loaded(
             self._born,
             os.getpid(),
@@ -121,9 +127,12 @@ class PolicyActor:
             {name: member.fingerprint for name, member in members.items()},
         )
 
-    def _loaded(self) -> TeacherPool:
+    def _loaded(self, given: list[Any]) -> TeacherPool:
         if self._pool is None:
-            order = self._order
+            order: Order = ray.get(given[0])
+            if order.unit.gpus and torch.cuda.is_available():
+                self._device = torch.device("cuda")
+            self._order, self._answers = given, order.answers
             if order.checks is not None:
                 check_unit(order.unit, order.checks, order.trust_remote_code)
             several = (order.unit.gpus or 0) > 1
@@ -139,7 +148,7 @@ class PolicyActor:
         """Keep what the policies think of these rollouts, unless that is done."""
         if question.key in self._kept:
             return
-        pool, kept = self._loaded(), {}
+        pool, kept = self._loaded(question.order), {}
         sent = ray.get(question.rollouts[0])
         tensors = {name: torch.tensor(value) for name, value in sent.items() if isinstance(value, np.ndarray)}
         on_device = {name: tensor.to(self._device) for name, tensor in tensors.items()}
@@ -160,7 +169,7 @@ class PolicyActor:
         on_device = torch.from_numpy(wanted).to(self._heads[name]).long()
         logits = self._kept[question.key][name].logits_at([row for row, _, _ in spans], on_device)
         shift = None
-        if self._order.answers == FLOAT16:  # small numbers near the likeliest candidates, where precision counts
+        if self._answers == FLOAT16:  # small numbers near the likeliest candidates, where precision counts
             shift = logits.amax(dim=-1, keepdim=True)
             logits = (logits - shift).half()
         array = logits.cpu().numpy()

@@ -19,15 +19,16 @@ logger = logging.getLogger(__name__)
 
 
 class RayHost:
-    """`replicas` are actors with the same weights; `limit` is the most seconds for an answer."""
+    """`replicas` are actors with the same weights, loaded by one `order`; `limit` is the most seconds for an answer."""
 
-    def __init__(self, names: Sequence[str], replicas: Sequence[Any], limit: float):
+    def __init__(self, names: Sequence[str], order: list[Any], replicas: Sequence[Any], limit: float):
         self.names = list(names)
+        self.order = order
         self.replicas = list(replicas)
         self.limit = limit
         self.usage = {name: Usage() for name in names}
         self._loaded: list[Loaded] = []
-        self._loading: list[Any] = [replica.load.remote() for replica in replicas]
+        self._loading: list[Any] = [replica.load.remote(order) for replica in replicas]
 
     @property
     def role(self) -> str:
@@ -82,7 +83,7 @@ class RayHost:
 
     def _check_again(self, replica: int) -> None:
         before = self._loaded[replica]
-        now = self.collect(self.replicas[replica].load.remote, self.role)
+        now = self.collect(partial(self.replicas[replica].load.remote, self.order), self.role)
         self._loaded[replica] = now
         logger.warning(
             "%s: process %d died. It was started again as %d, and asked again.",

@@ -47,7 +47,7 @@ class RayPolicies:
         self._cluster: Cluster | None = None
         self._connected_before = ray.is_initialized()
         self._units: list[Unit] = []
-        self._orders: list[Any] = []  # an actor that is started again reads its order again
+        self._made: list[tuple[list[Any], list[Any]]] = []  # orders and actors, in the process that made them
         self._hosts: list[RayHost] = []
         self._outbox = Outbox()
 
@@ -56,15 +56,18 @@ class RayPolicies:
         try:
             self._cluster, self.devices = self._decide(lambda: self._make_actors(units, loader))
             self._cluster.connect()
-            for place, unit in enumerate(units):
-                actors = [ray.get_actor(name, NAMESPACE) for name in self._names(place, unit)]
-                self._hosts.append(RayHost(unit.names, actors, self.terms.limit))
+            made = self._made or [self._find(place, unit) for place, unit in enumerate(units)]
+            self._hosts = [RayHost(unit.names, *each, self.terms.limit) for unit, each in zip(units, made, strict=True)]
         except BaseException:
             self.close()
             raise
 
     def _names(self, place: int, unit: Unit) -> list[str]:
         return [f"{self.terms.run_id}/{place}/{replica}" for replica in range(unit.replicas)]
+
+    def _find(self, place: int, unit: Unit) -> tuple[list[Any], list[Any]]:
+        actors = [ray.get_actor(name, NAMESPACE) for name in self._names(place, unit)]
+        return ray.get(actors[0].order.remote(), timeout=self.terms.limit), actors
 
     def _make_actors(self, units: Sequence[Unit], loader: Loader) -> tuple[Cluster, dict[str, float]]:
         terms, sent = self.terms, [_sendable(unit, loader) for unit in units]
@@ -88,8 +91,10 @@ class RayPolicies:
                 "scheduling_strategy": "SPREAD",
                 "namespace": NAMESPACE,
             }
-            made = [kind.options(name=name, **options).remote([order]) for name in self._names(place, unit)]
-            self._orders.append((order, made))
+            made = [kind.options(name=name, **options).remote() for name in self._names(place, unit)]
+            for actor in made:
+                actor.load.remote([order])  # before another process finds it
+            self._made.append(([order], made))
             devices[", ".join(unit.names)] = (unit.gpus or 1.0) * unit.replicas
         return self._cluster, devices
 
@@ -117,7 +122,7 @@ class RayPolicies:
             questions = {}
             for replica, part in enumerate(shared_by_tokens(rows, lengths, len(host.replicas))):
                 if part:
-                    questions[replica] = Question(uuid.uuid4().hex, [sent], part)
+                    questions[replica] = Question(uuid.uuid4().hex, host.order, [sent], part)
                     host.replicas[replica].read.remote(questions[replica])
             for name in mine:
                 host.usage[name].bytes += size * len(rows[name]) / max(1, len(lengths))
@@ -134,10 +139,10 @@ class RayPolicies:
         """Ends the actors, if this process owns them, and its connection, if it was made here."""
         if self._cluster is None or not ray.is_initialized():
             return
-        for _, actors in self._orders:
+        for _, actors in self._made:
             for actor in actors:
                 ray.kill(actor)
-        self._hosts, self._orders = [], []
+        self._hosts, self._made = [], []
         if not self._connected_before:
             close_cluster(self._cluster)
         self._cluster = None
