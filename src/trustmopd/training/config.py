@@ -63,7 +63,7 @@ class TrustMOPDConfig(DistillationConfig):
     ray_address: str | None = _field(
         None, "Teachers on Ray: the cluster's address; None: start one on this machine, and stop it afterwards."
     )
-    ray_timeout: float = _field(1800.0, "Teachers on Ray: most seconds until one has loaded or has answered.")
+    ray_timeout: float = _field(1800.0, "Teachers on Ray: most seconds until one has answered, with a restart.")
     ray_answers: str = _field("float32", "Teachers on Ray: float32 logits, or float16, which are half as large.")
 
     # Reading

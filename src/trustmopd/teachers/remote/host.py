@@ -17,6 +17,9 @@ from trustmopd.teachers.remote.actor import Loaded, Reply
 
 logger = logging.getLogger(__name__)
 
+#: Seconds that a policy may take to load at the start, even if it must answer sooner.
+LOADING = 1800.0
+
 
 class RayHost:
     """`replicas` are actors with the same weights, loaded by one `order`; `limit` is the most seconds for an answer."""
@@ -36,7 +39,7 @@ class RayHost:
 
     def loaded(self) -> Loaded:
         """Once all replicas are; they must have the same weights."""
-        found = [self.collect(partial(_same, ref), self.role) for ref in self._loading]
+        found = [self.collect(partial(_same, ref), self.role, LOADING) for ref in self._loading]
         for each in found:
             if each.fingerprints != found[0].fingerprints:
                 raise ValueError(
@@ -46,16 +49,17 @@ class RayHost:
         self._loaded, self._loading = found, []
         return found[0]
 
-    def collect(self, send: Callable[[], Any], role: str) -> Any:
+    def collect(self, send: Callable[[], Any], role: str, at_least: float = 0.0) -> Any:
         """The result of what `send` sends. Ray starts an actor that died again, and sends its calls again."""
-        end = time.monotonic() + self.limit
+        limit = max(self.limit, at_least)
+        end = time.monotonic() + limit
         ref = send()
         while True:
             try:
                 return ray.get(ref, timeout=max(0.0, end - time.monotonic()))
             except GetTimeoutError:
                 raise Interrupted(
-                    f"{role} gave no answer within ray_timeout = {self.limit:g} s. Its process hangs, or its node is "
+                    f"{role} gave no answer within {limit:g} s (ray_timeout). Its process hangs, or its node is "
                     "gone and no other has room for it. Look at the nodes with `ray status`; raise ray_timeout if it "
                     "was only slow."
                 ) from None
