@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from trustmopd.cli import app
 from trustmopd.planning import Row, Setup, fastest, plan, workload_of
+from trustmopd.planning.elsewhere import gpus_of
 from trustmopd.planning.seconds import learning_bytes, rates, rollout_bytes, sampling_seconds, seconds_per_step
 from trustmopd.planning.workload import DTYPES, ENGINES, PLACEMENTS
 from trustmopd.recipe import load_recipe
@@ -58,7 +60,9 @@ def test_json_has_a_row_for_every_way_to_run(recipe: Path) -> None:
     ways = [(row["placement"], row["engine"], row["student_dtype"]) for row in rows]
     assert ways == list(product(PLACEMENTS, ENGINES, DTYPES))
     for row in rows:
-        assert list(row) == FIELDS and list(row["gib"]) == PARTS
+        assert (
+            list(row) == [*FIELDS, *(["extra_gpus"] if row["placement"] == "ray" else [])] and list(row["gib"]) == PARTS
+        )
         assert row["fits"] is True and row["seconds_per_step"] > 0 and row["gpu_hours"] > 0
         assert sum(row["gib"][part] for part in PARTS[:-1]) == pytest.approx(row["gib"]["total"], abs=0.01)
 
@@ -135,7 +139,9 @@ def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
     assert work.lora == 2 * 4 * (32 + 32), "two layers, rank 4, 32 × 32"
     assert work.hosts(Setup("resident", "DDP", "float32")) == ()
     assert work.hosts(Setup("resident", "FSDP2", "float32")) == (work.student,), "sharding takes the student's apart"
-    assert all(row.at_hand for row in plan(loaded, work, gpus=2, memory=80))
+    rows = plan(loaded, work, gpus=2, memory=80)
+    assert all(row.at_hand for row in rows if row.setup.placement != "ray")
+    assert {row.extra_gpus for row in rows if row.setup.placement == "ray"} == {1}, "one base for all"
 
 
 def test_one_teacher_of_many_and_no_reference(recipe: Path) -> None:
@@ -233,3 +239,21 @@ def test_a_teachers_own_reference_is_one_more_model_and_a_smaller_budget_is_set(
     assert "training.max_tokens_per_micro_batch" not in roomy.set
     tight = plan(budgeted, work, gpus=1, memory=roomy.gib.total * 0.7)[0]
     assert tight.fits and tight.set["training.max_tokens_per_micro_batch"] < 64 * length
+
+
+def test_ray_takes_the_frozen_models_off_the_training_gpus_and_counts_their_own(recipe: Path) -> None:
+    rows = {row["placement"]: row for row in planned(recipe, "--gpus", 8, "--memory", 80) if row["engine"] == "DDP"}
+    ray, resident = rows["ray"], rows["resident"]
+    assert ray["extra_gpus"] == 4  # three teachers and the reference
+    assert ray["gib"]["answers"] == 0 and ray["gib"]["weights"] < resident["gib"]["weights"] / 3
+    assert ray["set"]["training.teacher_placement"] == "ray"
+    assert ray["gpu_hours"] / ray["seconds_per_step"] > resident["gpu_hours"] / resident["seconds_per_step"]
+
+
+def test_a_teacher_larger_than_a_gpu_gets_several() -> None:
+    large = replace(work("smollm3-3b"), frozen_bytes=4)
+    small_gpus = Setup("ray", "DDP", "bfloat16", gpus=8, memory=8)
+    host = large.hosts(small_gpus)[0]
+    assert host.parameters * 4 > 8 * 2**30
+    assert gpus_of(host, large, small_gpus, 0.92 * 8 * 2**30) > 1
+    assert gpus_of(host, large, small_gpus, 0.92 * 80 * 2**30) == 1

@@ -59,9 +59,20 @@ def _show(rows: "list[Row]", title: str) -> None:
         hours = "" if row.gpu_hours is None else f"{row.gpu_hours:,.0f}"
         setup, time = row.setup, [f"{row.seconds_per_step:,.0f}", hours, f"{row.network_gb:,.0f}"]
         mark = "yes" if row.fits and row.at_hand else "yes*" if row.fits else "no"
-        shown.append([setup.placement, setup.engine, setup.student_dtype, mark, *parts, f"{row.gib.total:.1f}", *time])
+        shown.append(
+            [
+                setup.placement,
+                setup.engine,
+                setup.student_dtype,
+                mark,
+                *parts,
+                f"{row.gib.total:.1f}",
+                *time,
+                str(row.extra_gpus or ""),
+            ]
+        )
     header = ["placement", "engine", "student", "fits", *(part.replace("_", " ") for part in _PARTS), "total"]
-    header += ["s/step", "GPU hours", "GB sent"]
+    header += ["s/step", "GPU hours", "GB sent", "extra GPUs"]
     show_table(text_table(header, shown, left=("engine", "student", "fits")), title)
     say(
         "GiB of one GPU at the peak of a step. Seconds and GPU hours (of one seed) are estimates, from rates measured "
@@ -70,7 +81,7 @@ def _show(rows: "list[Row]", title: str) -> None:
     if any(not row.at_hand for row in rows):
         say(
             "* This would fit, but this recipe cannot use it: `adapters` needs teachers that are LoRA adapters of the "
-            "student's base, and `sharded` needs more than one GPU."
+            "student's base, `sharded` needs more than one GPU, and `ray` needs the extra GPUs, for its teachers."
         )
 
 

@@ -10,6 +10,7 @@ from trustmopd.planning.workload import (
     DDP,
     FLOAT32,
     OFFLOAD,
+    RAY,
     SHARDED,
     ZERO3,
     Setup,
@@ -53,11 +54,12 @@ def moments(work: Workload, setup: Setup) -> dict[str, Gib]:
     student, optimizer = student_weights(work, setup), _optimizer(work, setup)
     kept, reading = frozen_weights(work, setup)
     responses = work.batch // setup.world
-    answers = responses * work.response * work.student.hidden * work.compute_bytes * work.policies
+    here = setup.placement != RAY  # otherwise nothing of the frozen models is on this GPU
+    answers = here * responses * work.response * work.student.hidden * work.compute_bytes * work.policies
     engine = vllm(work, setup)
     awake = 0.0 if work.vllm_sleeps else engine
     cache, sampling = _sampling(work, setup, responses)
-    reads = work.micro_batch_on(setup.world) * (work.prompt + work.response) * _wide(work, FORWARD)
+    reads = here * work.micro_batch_on(setup.world) * (work.prompt + work.response) * _wide(work, FORWARD)
     return {
         "rollout": _gib(student + kept, 0, optimizer, sampling, 0, engine + cache),
         "ask": _gib(student + reading, 0, optimizer, reads, answers, awake),
@@ -105,6 +107,8 @@ def _optimizer(work: Workload, setup: Setup) -> float:
 
 def frozen_weights(work: Workload, setup: Setup) -> tuple[float, float]:
     """Between passes, and while the frozen models read. Heads always stay: candidates are scored with them later."""
+    if setup.placement == RAY:
+        return 0.0, 0.0
     hosts, size = work.hosts(setup), work.frozen_bytes
     adapters = work.adapters(setup) * work.lora * ADAPTER_BYTES
     if setup.placement == OFFLOAD:

@@ -1,10 +1,11 @@
 """Every way to run a recipe on a machine: what it needs, whether that fits, how long it takes, what to set for it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
+from trustmopd.planning.elsewhere import gpus_of
 from trustmopd.planning.memory import GIB, Gib, peak
 from trustmopd.planning.seconds import gpu_hours, learning_bytes, rollout_bytes, seconds_per_step
 from trustmopd.planning.workload import (
@@ -16,6 +17,7 @@ from trustmopd.planning.workload import (
     LORA,
     OFFLOAD,
     PLACEMENTS,
+    RAY,
     SHARDED,
     ZERO3,
     Setup,
@@ -37,8 +39,8 @@ _DEEPSPEED = {
 
 @dataclass(frozen=True)
 class Row:
-    """`set` are the recipe's fields, by dotted name, that make this row of it. `at_hand`: it
-    needs no other checkpoints than the recipe's."""
+    """`set` are the recipe's fields, by dotted name, that make this row of it. `extra_gpus` are for policies on Ray,
+    beside those that train. `at_hand`: it needs no other checkpoints than the recipe's, and no more GPUs."""
 
     setup: Setup
     gib: Gib
@@ -49,6 +51,7 @@ class Row:
     host_gib: float
     set: Mapping[str, Any]
     at_hand: bool = True
+    extra_gpus: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         setup = self.setup
@@ -61,6 +64,7 @@ class Row:
             "seconds_per_step": round(self.seconds_per_step, 3),
             "gpu_hours": None if self.gpu_hours is None else round(self.gpu_hours, 2),
             "set": dict(self.set),
+            **({"extra_gpus": self.extra_gpus} if self.extra_gpus else {}),
         }
 
 
@@ -97,18 +101,32 @@ def _row(recipe: Recipe, work: Workload, setup: Setup) -> Row:
     chosen = next((each for each in tried if fits(peak(each, setup), setup)), tried[-1])
     gib, seconds = peak(chosen, setup), seconds_per_step(chosen, setup)
     hosts = chosen.hosts(setup) if setup.placement == OFFLOAD else ()
+    away = chosen.hosts(setup) if setup.placement == RAY else ()
+    each = [gpus_of(host, chosen, setup, USABLE * setup.memory * GIB) for host in away]
     return Row(
         setup,
         gib,
         fits(gib, setup),
         seconds,
-        gpu_hours(chosen, setup, seconds),
+        gpu_hours(chosen, setup, seconds, sum(each)),
         network_gb=(learning_bytes(chosen, setup) + rollout_bytes(chosen, setup)) / 1e9,
         host_gib=sum(host.parameters - host.head for host in hosts) * chosen.frozen_bytes * setup.gpus / GIB,
-        set=_fields(recipe, chosen, setup, fewer_rows=chosen is not tried[0]),
+        set=_fields(recipe, chosen, setup, fewer_rows=chosen is not tried[0]) | _spread(recipe, each),
         at_hand=(setup.placement != ADAPTERS or not chosen.teachers)
-        and (setup.placement != SHARDED or setup.gpus * setup.nodes > 1),
+        and (setup.placement != SHARDED or setup.gpus * setup.nodes > 1)
+        and not each,
+        extra_gpus=sum(each),
     )
+
+
+def _spread(recipe: Recipe, gpus: Sequence[int]) -> dict[str, Any]:
+    """Teachers on Ray that need more than one GPU. The first of the frozen models are theirs."""
+    full = {name: teacher for name, teacher in recipe.teachers.items() if teacher.model is not None}
+    return {
+        f"teachers.{name}": {**teacher.model_dump(exclude_none=True), "gpus": needed}
+        for (name, teacher), needed in zip(full.items(), gpus, strict=False)
+        if needed > 1
+    }
 
 
 def _fields(recipe: Recipe, work: Workload, setup: Setup, *, fewer_rows: bool) -> dict[str, Any]:

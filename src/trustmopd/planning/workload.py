@@ -11,7 +11,7 @@ from trustmopd.planning.shapes import Shape, lora_parameters, shape_of
 from trustmopd.recipe import Recipe
 from trustmopd.teachers.spec import STUDENT
 
-RESIDENT, OFFLOAD, SHARDED, ADAPTERS = PLACEMENTS = ("resident", "offload", "sharded", "adapters")
+RESIDENT, OFFLOAD, SHARDED, ADAPTERS, RAY = PLACEMENTS = ("resident", "offload", "sharded", "adapters", "ray")
 DDP, FSDP2, ZERO3 = ENGINES = ("DDP", "FSDP2", "ZeRO-3")
 FLOAT32, BFLOAT16 = DTYPES = ("float32", "bfloat16")
 #: Prompts of a run that sets no limit are taken to be this long.
@@ -77,8 +77,9 @@ class Workload:
         return self.is_lora or placement == ADAPTERS
 
     def hosts(self, setup: Setup) -> tuple[Shape, ...]:
-        """Frozen models with weights of their own. A LoRA student lends its base, unless the engine takes it apart."""
-        lends = setup.engine == DDP
+        """Frozen models with weights of their own. A LoRA student lends its base, unless the engine takes it apart or
+        the reference lives elsewhere."""
+        lends = setup.engine == DDP and setup.placement != RAY
         if setup.placement == ADAPTERS:
             return () if lends else (self.student,)
         lent = self.is_lora and self.reference_is_student and lends

@@ -95,8 +95,8 @@ def _check_loadable(role: str, given: Teacher) -> None:
     check_dtype(f"dtype of {role}", given.dtype)
     if given.on not in (None, *get_args(On)):
         raise ValueError(f"{role} has on = {given.on!r}. Choose from {', '.join(get_args(On))}.")
-    whole = given.gpus is None or given.gpus < 1 or given.gpus == int(given.gpus)
-    if (given.gpus is not None and given.gpus < 0) or not whole or (given.replicas or 1) < 1:
+    gpus, replicas = given.gpus or 0, 1 if given.replicas is None else given.replicas
+    if gpus < 0 or (gpus > 1 and gpus != int(gpus)) or replicas < 1:
         raise ValueError(
             f"{role} has gpus = {given.gpus} and replicas = {given.replicas}. Give a part of one GPU (0.25) or a whole "
             "number of them, and at least one replica."

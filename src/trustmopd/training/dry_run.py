@@ -17,9 +17,11 @@ from trustmopd.recipe import Recipe
 from trustmopd.rows import SUFFIXES
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
+from trustmopd.teacher_source import RAY
 from trustmopd.teachers import Teacher, fingerprint_tokenizer
 from trustmopd.teachers.references import role_of, starts_of
 from trustmopd.teachers.skeleton import check_student_lora, skeleton
+from trustmopd.teachers.units import placed
 from trustmopd.training.config import TrustMOPDConfig, rule_name
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
@@ -189,26 +191,28 @@ def _weights(recipe: Recipe, args: TrustMOPDConfig, given: Ingredients, student:
     trained = str((args.model_init_kwargs or {}).get("dtype", "float32"))
     told, total = [], 0
 
-    def add(name: str, model: Any, dtype: str) -> None:
+    def add(name: str, model: Any, dtype: str, on: str | None = None) -> None:
         nonlocal total
         if model is not None:
             size = sum(p.numel() for p in model.parameters()) * getattr(torch, dtype, torch.float32).itemsize
-            total += size
-            told.append(f"{name} {_size(size)} ({dtype})")
+            total += 0 if on == RAY else size
+            told.append(f"{name} {_size(size)} ({dtype}{', on Ray' if on == RAY else ''})")
 
     add("student", student, trained)
     teachers = used_teachers(given.teachers, args)
     starts = starts_of(teachers, given.reference)
     for name, teacher in teachers.items():
         if not any(name in start.carries for start in starts):
-            add(name, skeleton(teacher.model, revision=teacher.revision), str(teacher.dtype or frozen))
+            add(name, skeleton(teacher.model, revision=teacher.revision), str(teacher.dtype or frozen), teacher.on)
     for start in starts:
-        lent = start.given is None and recipe.peft is not None  # by the student, whose base is frozen
+        # by the student, whose base is frozen
+        lent = start.given is None and recipe.peft is not None and args.teacher_placement != RAY
         if not lent and start.used(args.needs_reference):
-            source = start.given or Teacher(model=recipe.student)
-            add(role_of(start.name), skeleton(source.model, revision=source.revision), str(source.dtype or frozen))
+            source = placed(start.name, start.given or Teacher(model=recipe.student), args.teacher_placement)
+            bare = skeleton(source.model, revision=source.revision)
+            add(role_of(start.name), bare, str(source.dtype or frozen), source.on)
     free = shutil.disk_usage(next(path for path in Path(args.output_dir).absolute().parents if path.exists())).free
-    return f"{', '.join(told)}; {_size(total)} in all. The disk of the output has {_size(free)} free"
+    return f"{', '.join(told)}; {_size(total)} in all here. The disk of the output has {_size(free)} free"
 
 
 def _size(count: int) -> str:

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig
 
 from trustmopd.engines.vllm_package import check_architecture
+from trustmopd.teacher_source import RAY
 from trustmopd.teachers import Teacher
 from trustmopd.teachers.skeleton import skeleton
 from trustmopd.training.config import TrustMOPDConfig
@@ -35,8 +36,9 @@ def check_vllm_can_sample(
         )
     if torch.cuda.is_available() and not args.use_cpu and args.vllm_mode == "colocate":
         share = torch.cuda.get_device_properties(0).total_memory * torch.cuda.get_per_process_memory_fraction(0)
-        frozen = [teacher.model for teacher in teachers.values() if teacher.model is not None]
-        frozen += [reference.model if reference else model] if args.needs_reference else []
+        frozen = [teacher.model for teacher in teachers.values() if teacher.model is not None and teacher.on != RAY]
+        if args.needs_reference and RAY not in (args.teacher_placement, reference and reference.on):
+            frozen.append(reference.model if reference else model)
         check_memory(_size(model), [_size(each) for each in frozen], args, share / GIB)
 
 
