@@ -1,6 +1,5 @@
 """Who shares weights with whom, and where they live."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,10 +52,3 @@ def test_adapters_over_one_base_share_it_with_the_reference_where_they_live_toge
 def test_a_place_that_cannot_be_is_refused_by_name(teacher: Teacher, told: str) -> None:
     with pytest.raises(ValueError, match=f"teacher 'math'.*{told}"):
         units({"math": teacher})
-
-
-def test_the_package_imports_without_ray() -> None:
-    """Only `teachers/remote` imports it, and only where policies live on Ray."""
-    package = Path(__file__).parents[2] / "src" / "trustmopd"
-    importing = {file.parent.name for file in package.rglob("*.py") if "\nimport ray\n" in file.read_text()}
-    assert importing == {"remote"}

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
 import torch
 from torch import Tensor
 
@@ -129,6 +128,8 @@ class PolicyActor:
 
     def _loaded(self, given: list[Any]) -> TeacherPool:
         if self._pool is None:
+            import ray
+
             order: Order = ray.get(given[0])
             if order.unit.gpus and torch.cuda.is_available():
                 self._device = torch.device("cuda")
@@ -148,6 +149,8 @@ class PolicyActor:
         """Keep what the policies think of these rollouts, unless that is done."""
         if question.key in self._kept:
             return
+        import ray
+
         pool, kept = self._loaded(question.order), {}
         sent = ray.get(question.rollouts[0])
         tensors = {name: torch.tensor(value) for name, value in sent.items() if isinstance(value, np.ndarray)}

@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import ray
-from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
-
 from trustmopd.interrupted import Interrupted
 from trustmopd.teachers.pool import Usage
 from trustmopd.teachers.references import role_of
@@ -51,6 +48,9 @@ class RayHost:
 
     def collect(self, send: Callable[[], Any], role: str, at_least: float = 0.0) -> Any:
         """The result of what `send` sends. Ray starts an actor that died again, and sends its calls again."""
+        import ray
+        from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
+
         limit = max(self.limit, at_least)
         end = time.monotonic() + limit
         ref = send()

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import ray
 import torch
 from torch import Tensor
 
@@ -18,11 +17,15 @@ class Outbox:
 
     def rollouts(self, rollouts: Rollouts) -> tuple[Any, int]:
         """And its bytes."""
+        import ray
+
         self._last = None
         sent = packed(rollouts)
         return ray.put(sent), sum(getattr(value, "nbytes", 0) for value in sent.values())
 
     def candidates(self, ids: Tensor) -> Any:
+        import ray
+
         if self._last is None or self._last[0] is not ids:
             self._last = ids, ray.put(ids.to(torch.int32).cpu().numpy())
         return self._last[1]

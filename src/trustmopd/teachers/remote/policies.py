@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ray
 import torch
 from torch import nn
 
@@ -41,6 +40,8 @@ class RayPolicies:
     """The first process starts the actors, which end with it. `decide` gives every process its result or error."""
 
     def __init__(self, terms: Terms, decide: Callable[[Callable[[], Any]], Any]):
+        import ray
+
         self.terms = terms
         self.devices: dict[str, float] = {}
         self._decide = decide
@@ -66,10 +67,14 @@ class RayPolicies:
         return [f"{self.terms.run_id}/{place}/{replica}" for replica in range(unit.replicas)]
 
     def _find(self, place: int, unit: Unit) -> tuple[list[Any], list[Any]]:
+        import ray
+
         actors = [ray.get_actor(name, NAMESPACE) for name in self._names(place, unit)]
         return ray.get(actors[0].order.remote(), timeout=self.terms.limit), actors
 
     def _make_actors(self, units: Sequence[Unit], loader: Loader) -> tuple[Cluster, dict[str, float]]:
+        import ray
+
         terms, sent = self.terms, [_sendable(unit, loader) for unit in units]
         actors = sum(unit.replicas for unit in units)
         self._cluster = open_cluster(terms.address, cpus=actors, shared_memory=2 * sum(map(_bytes, sent)))
@@ -137,6 +142,8 @@ class RayPolicies:
 
     def close(self) -> None:
         """Ends the actors, if this process owns them, and its connection, if it was made here."""
+        import ray
+
         if self._cluster is None or not ray.is_initialized():
             return
         for _, actors in self._made:
