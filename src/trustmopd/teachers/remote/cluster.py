@@ -48,7 +48,7 @@ def open_cluster(address: str | None, *, cpus: int, shared_memory: int) -> Clust
         if not ray.is_initialized():
             _init(ray, address)
         return Cluster(address)
-    token = secrets.token_hex(32)
+    token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
     ray = _ray(token)
     if ray.is_initialized():
         raise ValueError(
@@ -82,16 +82,6 @@ def check_room(gpus: float, cpus: float) -> None:
             )
 
 
-def close_cluster(cluster: Cluster) -> None:
-    """Ends this process's connection, and the cluster if this run has started it."""
-    import ray
-
-    ray.shutdown()
-    if cluster.token is not None and os.environ.get("RAY_AUTH_TOKEN") == cluster.token:
-        del os.environ["RAY_AUTH_TOKEN"]
-        os.environ.pop("RAY_AUTH_MODE", None)
-
-
 def _init(ray: Any, address: str) -> None:
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
@@ -103,7 +93,7 @@ def _init(ray: Any, address: str) -> None:
 
 
 def _ray(token: str | None = None) -> Any:
-    """Ray reads these when it is imported."""
+    """Ray reads these when it is imported, and a token only once: the next cluster of this process has the same."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     if token is not None:
         os.environ["RAY_AUTH_TOKEN"] = token

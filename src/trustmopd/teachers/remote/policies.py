@@ -14,7 +14,7 @@ from trustmopd.teachers.load import Loader, StudentModel
 from trustmopd.teachers.pool import RemoteMember, Timer, Usage
 from trustmopd.teachers.remote.actor import Checks, Order, PolicyActor, Question
 from trustmopd.teachers.remote.answer import RemoteAnswer
-from trustmopd.teachers.remote.cluster import NAMESPACE, Cluster, check_room, close_cluster, open_cluster
+from trustmopd.teachers.remote.cluster import NAMESPACE, Cluster, check_room, open_cluster
 from trustmopd.teachers.remote.host import RayHost, shared_by_tokens
 from trustmopd.teachers.remote.outbox import Outbox
 from trustmopd.teachers.spec import Teacher
@@ -151,7 +151,7 @@ class RayPolicies:
                 ray.kill(actor)
         self._hosts, self._made = [], []
         if not self._connected_before:
-            close_cluster(self._cluster)
+            ray.shutdown()  # and with it the cluster, if it was started here
         self._cluster = None
 
 
