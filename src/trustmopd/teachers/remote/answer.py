@@ -66,7 +66,8 @@ class RemoteAnswer:
 
     def release(self) -> None:
         for replica, question in self._questions.items():
-            self._host.replicas[replica].release.remote(question.key)
+            # An actor that has died has nothing to release.
+            self._host.replicas[replica].release.options(max_task_retries=0).remote(question.key)
         self._questions, self._replica, self._expected = {}, {}, None
 
 
