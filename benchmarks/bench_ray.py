@@ -99,7 +99,7 @@ def transport(case: Case, address: str | None) -> dict[str, tuple[float, float, 
     policies.PolicyActor = Telling
     found = {}
     vocab = SHAPES[case.shape][-1]
-    local = Head.of(model(case, 1))
+    here = model(case, 1)
     rows = list(range(case.responses))
     width = PROMPT + case.tokens
     generator = torch.Generator().manual_seed(0)
@@ -113,7 +113,7 @@ def transport(case: Case, address: str | None) -> dict[str, tuple[float, float, 
         pool = build_pool(
             as_teachers({"math": Teacher(Built(case, 1), on="ray")}),
             None,
-            model(case, 0),
+            here,
             with_reference=False,
             device=torch.device("cpu"),
             dtype=torch.bfloat16,
@@ -132,7 +132,7 @@ def transport(case: Case, address: str | None) -> dict[str, tuple[float, float, 
                     logits = answer.logits_at(rows, wanted)
                 elif way == "hidden":
                     sent = torch.tensor(ray.get(actor.hidden.remote(question, "math")))
-                    logits = local.logits_of(sent.view(torch.bfloat16), wanted).float()
+                    logits = Head.of(here).logits_of(sent.view(torch.bfloat16), wanted).float()
                 else:
                     sent = torch.from_numpy(ray.get(actor.logits.remote(question, "math")).copy())
                     logits = sent.gather(1, wanted)

@@ -40,6 +40,12 @@ class Cluster:
                 _init(ray, self.address)
 
 
+def is_connected() -> bool:
+    """Whether this process is connected to a cluster. Asking must not import Ray, which then reads its settings."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
 def open_cluster(address: str | None, *, cpus: int, shared_memory: int) -> Cluster:
     """Connects this process: to the cluster at `address`; without one, to a new cluster with this many CPUs and the
     GPUs of this machine that do not train. It listens on 127.0.0.1 alone, and only this run has its token."""

@@ -14,11 +14,14 @@ from trustmopd.teachers.load import Loader, StudentModel
 from trustmopd.teachers.pool import RemoteMember, Timer, Usage
 from trustmopd.teachers.remote.actor import Checks, Order, PolicyActor, Question
 from trustmopd.teachers.remote.answer import RemoteAnswer
-from trustmopd.teachers.remote.cluster import NAMESPACE, Cluster, check_room, open_cluster
+from trustmopd.teachers.remote.cluster import NAMESPACE, Cluster, check_room, is_connected, open_cluster
 from trustmopd.teachers.remote.host import RayHost, shared_by_tokens
 from trustmopd.teachers.remote.outbox import Outbox
 from trustmopd.teachers.spec import Teacher
 from trustmopd.teachers.units import Unit
+
+#: How often an actor is started again in a run: one that dies while it loads must not do so for ever.
+RESTARTS = 10
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,11 @@ class RayPolicies:
     """The first process starts the actors, which end with it. `decide` gives every process its result or error."""
 
     def __init__(self, terms: Terms, decide: Callable[[Callable[[], Any]], Any]):
-        import ray
-
         self.terms = terms
         self.devices: dict[str, float] = {}
         self._decide = decide
         self._cluster: Cluster | None = None
-        self._connected_before = ray.is_initialized()
+        self._connected_before = is_connected()
         self._units: list[Unit] = []
         self._made: list[tuple[list[Any], list[Any]]] = []  # orders and actors, in the process that made them
         self._hosts: list[RayHost] = []
@@ -91,7 +92,7 @@ class RayPolicies:
             options = {
                 "num_gpus": unit.gpus,
                 "num_cpus": 0 if unit.gpus else 1,
-                "max_restarts": -1,
+                "max_restarts": RESTARTS,
                 "max_task_retries": -1,  # every call can be made again
                 "scheduling_strategy": "SPREAD",
                 "namespace": NAMESPACE,
