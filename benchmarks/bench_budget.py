@@ -5,7 +5,8 @@
 
 Response lengths are log-normal, with this mean before they are cut at `--longest`. Rollouts are given, as in
 bench_step.py: the same tokens for every case, so the losses must agree. Budget 0 is no budget: micro-batches of
-`--micro-batch` rows, padded to the longest response of the step. Each case warms up one step, then counts `--steps`.
+`--micro-batch` rows, padded to the longest response of the step. Each case warms up for one step, with responses of
+an eighth of the length, then counts `--steps`.
 `forward_backward` is the student's forward and backward; `reading` is that of the teachers and the reference.
 """
 
@@ -69,7 +70,8 @@ class GivenLengths(GivenRollouts):
 
     def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> list[list[int]]:
         whole = super()._generate_single_turn(prompt_ids, *args, **kwargs)
-        return [ids[:length] for ids, length in zip(whole, self.lengths, strict=True)]
+        part = 8 if self.state.global_step < WARM_UP else 1
+        return [ids[: max(1, length // part)] for ids, length in zip(whole, self.lengths, strict=True)]
 
 
 def trainer(case: Case, steps: int, folder: Path) -> GivenLengths:
@@ -106,7 +108,7 @@ def trainer(case: Case, steps: int, folder: Path) -> GivenLengths:
 
 
 def measure(case: Case, steps: int) -> dict[str, float]:
-    """Medians over the steps after the warm-up, and the loss of the first step, before the cases can drift apart."""
+    """Medians over the steps after the warm-up, and the loss of the first of them."""
     clock = WallClock(case.device)
     with tempfile.TemporaryDirectory() as folder:
         made = trainer(case, steps, Path(folder))
@@ -127,7 +129,7 @@ def measure(case: Case, steps: int) -> dict[str, float]:
         "reading": median("teachers", "reference"),
         "step": statistics.median(clock.seconds[WARM_UP:]),
         "peak_gib": statistics.median(line["memory/peak_gib"] for line in logged[WARM_UP:]),
-        "loss": logged[0]["loss"],
+        "loss": logged[WARM_UP]["loss"],
     }
 
 

@@ -11,9 +11,11 @@ for one token: what reading the prompts takes. `decoded/s` leaves it out, `token
 for both widths, and for as many tokens as `--room` says: that is what a long `max_completion_length` costs.
 """
 
+import math
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,8 +70,8 @@ def vllm(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> in
                 load_format="dummy",
                 skip_tokenizer_init=True,
                 max_model_len=room,
-                max_num_seqs=len(prompts),
-                gpu_memory_utilization=0.8,
+                max_num_seqs=512,
+                gpu_memory_utilization=0.9,
                 logprobs_mode="raw_logprobs",
             )
         core = llm.llm_engine.model_executor.driver_worker.model_runner
@@ -95,45 +97,44 @@ TRANSFORMERS = ",".join(name for name in ENGINES if name != "vllm")
 def main(
     shapes: Annotated[str, typer.Option(help="Model shapes of bench_step.py.")] = "smollm2-135m,smollm3-3b",
     engines: Annotated[str, typer.Option(help=f"What to compare: {', '.join(ENGINES)}.")] = TRANSFORMERS,
-    batch: Annotated[int, typer.Option(help="Responses sampled together.")] = 64,
+    batch: Annotated[str, typer.Option(help="Responses sampled together, one number or several.")] = "64",
     prompt: Annotated[int, typer.Option(help="Prompt tokens.")] = 128,
     tokens: Annotated[int, typer.Option(help="New tokens of each response.")] = 256,
     room: Annotated[int, typer.Option(help="Least size of a static cache, in tokens.")] = 0,
+    once: Annotated[bool, typer.Option(help="One call, after one of 8 tokens: where a call takes minutes.")] = False,
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
     output: Annotated[Path, typer.Option(help="CSV file to append to.", show_default="results/rollouts.csv")] = RESULTS,
 ) -> None:
     """Compare the ways in which a batch of responses can be sampled."""
     table = Table(
-        "shape", "engine", "tokens/s", "decoded/s", "first s", "later s", "prefill s", "other width s", "peak GiB"
+        "shape",
+        "engine",
+        "batch",
+        "tokens/s",
+        "decoded/s",
+        "first s",
+        "later s",
+        "prefill s",
+        "other width s",
+        "peak GiB",
     )
     chosen = known("engine", engines, ENGINES)
     for shape in known("shape", shapes, SHAPES):
         policy = model(Case(device, shape, "", "", 0, 0, 0, 0), 0).eval()
-        for engine in chosen:
-            row = measure(policy, engine, batch, prompt, tokens, max(room, prompt + WIDER + tokens), device)
-            table.add_row(shape, engine, *(number(value, 2) for value in row.values()))
-            print(shape, engine, row, flush=True)
-            case = {"device": device, "shape": shape, "engine": engine}
-            append(
-                [
-                    {
-                        **case,
-                        "batch": batch,
-                        "prompt": prompt,
-                        "tokens": tokens,
-                        "room": max(room, prompt + WIDER + tokens),
-                        **{k: number(v, 2) for k, v in row.items()},
-                        **versions(device),
-                    }
-                ],
-                output,
-            )
+        room = max(room, prompt + WIDER + tokens)
+        for engine, count in product(chosen, map(int, batch.split(","))):
+            row = measure(policy, engine, count, prompt, tokens, room, device, once)
+            table.add_row(shape, engine, str(count), *(number(value, 2) for value in row.values()))
+            print(shape, engine, count, row, flush=True)
+            case = {"device": device, "shape": shape, "engine": engine, "batch": count, "prompt": prompt}
+            case |= {"tokens": tokens, "room": room, **{k: number(v, 2) for k, v in row.items()}, **versions(device)}
+            append([case], output)
         del policy
     Console().print(table)
 
 
 def measure(
-    policy: PreTrainedModel, engine: str, batch: int, prompt: int, tokens: int, room: int, device: str
+    policy: PreTrainedModel, engine: str, batch: int, prompt: int, tokens: int, room: int, device: str, once: bool
 ) -> dict[str, float]:
     def seconds(width: int, tokens: int = tokens) -> tuple[float, int]:
         torch.manual_seed(0)
@@ -149,13 +150,14 @@ def measure(
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     try:
-        (first, _), (later, count), (prefill, once) = seconds(prompt), seconds(prompt), seconds(prompt, 1)
-        other, _ = seconds(prompt + WIDER)
+        first, _ = seconds(prompt, 8 if once else tokens)
+        (later, count), (prefill, firsts) = seconds(prompt), seconds(prompt, 1)
+        other, _ = (math.nan, 0) if once else seconds(prompt + WIDER)
     except Exception as error:  # a way that does not work here is a finding, not a failure of the others
         print(f"{engine}: {type(error).__name__}: {str(error)[:300]}")
         return dict.fromkeys(MEASURED, float("nan"))
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else float("nan")
-    values = (count / later, (count - once) / (later - prefill), first, later, prefill, other, peak)
+    values = (count / later, (count - firsts) / (later - prefill), first, later, prefill, other, peak)
     return dict(zip(MEASURED, values, strict=True))
 
 

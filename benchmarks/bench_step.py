@@ -160,7 +160,7 @@ def model(case: Case, seed: int) -> PreTrainedModel:
         dtype=torch.bfloat16,
     )
     with torch.device(case.device):
-        made = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+        made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     with torch.no_grad():
         made.model.norm.weight.add_(0.05 * torch.randn(hidden, device=case.device, dtype=torch.bfloat16), alpha=seed)
     return made
@@ -174,7 +174,9 @@ def trainer(
     kind: type[TrustMOPDTrainer] | None = None,
     student_dtype: torch.dtype = torch.bfloat16,
 ) -> TrustMOPDTrainer:
-    student = model(case, 0).to(student_dtype)
+    student = model(case, 0)
+    if student_dtype != student.dtype:  # to a wider one: a cast to bfloat16 would round the rotary frequencies as well
+        student = student.to(student_dtype)
     teachers: dict[str, Any] = {}
     lora = LoraConfig(r=RANK, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], task_type="CAUSAL_LM")
     if case.placement == "adapters":

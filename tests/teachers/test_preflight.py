@@ -92,3 +92,17 @@ def test_weights_that_lack_a_layer_are_refused_when_they_are_loaded(checkpoints,
             device=torch.device("cpu"),
             dtype=torch.float32,
         )
+
+
+@pytest.mark.parametrize("role", ["student", "math"])
+def test_a_model_that_was_cast_as_a_whole_has_rounded_positions_and_is_refused(role, checkpoints):
+    loaded = AutoModelForCausalLM.from_pretrained(checkpoints["math"], dtype=torch.bfloat16)
+    cast = AutoModelForCausalLM.from_pretrained(checkpoints["math"]).to(torch.bfloat16)
+    for model, refused in ((loaded, False), (cast, True)):
+        given = {"student": model} if role == "student" else {}
+        teachers = {"code": checkpoints["code"]} if role == "student" else {"math": model}
+        if not refused:
+            assert run(checkpoints, teachers, **given) == tiny.VOCAB
+            continue
+        with pytest.raises(ValueError, match=f"{role}.*inv_freq.*bfloat16"):
+            run(checkpoints, teachers, **given)

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from trustmopd.engines import EngineError
 from trustmopd.interrupted import Interrupted
+from trustmopd.messages import first_line
 from trustmopd.text_tables import TextTable
 
 app = typer.Typer(
@@ -56,10 +57,9 @@ def errors(again: str | None = None, kept: str | None = "the checkpoints saved s
 
         if os.environ.get("TRUSTMOPD_TRACEBACK") or not lost_contact(error):
             raise
-        reason = printable(str(error).strip().partition("\n")[0])
         print(
-            f"error{_rank()}: another process failed, was killed, or did not answer in time ({reason:.200}). Its own "
-            f"log has the reason.{_afterwards(again, kept)}",
+            f"error{_rank()}: another process failed, was killed, or did not answer in time "
+            f"({printable(first_line(error))}). Its own log has the reason.{_afterwards(again, kept)}",
             file=sys.stderr,
         )
         raise typer.Exit(1) from None

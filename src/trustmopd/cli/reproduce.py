@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from trustmopd.cli.common import app, errors, local_copies, say
+from trustmopd.cli.common import app, errors, local_copies, say, show_table
+from trustmopd.runs.layout import CARD
 
 reproduce = typer.Typer(no_args_is_help=True, help="Make a study again: testbed or smollm2.")
 app.add_typer(reproduce, name="reproduce")
@@ -72,15 +73,16 @@ def reproduce_smollm2(
 
         study = Study(out, settings or (), local_copies(data or []), gguf)
         if "instruct" in stages:
-            study.instruct()
+            show_table(study.instruct(), "Share of right responses")
         if "base" in stages:
             study.base()
         if "specialists" in stages:
             spent = (time.monotonic() - began) / 60
             left = ["--stop-after", f"{max(0.0, stop_after - spent):.2f}"] if stop_after is not None else []
             deadline = began + 60 * stop_after if stop_after is not None else None
-            study.specialists(only or (), jobs, deadline, [*again, "--stage", "specialists", *left])
+            if halfway := study.specialists(only or (), jobs, deadline, [*again, "--stage", "specialists", *left]):
+                say(f"Out of time: {', '.join(halfway)} stopped at a checkpoint. Run the same command to continue.")
         if "scores" in stages:
-            study.scores()
+            show_table(study.scores(), "Share of right responses")
         if not only:
-            say(f"Card:   {out / 'card.json'}\nScores: {out / 'scores'}")
+            say(f"Card:   {out / CARD}\nScores: {out / 'scores'}")

@@ -10,9 +10,11 @@ from datasets import Dataset
 from peft import set_peft_model_state_dict
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from trustmopd.runs.checkpoints import all_checkpoints
 from trustmopd.smollm2.lora import ADAPTER, lora_config, save_adapter
 from trustmopd.smollm2.settings import Settings, Specialist
 from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
@@ -38,8 +40,8 @@ def train_specialist(
     earlier: Mapping[str, list[float]] | None = None,
 ) -> dict[str, Any]:
     """Train on `tasks` until the rule of `settings.specialist` or `deadline` (of time.monotonic) ends it; save the
-    adapter in `out`. Checkpoints are in `scratch`, and the last is gone on from. Where they are lost and `out` has an
-    adapter, it is gone on from that, with a new optimiser: `earlier` is what was measured in the steps before."""
+    adapter in `out`. It continues from the last checkpoint in `scratch`. If there is none and `out` has an adapter, it
+    continues from that with a new optimiser; `earlier` is what was measured in the steps before."""
     how = settings.specialist
     on_gpu = torch.cuda.is_available()
     tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
@@ -60,7 +62,7 @@ def train_specialist(
             seed=settings.seed + done,  # else the prompts of the first steps would be asked again
             max_steps=how.max_steps - done,
             learning_rate=how.learning_rate,
-            lr_scheduler_type="constant_with_warmup",  # where it stops must not depend on how long it might go on
+            lr_scheduler_type="constant_with_warmup",  # where it stops must not depend on max_steps
             warmup_steps=5,
             beta=how.beta,
             temperature=1.0,
@@ -101,8 +103,8 @@ def train_specialist(
 
 def _last_checkpoint(scratch: Path) -> str | None:
     """The last whole one: the trainer writes its state last, and a kill may have come before."""
-    whole = [path.parent for path in scratch.glob("checkpoint-*/trainer_state.json")]
-    return str(max(whole, key=lambda path: int(path.name.rpartition("-")[2]))) if whole else None
+    whole = [path for path in all_checkpoints(scratch) if (path / TRAINER_STATE_NAME).is_file()]
+    return str(whole[-1]) if whole else None
 
 
 def finished(rewards: Sequence[float], how: Specialist) -> bool:

@@ -1,20 +1,17 @@
 """Every number of the study: what supervised training shows, how specialists are trained, what is evaluated."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Sequence
 
-import yaml
+from trustmopd.sections import Section, check_fields
+from trustmopd.yaml_layers import overridden
 
 
-@dataclass(frozen=True)
-class Lora:
+class Lora(Section):
     rank: int = 8
     alpha: int = 16
 
 
-@dataclass(frozen=True)
-class Base:
+class Base(Section):
     """Supervised training of the instruction model on solutions: how many of each kind, how often, how fast."""
 
     svamp: int = 400  # the other 300 of its train half are prompts of RL
@@ -30,8 +27,7 @@ class Base:
     learning_rate: float = 1e-3
 
 
-@dataclass(frozen=True)
-class Specialist:
+class Specialist(Section):
     """GRPO with rewards of 0 and 1. It ends as soon as the mean reward of the last `window` steps is `target_gain`
     above that of the first `window`, or after `max_steps`."""
 
@@ -46,8 +42,7 @@ class Specialist:
     save_every: int = 10
 
 
-@dataclass(frozen=True)
-class Scoring:
+class Scoring(Section):
     """`prompts` is the most of each domain; SVAMP has 300 held out."""
 
     prompts: int = 300
@@ -56,51 +51,15 @@ class Scoring:
     temperature: float = 0.6
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Section):
     seed: int = 0
     max_prompt_tokens: int = 144  # longer prompts are not trained on, nor longer solutions than max_new_tokens
     max_new_tokens: int = 112
-    lora: Lora = field(default_factory=Lora)
-    base: Base = field(default_factory=Base)
-    specialist: Specialist = field(default_factory=Specialist)
-    scoring: Scoring = field(default_factory=Scoring)
+    lora: Lora = Lora()
+    base: Base = Base()
+    specialist: Specialist = Specialist()
+    scoring: Scoring = Scoring()
 
     def with_changes(self, changes: Sequence[str]) -> "Settings":
         """`base.epochs=2` and the like, as on the command line."""
-        settings = self
-        for change in changes:
-            name, equals, text = change.partition("=")
-            value = yaml.safe_load(text) if equals else None
-            value = float(value) if isinstance(value, str) and _is_float(value) else value
-            settings = _changed(settings, name.split("."), value, change)
-        return settings
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> "Settings":
-        """What `to_dict` gave."""
-        sections = {"lora": Lora, "base": Base, "specialist": Specialist, "scoring": Scoring}
-        return cls(**{name: sections[name](**value) if name in sections else value for name, value in stored.items()})
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def _changed(section: Any, names: Sequence[str], value: Any, change: str) -> Any:
-    known: Mapping[str, Any] = {each.name: getattr(section, each.name) for each in fields(section)}
-    old = known.get(names[0])
-    if old is None or (len(names) > 1) is not hasattr(old, "__dataclass_fields__"):
-        raise ValueError(f"{change!r} changes no setting. Write NAME=VALUE, with one of {', '.join(known)}.")
-    if len(names) > 1:
-        return replace(section, **{names[0]: _changed(old, names[1:], value, change)})
-    if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(old, int) and value != int(value)):
-        raise ValueError(f"{change!r}: give a {'whole ' * isinstance(old, int)}number; it is {old} otherwise.")
-    return replace(section, **{names[0]: type(old)(value)})
-
-
-def _is_float(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        return check_fields(Settings, overridden(self.model_dump(), changes), "settings")

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from trustmopd.teacher_source import REFERENCE as REFERENCE
-from trustmopd.teacher_source import On, check_teacher_name
+from trustmopd.teacher_source import On, TeacherSource, check_teacher_name
 
 #: As a teacher's `reference`: the initial student. For teachers whose own starting point is not available.
 STUDENT = "student"
@@ -34,6 +34,12 @@ class Teacher:
     on: str | None = None
     gpus: float | None = None
     replicas: int | None = None
+
+    @classmethod
+    def of(cls, source: TeacherSource) -> "Teacher":
+        """As a recipe names it."""
+        fields = source.model_dump(exclude={"reference"})
+        return cls(**fields, reference=None if source.reference is None else cls.of(source.reference))
 
     @property
     def source(self) -> str:

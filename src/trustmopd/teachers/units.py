@@ -42,8 +42,13 @@ def units_of(
 ) -> list[Unit]:
     """What a run loads. Adapters over one base that live at the same place share it, and the reference too if it is
     this base; the most `gpus` and `replicas` among them count. The initial student has no place of its own."""
-    units = []
     starts = [start for start in starts_of(teachers, reference) if start.used(with_reference)]
+    carried = {name for start in starts for name in start.carries}
+    units = []
+    for name, teacher in teachers.items():
+        if name not in carried:
+            own = placed(name, teacher, placement)
+            units.append(_unit(role_of(name), own, name, {}, {name: own}))
     for start in starts:
         policies = {name: placed(name, teachers[name], placement) for name in start.carries}
         if with_reference and start.measures:
@@ -53,11 +58,6 @@ def units_of(
             itself = start.name if start.name in here else None
             adapters = {name: policy for name, policy in here.items() if name != itself}
             units.append(_unit(role_of(start.name), start.given, itself, adapters, here))
-    carried = {name for start in starts for name in start.carries}
-    for name, teacher in teachers.items():
-        if name not in carried:
-            own = placed(name, teacher, placement)
-            units.append(_unit(role_of(name), own, name, {}, {name: own}))
     return units
 
 

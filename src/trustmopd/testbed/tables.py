@@ -12,6 +12,7 @@ from trustmopd.evaluation.aggregation import score_rows, write_scores
 from trustmopd.evaluation.graded import collect
 from trustmopd.files import write_text
 from trustmopd.runs import RunDirectory
+from trustmopd.runs.layout import seed_folder
 from trustmopd.statistics import paired_difference
 from trustmopd.testbed.cells import Cell, finished_cells
 from trustmopd.testbed.experiment import REFERENCES
@@ -28,7 +29,7 @@ def write_results(out: Path) -> Path:
     incomplete comparison is shown as far as it goes."""
     study, cells = read_study(out), finished_cells(out)
     evaluation = RunDirectory(out).evaluation
-    done = [*REFERENCES, *(f"{cell.row}/seed-{cell.seed}" for cell in cells)]  # not what a kill left unfinished
+    done = [*REFERENCES, *(f"{cell.row}/{seed_folder(cell.seed)}" for cell in cells)]  # not what a kill left unfinished
     rows = score_rows(collect([evaluation / row for row in done])[0])
     write_scores(evaluation, rows)
     runs = {cell: open_run(cell.run(out).path) for cell in cells}
