@@ -232,6 +232,18 @@ def test_float16_answers_are_near_and_half_as_large(cluster: Any, pools: Pools, 
     assert torch.equal(found.gather(-1, top), expected.gather(-1, top))  # nothing is lost where it counts
 
 
+def test_what_cannot_be_is_told_by_the_policy_s_name(cluster: Any, pools: Pools, tmp_path: Path) -> None:
+    """More than the cluster has, at once; a checkpoint that is not where the actor runs, before training."""
+    for teacher, told in (
+        (Teacher(model=str(tmp_path / "none"), on="ray", gpus=1), "1 GPU"),
+        (Teacher(model=str(tmp_path / "none"), on="ray"), "teacher 'a'.*none"),
+    ):
+        policies = RayPolicies(terms(cluster.address), lambda decide: decide())
+        with pytest.raises(ValueError, match=told):
+            pool_of(tiny.model(0), {"a": teacher}, None, policies)
+        assert ray.is_initialized()
+
+
 def test_a_restart_with_other_weights_is_refused(cluster: Any, pools: Pools, tmp_path: Path) -> None:
     """A checkpoint that is replaced while the run goes on."""
     path = tmp_path / "a"
