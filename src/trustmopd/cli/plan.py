@@ -105,15 +105,20 @@ def _recommend(rows: "list[Row]", words: list[str], work: "Workload", memory: fl
 
 
 def _what_is_lacking(rows: "list[Row]", memory: float) -> str:
+    from trustmopd.planning.workload import ADAPTERS, RAY
+
     usable = [row for row in rows if row.at_hand]
-    least, adapted = (min(some, key=lambda row: row.gib.total) for some in (usable, rows))
+    adapters, on_ray = ([row for row in rows if row.setup.placement == place] for place in (ADAPTERS, RAY))
+    least, adapted, away = (min(some, key=lambda row: row.gib.total) for some in (usable, adapters, on_ray))
     fixed = least.gib.weights + least.gib.gradients + least.gib.optimizer
     told = f"Nothing fits. The least that this recipe can use is {_named(least)}: {least.gib.total:.1f} GiB a GPU. "
     if fixed > memory:
         told += f"Its weights and optimizer alone are {fixed:.1f}, so shorter responses do not help. "
     else:
         told += "Lower training.global_batch_size, training.max_prompt_length or training.max_completion_length. "
-    if adapted is not least:
+    if away.gib.total < least.gib.total:
+        told += f"With teachers on Ray, on {away.extra_gpus} more GPUs, it would be {away.gib.total:.1f}. "
+    if adapted.gib.total < least.gib.total:
         told += f"A LoRA student (`peft`) whose teachers are adapters of its base would need {adapted.gib.total:.1f}. "
     return told + "Or use more or larger GPUs."
 
