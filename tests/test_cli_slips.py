@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,27 @@ def test_a_teachers_own_reference_that_cannot_serve_is_refused_before_loading(re
     facts = {"missing": [reference], "itself": [reference, "its own reference"], "another vocabulary": ["24"]}
     own = f"teachers.code={{model: {models / 'code'}, reference: {reference}}}"
     refuse("teacher 'code'", *facts[kind], overrides=[own])
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed here")
+@pytest.mark.parametrize("field", ["training.teacher_placement=ray", "teachers.code={model: MODEL, on: ray}"])
+def test_teachers_on_ray_without_ray_are_refused_with_the_command_that_installs_it(refuse, models, field):
+    refuse("pip install 'trustmopd[ray]'", overrides=[field.replace("MODEL", str(models / "code"))])
+
+
+@pytest.mark.parametrize(
+    ("field", "named"),
+    [
+        ("teachers.code={model: MODEL, on: cloud}", "teachers.code.on"),
+        ("teachers.code={model: MODEL, on: ray, replicas: 0}", "teachers.code.replicas"),
+        ("teachers.code={model: MODEL, gpus: 1}", "'code'"),
+        ("training.teacher_placement=cloud", "teacher_placement"),
+        ("training.ray_answers=int8", "ray_answers"),
+        ("training.ray_timeout=0", "ray_timeout"),
+    ],
+)
+def test_a_place_that_is_none_is_named(refuse, models, field, named):
+    refuse(named, overrides=[field.replace("MODEL", str(models / "code"))])
 
 
 def test_a_rule_that_scores_no_reference_takes_it_as_a_teacher(recipe, models):

@@ -95,6 +95,7 @@ class TrainingTime(Time):
 class Cost(_Parts):
     device: str = ""
     scored: dict[str, int] = {}
+    elsewhere: dict[str, FiniteFloat] = {}
     training: TrainingTime | None = None
     calibration: Time | None = None
     evaluation: Time | None = None
