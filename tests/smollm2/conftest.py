@@ -11,6 +11,7 @@ from trustmopd.cli import app
 
 CHANGES = (
     *("max_prompt_tokens=600", "max_new_tokens=6", "lora.rank=2", "scoring.prompts=6", "scoring.samples=1"),
+    "scoring.batch_size=6",
     *("base.svamp=20", "base.renumbered=10", "base.sums=5", "base.gsm8k=5", "base.stories=10", "base.functions=5"),
     *("base.formats=5", "prompts.singlecap=8", "prompts.multicap_single=4", "prompts.multicap_mixed=4"),
     *("distil.steps=2", "distil.batch_size=4", "distil.num_candidates=8", "distil.calibration_batches=1"),
