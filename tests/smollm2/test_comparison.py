@@ -5,11 +5,14 @@ import json
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from trustmopd.data import load_prompts
 from trustmopd.evaluation import Unavailable, get_benchmark
 from trustmopd.runs import newest_checkpoint, step_of
 from trustmopd.smollm2.distillation import METHODS, all_cells
+from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.testbed.cells import Cell, finished_cells
 
 TRUST, UNIFORM = (Cell("multicap", method, 0) for method in ("trust", "uniform"))
@@ -82,9 +85,10 @@ def test_a_finished_student_is_small_and_is_not_trained_again(trained, run):
     checkpoint = newest_checkpoint(TRUST.run(trained).path)
     assert step_of(checkpoint) == 2
     assert not list(checkpoint.glob("optimizer*"))
-    before = (checkpoint / "adapter_model.safetensors").stat().st_mtime_ns
+    assert {tensor.dtype for tensor in load_file(checkpoint / ADAPTER).values()} == {torch.bfloat16}
+    before = (checkpoint / ADAPTER).stat().st_mtime_ns
     assert run(trained, "--stage", "distil", *only(TRUST.name)).exit_code == 0
-    assert (checkpoint / "adapter_model.safetensors").stat().st_mtime_ns == before
+    assert (checkpoint / ADAPTER).stat().st_mtime_ns == before
 
 
 def test_a_student_stopped_by_the_clock_continues(trained, run, tmp_path):

@@ -17,7 +17,6 @@ from trustmopd.smollm2.tasks import DOMAINS
 from trustmopd.testbed.cells import MOST_SEEDS, Cell, finished_cells
 from trustmopd.testbed.experiment import REFERENCES
 from trustmopd.testbed.machine import describe, made_by
-from trustmopd.testbed.tables import write_comparison
 
 
 def check_only(only: Sequence[str]) -> None:
@@ -94,6 +93,8 @@ class ComparisonStages:
         """Tables, figures and report of the finished runs, the scores of the other prompts, and the page."""
         out, how = self.study.out, self.study.settings
         if cells := finished_cells(out, METHODS):
+            from trustmopd.testbed.tables import write_comparison  # draws figures, which a GPU machine need not
+
             notes = [
                 f"{how.distil.steps} steps of {how.distil.batch_size} prompts, C = {how.distil.num_candidates}, "
                 f"learning rate {self.all.learning_rate:g}, adapters of rank {how.lora.rank}; {how.scoring.prompts} "

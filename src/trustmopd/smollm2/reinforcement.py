@@ -27,6 +27,7 @@ _MEASURED = {
     "kl": ("kl", 5),
     "lengths": ("completions/mean_length", 1),
     "seconds": ("step_time", 2),
+    "no_variance": ("frac_reward_zero_std", 3),  # the share of prompts whose samples all got one reward
 }
 
 
