@@ -55,7 +55,7 @@ class ComparisonStages:
         if (self.study.out / "sweep.json").is_file():
             return
         self._ready()
-        side_by_side({name: self.again("sweep", [name]) for name in rates}, self.jobs)
+        side_by_side(list(rates), lambda name: self.again("sweep", [name]), self.jobs)
         self.all.choose_rate()
 
     def distil(self) -> None:
@@ -65,8 +65,8 @@ class ComparisonStages:
                 self.all.train(cell, self.deadline)
             return
         self._ready()
-        todo = self._untrained()
-        side_by_side({cell.name: self.again("distil", [cell.name]) for cell in todo}, self.jobs)
+        todo = [cell.name for cell in self._untrained()]
+        side_by_side(todo, lambda name: self.again("distil", [name]), self.jobs, self.deadline)
         if left := self._untrained():
             names = ", ".join(cell.name for cell in left)
             print(f"Out of time: not finished are {names}. The same command continues.", flush=True)
@@ -83,8 +83,8 @@ class ComparisonStages:
         self._ready()
         trained = [cell for cell in self._chosen() if self.all.is_trained(self.all.recipe_of(cell))]
         rows = [*(row for row in REFERENCES if not self._is_evaluated(row)), *(cell.name for cell in trained)]
-        shares = [rows[place :: self.jobs] for place in range(min(self.jobs, len(rows)))]
-        side_by_side({", ".join(share): self.again("evaluate", share) for share in shares}, self.jobs)
+        shares = {", ".join(share): share for place in range(self.jobs) if (share := rows[place :: self.jobs])}
+        side_by_side(list(shares), lambda name: self.again("evaluate", shares[name]), self.jobs, self.deadline)
 
     def grade(self) -> None:
         self.all.grade()

@@ -3,21 +3,26 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 #: The command of a stage that works only on what is named: the stage, and the names.
 Again = Callable[[str, Sequence[str]], list[str]]
 
 
-def side_by_side(commands: Mapping[str, Sequence[str]], jobs: int) -> None:
-    """Run `trustmopd` with each command's arguments, `jobs` at a time. All are tried; those that failed are named at
-    the end."""
-    waiting, running, failed = list(commands), dict[str, subprocess.Popen[bytes]](), []
+def side_by_side(
+    names: Sequence[str], command: Callable[[str], Sequence[str]], jobs: int, deadline: float | None = None
+) -> None:
+    """Run `trustmopd` with the command of each name, `jobs` at a time. None is begun after the deadline (of
+    time.monotonic), and a command is asked for only when it begins: it may say how much time is left. Those that failed
+    are named at the end."""
+    waiting, running, failed = list(names), dict[str, subprocess.Popen[bytes]](), []
     try:
         while waiting or running:
+            if deadline is not None and time.monotonic() > deadline:
+                waiting.clear()
             while waiting and len(running) < jobs:
                 name = waiting.pop(0)
-                running[name] = subprocess.Popen([sys.executable, "-m", "trustmopd", *commands[name]])
+                running[name] = subprocess.Popen([sys.executable, "-m", "trustmopd", *command(name)])
             for name, process in list(running.items()):
                 if process.poll() is not None:
                     failed += [name] if process.returncode else []

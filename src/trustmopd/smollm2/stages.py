@@ -64,7 +64,7 @@ class Study:
             for domain in todo:
                 self._specialist(domain, deadline)
             return
-        side_by_side({domain: again("specialists", [domain]) for domain in todo}, jobs)
+        side_by_side(todo, lambda domain: again("specialists", [domain]), jobs, deadline)
         for domain in DOMAINS:
             self._enter(domain, {**self._record(domain), "finished": self._finished(domain)})
         if halfway := [domain for domain in DOMAINS if not self._finished(domain)]:
