@@ -23,7 +23,7 @@ from trustmopd.method import CandidateState, objective, renormalise, trust, unif
 from trustmopd.method.objective import SCORES
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.cost import counted_evaluation
-from trustmopd.training.diagnosis import Diagnosis, DomainDiagnosis
+from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, write_file
 from trustmopd.training.records import TokenTexts, token_table, write_records
 from trustmopd.training.scoring import ScoredCandidates
 
@@ -166,8 +166,10 @@ def evaluate(run: Path, device_hours: float) -> None:
 
 def write_diagnosis(run: Path, domain: str, score: dict[str, float], spread: dict[str, float]) -> None:
     """As `trustmopd diagnose` writes it, of one domain."""
-    found = DomainDiagnosis(domain, 9, 100, raw=score, score=score, spread=spread, weight=score, leads=1.0)
-    write_json(run / "diagnosis.json", Diagnosis([found], True, True, "It separates.").to_dict())
+    counts = {"domain": domain, "rollouts": 9, "tokens": 100}
+    found = DomainDiagnosis(**counts, raw=score, score=score, spread=spread, weight=score, leads=1.0)
+    verdict = Diagnosis(domains=[found], held_out=True, separates=True, verdict="It separates.")
+    write_file(run / "diagnosis.json", verdict.model_dump())
 
 
 @cache

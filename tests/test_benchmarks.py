@@ -26,7 +26,7 @@ def test_a_head_that_cannot_run_here_gets_no_row(tmp_path):
     small = ("--tokens", "16", "--vocab", "64", "--hidden", "32", "--candidates", "8", "--repeats", "1")
     made = benchmark("bench_heads.py", *small, "--implementations", "chunked,fused", "--output", tmp_path / "heads.csv")
     assert made.returncode != 0
-    assert "not the fused kernels: they need a GPU" in made.stderr
+    assert "fused" in made.stderr and "GPU" in made.stderr
     assert not (tmp_path / "heads.csv").exists()
 
 
@@ -47,7 +47,7 @@ def test_padded_micro_batches_and_token_budgets_are_measured_on_one_loss(tmp_pat
 
 def test_a_misspelt_name_is_not_the_label_of_another_measurement():
     assert record.known("placement", "offload,resident", ("resident", "offload")) == ["offload", "resident"]
-    with pytest.raises(SystemExit, match="no placement 'ofload'. Choose from resident, offload"):
+    with pytest.raises(SystemExit, match="'ofload'.*resident, offload"):
         record.known("placement", "resident,ofload", ("resident", "offload"))
 
 
@@ -107,5 +107,5 @@ def test_a_sweep_is_drawn_from_the_last_version_that_swept(tmp_path, monkeypatch
         writer.writerows(rows)
     monkeypatch.setattr(plot_heads, "RESULTS", path)
     assert plot_heads.points("tokens") == [(1024, 1.0, 0.0), (8192, 1.0, 0.0)]
-    with pytest.raises(SystemExit, match="no sweep over vocab"):
+    with pytest.raises(SystemExit, match="vocab"):
         plot_heads.points("vocab")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import trustmopd.recipe
-from trustmopd.recipe import OWNED_ELSEWHERE, Recipe, Single, Trust, load_recipe
+from trustmopd.recipe import OWNED_ELSEWHERE, Recipe, Scored, Single, load_recipe
 from trustmopd.teacher_source import TeacherSource
 from trustmopd.yaml_layers import RecipeError
 
@@ -340,7 +340,7 @@ def test_extends_starts_from_its_own_file_and_other_paths_from_the_current_direc
 def test_the_same_rule_keeps_its_fields_and_another_rule_inherits_none(write):
     write(SMALL + "allocation: {rule: trust, gamma: 3.0, score: likelihood}", "base.yaml")
     same = load_recipe(write("extends: base.yaml\nallocation: {rule: trust, gamma: 5.0}"))
-    assert same.allocation.model_dump() == Trust(gamma=5.0, score="likelihood").model_dump()
+    assert same.allocation.model_dump() == Scored(gamma=5.0, score="likelihood").model_dump()
     other = load_recipe(write("extends: base.yaml\nallocation: {rule: single, teacher: math}"))
     assert other.allocation.model_dump() == {"rule": "single", "teacher": "math"}
     assert load_recipe(write("extends: base.yaml"), ["allocation.rule=uniform"]).allocation.rule == "uniform"
@@ -458,7 +458,7 @@ def test_training_refuses_what_the_recipe_says_elsewhere_and_names_the_place(wri
 def test_the_places_that_training_refers_to_are_fields_of_a_recipe():
     fields = {
         *Recipe.model_fields,
-        *(f"allocation.{field}" for rule in (Trust, Single) for field in rule.model_fields),
+        *(f"allocation.{field}" for rule in (Scored, Single) for field in rule.model_fields),
     }
     assert set(OWNED_ELSEWHERE.values()) <= fields | {"prompts.domain_column"}
 
@@ -542,7 +542,7 @@ def test_an_override_that_is_no_yaml_is_named(write):
 def test_gamma_alone_speaks_of_the_trust_rule(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("{name: x, student: s, teachers: {math: m}, prompts: {path: p}}")
-    assert load_recipe(path, ["allocation.gamma=3"]).allocation == Trust(gamma=3.0)
+    assert load_recipe(path, ["allocation.gamma=3"]).allocation == Scored(gamma=3.0)
 
 
 def test_a_path_may_begin_with_the_home_folder(write, monkeypatch):

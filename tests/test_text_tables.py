@@ -28,5 +28,5 @@ def test_columns_of_words_are_set_left_where_they_are_named():
 
 
 def test_a_row_of_another_width_is_refused():
-    with pytest.raises(ValueError, match="a row of 1 cells under 2 columns"):
+    with pytest.raises(ValueError, match=r"\b1\b.*\b2\b"):
         TextTable(("a", "b"), [("1",)])

@@ -11,6 +11,8 @@ from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from trustmopd.messages import first_line
+
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model", "*.tiktoken"),
@@ -83,10 +85,9 @@ def locate(source: str | Path, revision: str | None = None) -> Located:
         wanted = ["model*.safetensors", INDEX, *_ADAPTER, *COMPANIONS]
         folder = snapshot_download(repository, revision=revision or at or None, allow_patterns=wanted)
     except (OSError, ValueError) as error:  # no such id, no such revision, gated, offline, not even an id
-        reason = str(error).strip().partition("\n")[0]
         raise FileNotFoundError(
-            f"checkpoint '{source}' is neither a directory nor a model that the Hub could give us ({reason}). "
-            "Check the path or the id; log in if the model is gated."
+            f"checkpoint '{source}' is neither a directory nor a model that the Hub could give us "
+            f"({first_line(error)}). Check the path or the id; log in if the model is gated."
         ) from error
     return Located(source, Path(folder))
 
@@ -162,12 +163,18 @@ def _weight_files(place: Located) -> list[Path]:
             f"checkpoint {place.source} has neither {WHOLE} nor {INDEX}. Load the model (for example from its "
             ".bin files) and save it with save_pretrained, which writes safetensors."
         )
+    return shards_of(index)
+
+
+def shards_of(index: Path) -> list[Path]:
+    """The files that an index names. All must be there."""
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{index} is not a whole index of shards ({error!r}). Copy or download it again.") from error
-    if missing := [name for name in names if not (folder / name).is_file()]:
+    shards = [index.parent / name for name in names]
+    if missing := [shard.name for shard in shards if not shard.is_file()]:
         raise FileNotFoundError(
-            f"checkpoint {place.source} lacks {', '.join(missing)}, named by {INDEX}. Copy or download it again."
+            f"{index.parent} lacks {', '.join(missing)}, named by {index.name}. Copy or download it again."
         )
-    return [folder / name for name in names]
+    return shards

@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 
 from trustmopd.checkpoint_files import FLOATS, INDEX, Checkpoint, Located, locate, open_checkpoint
 from trustmopd.files import check_free, whole_folder
+from trustmopd.runs.layout import CHECKPOINT, CHECKPOINTS
 
 MAX_SHARD_BYTES = 5 * 10**9
 
@@ -79,7 +80,8 @@ def merge_adapter(
     model that the adapter names."""
     if not (place := locate(adapter)).is_adapter:
         full = (place.folder / "config.json").is_file()
-        remedy = "It has full weights already." if full else "Give a folder such as RUN/checkpoints/checkpoint-116."
+        example = f"Give a folder such as RUN/{CHECKPOINTS}/{CHECKPOINT}116."
+        remedy = "It has full weights already." if full else example
         raise ValueError(f"{adapter} is not an adapter: it has no adapter_config.json. {remedy}")
     return merge_checkpoints([adapter], output, base=base, overwrite=overwrite)
 

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from trustmopd.engines import engine_names
 from trustmopd.evaluation.benchmarks import check_benchmark_name
-from trustmopd.rules import SCORES, UNSCORED
-from trustmopd.runs.layout import AVERAGE
+from trustmopd.rules import DISPLACEMENT, SCORED, SCORES, TRUST, UNSCORED
+from trustmopd.runs.layout import AVERAGE, CALIBRATION, seed_folder
 from trustmopd.sections import Folder, Place, Section, Text, check_fields
 from trustmopd.teacher_source import TeacherName
 from trustmopd.teacher_source import TeacherSource as TeacherSource
@@ -31,7 +31,7 @@ def _engine(name: str) -> str:
 
 def _score(name: str) -> str:
     if name not in SCORES:
-        raise ValueError(f"there is no such score. Choose from {', '.join(SCORES)}; the paper's own is displacement.")
+        raise ValueError(f"there is no such score. Choose from {', '.join(SCORES)}.")
     return name
 
 
@@ -47,12 +47,12 @@ class Prompts(Section):
     split: Annotated[Text, Field(description="Give the name of a split.")] = "train"
 
 
-class Trust(Section):
-    """Weights from the teachers' scores: the paper's method, and its ablations."""
+class Scored(Section):
+    """A rule that weights teachers by their scores: the paper's method with its ablations, and others."""
 
-    rule: Literal["trust"] = "trust"
+    rule: Literal[SCORED] = TRUST  # type: ignore[valid-type]
     gamma: Annotated[float, Field(gt=0, description="The paper uses 7; for equal weights write rule: uniform.")] = 7.0
-    score: Annotated[Score, Field(description="The paper's own is displacement.")] = "displacement"
+    score: Annotated[Score, Field(description=f"The paper's own is {DISPLACEMENT}.")] = DISPLACEMENT
     granularity: Annotated[Literal["token", "response"], Field(description="The paper's own is token.")] = "token"
     calibrated: Annotated[bool, Field(description="Write true, or false for raw scores.")] = True
 
@@ -78,7 +78,7 @@ OWNED_ELSEWHERE = {
     "seed": "seeds",
     **dict.fromkeys(("output_dir", "run_dir"), "output"),
 }
-Allocation = Annotated[Trust | Single | Unscored, Field(discriminator="rule", description="Write {rule: trust}.")]
+Allocation = Annotated[Scored | Single | Unscored, Field(discriminator="rule", description="Write {rule: trust}.")]
 
 
 class Evaluation(Section):
@@ -104,10 +104,10 @@ class Recipe(Section):
     )
     teachers: Annotated[dict[TeacherName, TeacherSource], Field(min_length=1, description="Write {math: path-or-id}.")]
     prompts: Annotated[Prompts, Field(description="Write prompts: {path: ...}.")]
-    allocation: Allocation = Trust()
+    allocation: Allocation = Scored()
     training: Annotated[dict[str, Any], Field(description="Give fields of TrustMOPDConfig: {max_steps: 116}.")] = {}
     peft: Annotated[dict[str, Any] | None, Field(description="Give peft.LoraConfig's arguments, or null.")] = None
-    calibration: Annotated[Folder | None, Field(description="Give the path of a calibration.json, or null.")] = None
+    calibration: Annotated[Folder | None, Field(description=f"Give the path of a {CALIBRATION}, or null.")] = None
     evaluation: Annotated[Evaluation, Field(description="Write evaluation: {benchmarks: [...]}.")] = Evaluation()
     seeds: Annotated[list[Seed], AfterValidator(_distinct), Field(min_length=1, description="Write [0, 1, 2].")] = [0]
     output: Annotated[Folder, Field(description="Give a folder, or leave it out: runs/<name>.")] = Path("runs")
@@ -120,7 +120,7 @@ class Recipe(Section):
             return data
         given = data.get("allocation")
         defaults = {"output": f"runs/{data['name']}"} if isinstance(data.get("name"), str) else {}
-        filled = {"allocation": {"rule": "trust", **given}} if isinstance(given, Mapping) else {}
+        filled = {"allocation": {"rule": TRUST, **given}} if isinstance(given, Mapping) else {}
         return {**defaults, **data, **filled}
 
     @model_validator(mode="after")
@@ -143,7 +143,7 @@ class Recipe(Section):
         fields = {"allocation": self.allocation.rule, "domain_column": self.prompts.domain_column}
         if isinstance(self.allocation, Single):
             fields["single_teacher"] = self.allocation.teacher
-        elif isinstance(self.allocation, Trust):
+        elif isinstance(self.allocation, Scored):
             fields |= self.allocation.model_dump(exclude={"rule"})
             if self.allocation.calibrated and self.calibration is not None:
                 fields["calibration_path"] = str(self.calibration)
@@ -152,7 +152,7 @@ class Recipe(Section):
     def run_directory(self, seed: int) -> Path:
         if seed not in self.seeds:
             raise RecipeError(f"recipe {self.name}: seed {seed} is not one of seeds = {self.seeds}. Add it there.")
-        return self.output if len(self.seeds) == 1 else self.output / f"seed-{seed}"
+        return self.output if len(self.seeds) == 1 else self.output / seed_folder(seed)
 
     @property
     def average(self) -> Path:

@@ -49,4 +49,5 @@ SCORES = {
 }
 #: The paper's own.
 TRUST, DISPLACEMENT = RULES["trust"].name, SCORES["displacement"].name
+SCORED = tuple(rule.name for rule in RULES.values() if rule.scored)
 UNSCORED = tuple(rule.name for rule in RULES.values() if not rule.scored)

@@ -66,6 +66,8 @@ def _explain(model: type[Section], problem: ErrorDetails) -> str:
     place, section, info = _locate(model, problem["loc"])
     field = ".".join(place)
     remedy = info.description if info and info.description else "Write a mapping of fields."
+    if info and not info.description and isinstance(info.default, int | float):
+        remedy = f"The default is {info.default}."
     if kind == "value_error":
         reason = str(problem["ctx"]["error"])
         return (

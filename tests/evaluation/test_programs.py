@@ -255,7 +255,7 @@ def test_private_tests_are_unpacked_and_a_pickle_that_calls_is_refused(tmp_path:
         def __reduce__(self) -> Any:
             return (open, (str(tmp_path / "made"), "w"))
 
-    with pytest.raises(pickle.UnpicklingError, match="may hold text alone"):
+    with pytest.raises(pickle.UnpicklingError, match="text"):
         unpack_tests(packed(Call()))
     assert not (tmp_path / "made").exists()
 

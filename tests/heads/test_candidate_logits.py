@@ -169,7 +169,7 @@ def test_views_of_larger_tensors_need_no_copy_by_the_caller():
 def test_an_id_that_the_head_has_no_row_for_is_refused(bad, dtype):
     case = problem((5, 6, 17, 4), dtype)
     case.ids[2, 1] = bad
-    with pytest.raises(IndexError, match="out of range|the output head has 17 rows"):
+    with pytest.raises(IndexError, match=r"out of range|\b17\b"):
         chunked.candidate_logits(case.hidden, case.weight, case.ids)
 
 

@@ -9,9 +9,9 @@ from trustmopd.heads import candidate_logits, dispatch, top_candidates_of, use_i
 
 def test_hidden_states_of_another_width_are_refused():
     case = problem((5, 6, 17, 4))
-    with pytest.raises(ValueError, match="width 5.*width 6"):
+    with pytest.raises(ValueError, match=r"\b5\b.*\b6\b"):
         candidate_logits(case.hidden[:, :5], case.weight, case.ids)
-    with pytest.raises(ValueError, match="width 5.*width 6"):
+    with pytest.raises(ValueError, match=r"\b5\b.*\b6\b"):
         top_candidates_of(case.hidden[:, :5], case.weight, 4)
 
 
@@ -26,10 +26,10 @@ def test_candidates_of_another_number_of_tokens_are_refused():
     [
         ({"hidden": torch.zeros(1, 3, 4)}, r"hidden has shape \(1, 3, 4\)"),
         ({"ids": torch.zeros(3, dtype=torch.long)}, r"ids has shape \(3,\)"),
-        ({"bias": torch.zeros(5)}, r"a bias of shape \(5,\) does not fit an output head of 6 rows"),
-        ({"hidden": torch.zeros(3, 4, dtype=torch.long)}, "hidden holds torch.int64"),
-        ({"ids": torch.full((3, 2), 0.5)}, "ids hold torch.float32: .* Pass torch.int64"),
-        ({"ids": torch.zeros(3, 2, dtype=torch.bool)}, "ids hold torch.bool"),
+        ({"bias": torch.zeros(5)}, r"bias.*\(5,\).*\b6\b"),
+        ({"hidden": torch.zeros(3, 4, dtype=torch.long)}, "hidden.*torch.int64"),
+        ({"ids": torch.full((3, 2), 0.5)}, "ids.*torch.float32.*torch.int64"),
+        ({"ids": torch.zeros(3, 2, dtype=torch.bool)}, "ids.*torch.bool"),
     ],
     ids=["hidden", "ids", "bias", "whole numbers", "fractions", "bool"],
 )

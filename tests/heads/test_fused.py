@@ -216,7 +216,7 @@ def test_a_bias_that_is_a_view_is_read_as_it_stands():
 def test_an_id_that_the_head_has_no_row_for_is_refused(bad):
     case = problem((5, 6, 17, 4), device=DEVICE)
     case.ids[2, 1] = bad
-    with dispatch.use_implementation("fused"), pytest.raises(IndexError, match="the output head has 17 rows"):
+    with dispatch.use_implementation("fused"), pytest.raises(IndexError, match=r"\b17\b"):
         candidate_logits(case.hidden, case.weight, case.ids)
 
 
@@ -234,7 +234,7 @@ def test_what_the_kernels_cannot_take_goes_to_the_chunked_head_and_is_said_once(
     given = {"hidden": case.hidden, "weight": case.weight, "num_candidates": 3, **change(case)}
     dispatch._say_once.cache_clear()
     with dispatch.use_implementation("fused"):
-        with pytest.warns(UserWarning, match=f"chunked head, not the fused kernels: .*{why}"):
+        with pytest.warns(UserWarning, match=why):
             found = top_candidates_of(**given)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -246,7 +246,7 @@ def test_without_triton_the_chunked_head_answers_and_it_is_said_once(monkeypatch
     case = problem((2, 4, 11, 3), device=DEVICE)
     monkeypatch.setattr(dispatch, "_module", lambda name: None)
     dispatch._say_once.cache_clear()
-    with dispatch.use_implementation("fused"), pytest.warns(UserWarning, match="Triton is not installed"):
+    with dispatch.use_implementation("fused"), pytest.warns(UserWarning, match="Triton"):
         found = candidate_logits(case.hidden, case.weight, case.ids)
     torch.testing.assert_close(found, chunked.candidate_logits(case.hidden, case.weight, case.ids))
 

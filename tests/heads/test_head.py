@@ -106,7 +106,7 @@ def test_an_adapter_on_the_head_is_refused_until_it_is_merged(options):
     adapted = get_peft_model(
         llama(), LoraConfig(r=2, task_type="CAUSAL_LM", **{"target_modules": ["q_proj"], **options})
     )
-    with pytest.raises(ValueError, match=r"is a peft\..* not a torch.nn.Linear.*merge_and_unload"):
+    with pytest.raises(ValueError, match=r"peft\..*torch.nn.Linear.*merge_and_unload"):
         Head.of(adapted)
     assert Head.of(adapted.merge_and_unload()).weight.shape == (99, 32)
 

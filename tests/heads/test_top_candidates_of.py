@@ -102,12 +102,12 @@ def test_the_search_leaves_no_graph():
 @pytest.mark.parametrize(("count", "vocab_size", "limit"), [(0, None, 9), (10, None, 9), (7, 6, 6)])
 def test_more_candidates_than_tokens_are_refused_with_both_numbers(count, vocab_size, limit):
     case = problem((5, 4, 9, 3))
-    with pytest.raises(ValueError, match=rf"num_candidates = {count} .* {limit} tokens.* from 1 to {limit}"):
+    with pytest.raises(ValueError, match=rf"num_candidates = {count}\b.*\b{limit}\b"):
         top_candidates_of(case.hidden, case.weight, count, vocab_size=vocab_size)
 
 
 @pytest.mark.parametrize("vocab_size", [0, 10])
 def test_a_vocabulary_that_does_not_fit_the_head_is_refused_with_both_numbers(vocab_size):
     case = problem((5, 4, 9, 3))
-    with pytest.raises(ValueError, match=rf"vocab_size = {vocab_size} .* 9 rows.* from 1 to 9"):
+    with pytest.raises(ValueError, match=rf"vocab_size = {vocab_size}\b.*\b9\b"):
         top_candidates_of(case.hidden, case.weight, 1, vocab_size=vocab_size)

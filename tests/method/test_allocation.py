@@ -118,13 +118,13 @@ def test_seventh_powers_of_extreme_scores_neither_underflow_nor_overflow(size):
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
 def test_a_mu_that_cannot_divide_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"mu = \[1\.0, .*positive and finite"):
+    with pytest.raises(ValueError, match=r"mu = \[1\.0, "):
         trust_weights(torch.ones(2, 3), torch.tensor([1.0, wrong]), 7.0)
 
 
 @pytest.mark.parametrize("gamma", [0.0, -7.0, math.nan, math.inf])
 def test_a_gamma_that_is_not_a_positive_number_is_refused(gamma):
-    with pytest.raises(ValueError, match=f"gamma = {gamma} is not a positive number"):
+    with pytest.raises(ValueError, match=f"gamma = {gamma}"):
         trust_weights(torch.ones(2, 3), torch.ones(2), gamma)
 
 
@@ -140,7 +140,7 @@ def test_uniform_and_single_weights_have_the_asked_shape_and_sum_to_one(shape):
 
 @pytest.mark.parametrize("index", [-1, 3, 17])
 def test_a_single_teacher_outside_the_pool_is_refused_with_the_valid_range(index):
-    with pytest.raises(ValueError, match=f"index {index} is outside a pool of 3. Choose from 0 to 2"):
+    with pytest.raises(ValueError, match=rf"{index}\b.*\b3\b.*\b0\b.*\b2\b"):
         single_weights(3, (2,), index)
 
 
@@ -155,7 +155,7 @@ def test_routed_weights_follow_each_responses_label_at_all_its_tokens():
 
 @pytest.mark.parametrize("labels", [[0, 3], [-1, 0]])
 def test_a_label_outside_the_pool_is_refused(labels):
-    with pytest.raises(ValueError, match=r"must name one of 3 teachers, from 0 to 2"):
+    with pytest.raises(ValueError, match=r"\b3\b.*\b0\b.*\b2\b"):
         routed_weights(3, torch.tensor(labels), 4)
 
 

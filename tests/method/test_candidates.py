@@ -32,7 +32,7 @@ def test_equal_logits_at_the_border_give_distinct_candidates_of_the_right_value(
 
 @pytest.mark.parametrize("count", [0, -1, 9])
 def test_a_candidate_count_that_does_not_fit_the_vocabulary_is_refused_with_both_numbers(count):
-    with pytest.raises(ValueError, match=rf"num_candidates = {count} .* 8 tokens.* from 1 to 8"):
+    with pytest.raises(ValueError, match=rf"num_candidates = {count}\b.*\b8\b"):
         top_candidates(torch.zeros(2, 8), count)
 
 

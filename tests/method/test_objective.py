@@ -238,9 +238,9 @@ def test_a_wrong_gamma_is_refused_when_the_rule_is_made(gamma):
 def test_displacement_without_a_reference_and_trust_without_a_score_are_refused_with_what_to_pass():
     logp, ids = torch.zeros(1, 1, 3).log_softmax(-1), torch.arange(3).view(1, 1, 3)
     at = CandidateState(logp, torch.stack([logp] * 2), None, ids, ids[..., 0], torch.ones(1, 1))
-    with pytest.raises(ValueError, match="reference_logp is None. Score the reference"):
+    with pytest.raises(ValueError, match="reference_logp"):
         objective(at, trust(7.0), SCORES["displacement"])
-    with pytest.raises(ValueError, match="none were given. Pass a score rule"):
+    with pytest.raises(ValueError, match="trust.*score"):
         objective(at, trust(7.0))
 
 
@@ -271,7 +271,7 @@ def test_a_teacher_gone_wrong_never_becomes_a_flat_target() -> None:
     torch.manual_seed(0)
     teacher_logp = torch.randn(2, 1, 3, 4).log_softmax(-1)
     teacher_logp[1, 0, 2] = float("nan")
-    with pytest.raises(ValueError, match="NaN comes from a model"):
+    with pytest.raises(ValueError, match="score.*NaN"):
         objective(_state(teacher_logp, torch.randn(1, 3, 4).log_softmax(-1)), trust(7.0), SCORES["displacement"])
     assert mixed_target(teacher_logp, torch.full((2, 1, 3), 0.5))[0, 2].isnan().all()
 
@@ -279,7 +279,7 @@ def test_a_teacher_gone_wrong_never_becomes_a_flat_target() -> None:
 def test_weights_that_do_not_sum_to_one_over_teachers_are_refused() -> None:
     state = _state(torch.zeros(2, 1, 3, 4).log_softmax(-1), torch.zeros(1, 3, 4).log_softmax(-1))
     for wrong in (torch.full((2, 1, 3), 1 / 3), torch.tensor([[[1.5]], [[-0.5]]]).expand(2, 1, 3)):
-        with pytest.raises(ValueError, match="sum to one over teachers"):
+        with pytest.raises(ValueError, match="allocation.*sum"):
             objective(state, lambda at, scores, wrong=wrong: wrong)
 
 
@@ -287,15 +287,15 @@ def test_weights_that_do_not_sum_to_one_over_teachers_are_refused() -> None:
 def test_the_objective_refuses_a_mu_that_cannot_divide(mu: float) -> None:
     torch.manual_seed(0)
     state = _state(torch.randn(2, 1, 3, 4).log_softmax(-1), torch.randn(1, 3, 4).log_softmax(-1))
-    with pytest.raises(ValueError, match="must be positive and finite"):
+    with pytest.raises(ValueError, match="mu = "):
         objective(state, trust(7.0), SCORES["displacement"], torch.tensor([1.0, mu]))
 
 
 def test_the_objective_refuses_weights_of_another_shape_and_an_unknown_granularity() -> None:
     state = _state(torch.zeros(2, 1, 3, 4).log_softmax(-1), torch.zeros(1, 3, 4).log_softmax(-1))
-    with pytest.raises(ValueError, match=r"allocation rule.*shape \(2, 3\).*Return \[K, B, T\]"):
+    with pytest.raises(ValueError, match=r"allocation.*\(2, 3\).*\[K, B, T\]"):
         objective(state, lambda at, scores: torch.full((2, 3), 0.5))
-    with pytest.raises(ValueError, match=r"score rule.*shape \(2, 1, 3, 4\)"):
+    with pytest.raises(ValueError, match=r"score.*\(2, 1, 3, 4\)"):
         objective(state, trust(7.0), lambda at: at.teacher_logp)
     with pytest.raises(ValueError, match="granularity = 'respones'"):
         objective(state, lambda at, scores: torch.full((2, 1, 3), 0.5), granularity="respones")

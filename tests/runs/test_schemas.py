@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from trustmopd.runs import RunDirectory
+from trustmopd.runs import RunDirectory, whole_checkpoints
+from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.runs.cost import add_cost, counted_evaluation, device_time, read_cost
-from trustmopd.runs.schemas import in_shape, read_file, write_file
+from trustmopd.runs.schemas import CalibrationFile, in_shape, read_file, write_file
 
 MANIFEST: dict[str, Any] = {
     "models": {"student": {"source": "s"}, "teachers": {"math": {"source": "m"}, "code": None}},
@@ -68,6 +69,26 @@ def test_scores_have_one_shape_which_is_checked_on_writing_and_reading(tmp_path:
     path.write_text(json.dumps({"schema_version": 1, "trust": {"math": 0.5, "overall": 0.5, "recovery": None}}))
     with pytest.raises(ValueError, match=r"scores.json has no trust\.sd"):
         read_file(path, what="", remedy="")
+
+
+def test_a_calibration_has_one_shape_under_any_name(tmp_path: Path) -> None:
+    whole = {"mu": {"math": 1}, "depends_on": {}, "spread": {}, "tokens": 1, "batches": 1, "global_batch_size": 1}
+    path = write_file(tmp_path / "mine.json", whole, CalibrationFile)
+    assert read_file(path, what="", remedy="", schema=CalibrationFile) == whole
+    for wrong in ({"mu": {}}, {"mu": {"math": 0}}, {"depends_on": None}):
+        with pytest.raises(TypeError, match=next(iter(wrong))):
+            write_file(path, whole | wrong, CalibrationFile)
+
+
+def test_a_checkpoint_without_the_id_of_a_run_belongs_to_none(tmp_path: Path) -> None:
+    for step, payload in ((1, MANIFEST), (2, MANIFEST | {"run": "mine"}), (3, {"run": 3})):
+        checkpoint = tmp_path / f"checkpoint-{step}"
+        checkpoint.mkdir()
+        (checkpoint / "manifest.json").write_text(json.dumps({"schema_version": 1, **payload}))
+    assert [path.name for path in whole_checkpoints(tmp_path, "mine")] == ["checkpoint-2"]
+    assert len(whole_checkpoints(tmp_path)) == 3
+    with pytest.raises(ValueError, match=r"checkpoint-1/manifest\.json has no run"):
+        read_manifest(tmp_path / "checkpoint-1")
 
 
 def test_each_stage_adds_its_part_of_the_cost(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 
 import pytest
 import tiny
@@ -25,7 +24,7 @@ def base(tmp_path):
 
 
 def settings(samples, per_step=1):
-    how = replace(MATHEMATICS, screen_samples=samples, prompts_per_step=per_step, max_new_tokens=12)
+    how = MATHEMATICS.model_copy(update={"screen_samples": samples, "prompts_per_step": per_step, "max_new_tokens": 12})
     return Settings(max_prompt_tokens=200, lora=Lora(rank=2), specialist_math=how)
 
 

@@ -160,7 +160,7 @@ def test_renumbered_problems_keep_the_text_and_have_the_answer_of_their_equation
     assert not any(re.search(r"\d\.\d|= -", task.solution) for task in tasks)  # whole numbers on the way, none below 0
 
 
-def test_a_problem_whose_numbers_cannot_be_told_apart_is_not_renumbered():
+def test_a_problem_whose_numbers_cannot_be_unambiguous_is_not_renumbered():
     def row(text, equation):
         return {"id": text, "prompt": text, "Equation": equation}
 

@@ -91,7 +91,7 @@ def test_a_build_goes_on_with_the_stage_it_lost(copied, monkeypatch):
 
 
 def test_other_settings_do_not_go_into_the_same_folder(copied):
-    with pytest.raises(ValueError, match="seed = 0, not 1"):
+    with pytest.raises(ValueError, match=r"seed = 0\b.*\b1\b"):
         build_world(copied, 1, **CUT_DOWN)
     with pytest.raises(ValueError, match="supervision"):
         build_world(copied, 0, **CUT_DOWN | {"supervision": replace(CUT_DOWN["supervision"], steps=31)})
@@ -107,7 +107,7 @@ def test_another_regime_takes_over_a_reference_with_its_record(world, tmp_path, 
     assert checkpoint("reference", tmp_path / "drifting")
     for domain in DOMAINS:
         assert second["stages"][domain]["made_from"] == first["stages"][domain]["made_from"]
-    with pytest.raises(ValueError, match="seed = 0, not 1"):
+    with pytest.raises(ValueError, match=r"seed = 0\b.*\b1\b"):
         build_world(tmp_path / "other", 1, **CUT_DOWN, reference_of=world)
 
 

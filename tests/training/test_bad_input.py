@@ -454,7 +454,7 @@ def test_a_calibration_file_with_a_field_missing_is_refused(refuse, calibration_
     payload = json.loads(calibration_file.read_text())
     del payload["mu"]
     (tmp_path / "edited.json").write_text(json.dumps(payload))
-    refuse("lacks mu", "calibrate again", calibration_path=str(tmp_path / "edited.json"))
+    refuse("edited.json has no mu", "calibrate again", calibration_path=str(tmp_path / "edited.json"))
 
 
 def test_a_teacher_with_the_weights_of_the_reference_is_refused_where_the_rule_scores_it(refuse, build, family):
@@ -500,7 +500,7 @@ def engine_gives(monkeypatch, generate):
 
 def test_a_student_that_writes_nothing_cannot_be_calibrated_on(build, monkeypatch, files_under, tmp_path):
     engine_gives(monkeypatch, lambda prompts: [[] for _ in prompts])
-    with pytest.raises(ValueError, match=r"8 calibration rollouts"):
+    with pytest.raises(ValueError, match=r"\b8\b.*calibration"):
         build().calibrate()
     assert files_under(tmp_path / "run") == []
 

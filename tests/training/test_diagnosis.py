@@ -5,8 +5,9 @@ import tiny
 import torch
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd.runs.schemas import DomainDiagnosis
 from trustmopd.training.calibrating import calibration_rows
-from trustmopd.training.diagnosis import DomainDiagnosis, _verdict, diagnose
+from trustmopd.training.diagnosis import _verdict, diagnose
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,8 @@ def test_diagnosis_leaves_weights_mode_and_random_state_alone(trainer: TrustMOPD
 
 def domain(name: str, math: float, code: float, leads: float | None) -> DomainDiagnosis:
     scores, spread = {"math": math, "code": code}, {"math": 0.03, "code": 0.03}
-    return DomainDiagnosis(name, 9, 90, scores, scores, spread, scores, leads)
+    counts = {"domain": name, "rollouts": 9, "tokens": 90}
+    return DomainDiagnosis(**counts, raw=scores, score=scores, spread=spread, weight=scores, leads=leads)
 
 
 def test_the_verdict_names_the_teacher_that_outshines_the_matched_one() -> None:

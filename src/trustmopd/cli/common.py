@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trustmopd.engines import EngineError
+from trustmopd.messages import first_line
 from trustmopd.text_tables import TextTable
 
 app = typer.Typer(
@@ -54,10 +55,10 @@ def errors(again: str | None = None, kept: str | None = "the checkpoints saved s
 
         if os.environ.get("TRUSTMOPD_TRACEBACK") or not lost_contact(error):
             raise
-        reason = printable(str(error).strip().partition("\n")[0])
         print(
-            f"error{_rank()}: another process failed, was killed, or did not answer in time ({reason:.200}). Its own "
-            f"log has the reason.{f' {kept} are kept.'.replace(' the', ' The', 1) if kept else ''}"
+            f"error{_rank()}: another process failed, was killed, or did not answer in time "
+            f"({printable(first_line(error))}). Its own log has the reason."
+            f"{f' {kept} are kept.'.replace(' the', ' The', 1) if kept else ''}"
             f"{f' Continue with: {again}' if again else ''}",
             file=sys.stderr,
         )

@@ -7,11 +7,12 @@ import typer
 
 from trustmopd.cli.common import app, errors, say
 from trustmopd.cli.training import Overrides, load
+from trustmopd.runs.layout import AVERAGE, CHECKPOINT, CHECKPOINTS
 
 
 @app.command(
     epilog="Examples: trustmopd merge recipes/smollm3-3b/singlecap-trust.yaml --out runs/soup; "
-    "trustmopd merge runs/mine/checkpoints/checkpoint-116 --out student"
+    f"trustmopd merge runs/mine/{CHECKPOINTS}/{CHECKPOINT}116 --out student"
 )
 def merge(
     what: Annotated[
@@ -19,7 +20,7 @@ def merge(
     ],
     overrides: Overrides = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the new checkpoint.", show_default="<output>/merged, of a recipe")
+        Path | None, typer.Option(help="Folder of the new checkpoint.", show_default=f"<output>/{AVERAGE}, of a recipe")
     ] = None,
     base: Annotated[
         str | None, typer.Option(help="The model that the adapter is for.", show_default="the one it names")

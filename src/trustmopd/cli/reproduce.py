@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from trustmopd.cli.common import app, errors, local_copies, say
+from trustmopd.cli.common import app, errors, local_copies, say, show_table
+from trustmopd.runs.layout import CARD
 
 reproduce = typer.Typer(no_args_is_help=True, help="Make a study again: testbed or smollm2.")
 app.add_typer(reproduce, name="reproduce")
@@ -91,8 +92,11 @@ def reproduce_smollm2(
         later = ComparisonStages(study, only or (), jobs, deadline, again)
         for name in (name for name in _STAGES if name in stages):
             if name == "specialists":
-                study.specialists(domains, jobs, deadline, again)
-            else:
-                getattr(study if name in _FIRST else later, name)()
+                if halfway := study.specialists(domains, jobs, deadline, again):
+                    say(f"Out of time: {', '.join(halfway)} stopped at a checkpoint. Run the same command to continue.")
+            elif name in _LATER:
+                getattr(later, name)()
+            elif (table := getattr(study, name)()) is not None:
+                show_table(table, "Share of right responses")
         if not only:
-            say(f"Card:    {out / 'card.json'}\nResults: {out / 'results.md'}")
+            say(f"Card:    {out / CARD}\nResults: {out / 'results.md'}")

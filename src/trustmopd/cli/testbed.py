@@ -9,6 +9,7 @@ import typer
 from trustmopd.cli.common import app, errors, say, show_table
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.layout import FIGURES, REPORT
+from trustmopd.runs.reference_rows import INITIAL
 from trustmopd.text_tables import text_table
 
 testbed = typer.Typer(no_args_is_help=True, help="The small world that ships with the package.")
@@ -28,7 +29,7 @@ def quickstart(
         from trustmopd.testbed.tasks import DOMAINS
 
         rows = run(out)
-        prompts = next(iter(rows["initial"]["benchmarks"].values()))["prompts"]
+        prompts = next(iter(rows[INITIAL]["benchmarks"].values()))["prompts"]
         title = f"right answers, %, on {prompts:,} prompts a domain, never trained on"
         lines = [
             [shown, *(f"{100 * rows[row][name]:.1f}" for name in (*DOMAINS, "overall")), f"{rows[row]['recovery']:.0%}"]

@@ -12,7 +12,7 @@ from trustmopd.text_tables import text_table
 
 if TYPE_CHECKING:
     from trustmopd.recipe import Recipe
-    from trustmopd.training.diagnosis import Diagnosis, DomainDiagnosis
+    from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis
     from trustmopd.training.recipe_stages import SeedRun
     from trustmopd.training.trainer import TrustMOPDTrainer
 

@@ -129,7 +129,7 @@ def _givers(config: DataConfig, name: str, category: Category, rows: list[Row]) 
         if count > there and not (there and category.reuse_blocks):
             many = "" if number is None else f" with {number} constraint{'s' * (number != 1)}"
             raise ValueError(
-                f"category {name!r} wants {count} constraint blocks{many}, and pool {category.blocks!r} has {there}: "
+                f"category {name!r} needs {count} constraint blocks{many}, and pool {category.blocks!r} has {there}: "
                 f"short by {count - there} ({without} of its rows have no block). Lower the count, "
                 + ("or set reuse_blocks." if there else "or look at the pool's block_after or columns.block.")
             )

@@ -1,4 +1,4 @@
-"""A prompt set on disk: the prompts, `card.json` and `README.md` that say what it is, and what screening removed."""
+"""A prompt set on disk: the prompts, a card and a `README.md` that say what it is, and what screening removed."""
 
 import json
 from collections import Counter
@@ -19,9 +19,11 @@ from trustmopd.data.prompt_set import SCHEMA, hash_of, read_card
 from trustmopd.data.quotas import bucket_of
 from trustmopd.files import check_free, file_sha256, whole_file, whole_folder, write_json, write_text
 from trustmopd.rows import local_files, named
+from trustmopd.runs.layout import CARD
+from trustmopd.runs.schemas import write_file
 from trustmopd.text_tables import text_table
 
-_WRITTEN = {"prompts.parquet", "prompts.jsonl", "removed.json", "card.json", "README.md"}
+_WRITTEN = {"prompts.parquet", "prompts.jsonl", "removed.json", CARD, "README.md"}
 
 
 def write_prompt_set(built: PromptSet, *, overwrite: bool = False) -> Path:
@@ -38,7 +40,7 @@ def write_prompt_set(built: PromptSet, *, overwrite: bool = False) -> Path:
             write_table(prompts, pa.Table.from_pylist(built.records, schema=SCHEMA))
         write_json(folder / "removed.json", {"removed": _removed(built)})
         card = _card(built) | {"files": {prompts.name: file_sha256(prompts)}}
-        write_json(folder / "card.json", card)
+        write_file(folder / CARD, card)
         write_text(folder / "README.md", _readme(built, card))
     return output
 
@@ -64,10 +66,10 @@ def check_output(config: DataConfig, *, overwrite: bool = False) -> None:
                     f"{name} is read from {file}, inside the output {config.output}. Choose another output."
                 )
     unknown = sorted(file.name for file in output.iterdir() if file.name not in _WRITTEN)
-    if unknown or not {"prompt_hash", "files"} <= read_card(output).keys():
+    if unknown or not read_card(output):
         raise FileExistsError(
             f"{config.output} is not a prompt set that was built here ("
-            + (f"it holds {', '.join(unknown[:3])}" if unknown else "it has no card.json of one")
+            + (f"it holds {', '.join(unknown[:3])}" if unknown else f"it has no {CARD} of one")
             + "), so --overwrite does not delete it. Choose another output, or empty the folder yourself."
         )
 
@@ -159,7 +161,7 @@ def _readme(built: PromptSet, card: dict[str, Any]) -> str:
         f"---\nconfigs:\n- config_name: default\n  data_files: prompts.{config.format}\n---\n",
         f"# {config.name}\n",
         f"{card['prompts']:,} prompts for on-policy distillation, built by trustmopd with seed {config.seed}. "
-        "`card.json` has the whole configuration, counts and hashes; `removed.json` what screening took out, and what "
+        f"`{CARD}` has the whole configuration, counts and hashes; `removed.json` what screening took out, and what "
         "it matched.\n",
         kinds.to_markdown(),
         "## Sources and licences\n",

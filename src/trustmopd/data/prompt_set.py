@@ -14,8 +14,11 @@ import datasets
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Json, concatenate_datasets, load_dataset, load_from_disk
 
-from trustmopd.files import file_sha256, read_json
+from trustmopd.files import file_sha256
+from trustmopd.messages import first_line
 from trustmopd.rows import Location, hub_dataset, kind_of, local_files, named, read_source
+from trustmopd.runs.layout import CARD
+from trustmopd.runs.schemas import read_file
 
 #: The columns of a set that `data build` wrote.
 SCHEMA = pa.schema(
@@ -92,15 +95,14 @@ def card_of(path: str | Path, split: str = "train") -> dict[str, Any] | None:
     """The card of a set that is still as `data build` wrote it."""
     files = [] if _is_stored(path) else local_files(_location(path, split))
     card = read_card(files[0].parent) if files else {}
-    written = card.get("files")
-    same = isinstance(written, dict) and all(written.get(file.name) == file_sha256(file) for file in files)
+    same = card and all(card["files"].get(file.name) == file_sha256(file) for file in files)
     return card if same else None
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """Empty if there is none."""
+    """Empty if `data build` wrote none there: other data sets have files of that name too."""
     try:
-        return read_json(folder / "card.json", what="card", remedy="")
+        return read_file(folder / CARD, what="card", remedy="")
     except (OSError, ValueError):
         return {}
 
@@ -130,7 +132,7 @@ def _parquet(files: Sequence[Path]) -> Dataset:
     try:
         return load_dataset("parquet", data_files=[glob.escape(str(file)) for file in files], split="train")
     except Exception as error:  # it has a class for each way to fail, with the reason in the cause
-        reason = ": ".join(str(each).strip().partition("\n")[0] for each in (error, error.__cause__) if each)
+        reason = ": ".join(first_line(each) for each in (error, error.__cause__) if each)
         raise ValueError(f"{', '.join(map(str, files))} cannot be read: {reason}. Fix it, or give another.") from None
     finally:
         if drawn:

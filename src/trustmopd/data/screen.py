@@ -77,8 +77,8 @@ def screen_file(
 
 
 def _comparison(against: str) -> tuple[Source, Location]:
-    """PATH or PATH:COLUMN; a path that exists is taken whole, should it have a colon itself. Every split is read: too
-    much loses a row, which is reported, but too little lets a test row through."""
+    """PATH or PATH:COLUMN; a path that exists is taken as it is, even with a colon in it. Every split is read: too much
+    loses a row, which is reported, but too little lets a test row through."""
     path, colon, column = against.rpartition(":")
     if not colon or Path(against).exists():
         path, column = against, "prompt"

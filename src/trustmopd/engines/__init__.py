@@ -10,6 +10,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Protocol
 
+from trustmopd.messages import first_line
+
 _SUFFIX = "_engine"
 
 
@@ -47,15 +49,13 @@ class Engine(Protocol):
     def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]: ...
 
 
-class LoadedEngine(Protocol):
+class LoadedEngine(Engine, Protocol):
     """An engine that has loaded a checkpoint. `batch` is how many requests it takes at a time, `context` the most
     tokens of prompt and response together."""
 
     tokenizer: Any
     context: int
     batch: int
-
-    def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]: ...
 
 
 def engine_names() -> list[str]:
@@ -79,7 +79,7 @@ def seed_of(draws: Iterable[str]) -> int:
 
 def reason(error: Exception) -> str:
     """The first line of an error's message, with its class where the message alone is not enough."""
-    line = str(error).strip().partition("\n")[0]
+    line = first_line(error)
     return line if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {line}"
 
 

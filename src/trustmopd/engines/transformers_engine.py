@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,28 +16,18 @@ from trustmopd.engines.finite import finite_logits
 TAKES_ADAPTERS = True
 
 
+@dataclass
 class TransformersEngine:
     """`lend` gives the model: a trainer unwraps its own and takes it back. `config` has what `Params` does not say;
     a checkpoint's own is not read, since its penalties and top-k would be this engine's alone."""
 
-    def __init__(
-        self,
-        lend: Callable[[], AbstractContextManager[Any]],
-        *,
-        device: Any,
-        ends: Sequence[int],
-        pad_token_id: int,
-        config: GenerationConfig,
-        context: int = 2**31,
-        pad_to_multiple_of: int | None = None,
-    ) -> None:
-        self.lend = lend
-        self.device = device
-        self.ends = list(ends)
-        self.pad_token_id = pad_token_id
-        self.config = config
-        self.context = context
-        self.pad_to_multiple_of = pad_to_multiple_of
+    lend: Callable[[], AbstractContextManager[Any]]
+    device: Any
+    ends: list[int]
+    pad_token_id: int
+    config: GenerationConfig
+    context: int = 2**31
+    pad_to_multiple_of: int | None = None
 
     def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
         """One generator serves a whole batch: `draws` are those of the batch, not of one request."""

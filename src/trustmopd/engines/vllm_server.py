@@ -10,6 +10,7 @@ from requests.adapters import HTTPAdapter
 from trl.generation.vllm_client import VLLMClient
 
 from trustmopd.engines import Completion, Params, seed_of
+from trustmopd.messages import first_line
 
 _AT_ONCE = 64
 _MODE = "raw_logprobs"
@@ -96,4 +97,4 @@ class VLLMServer(VLLMClient):
 def _why(error: Exception) -> str:
     if isinstance(error, requests.Timeout):
         return "no answer within the time limit"
-    return str(error).strip().partition("\n")[0][:200]
+    return first_line(error)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from trustmopd.evaluation.graded import ByBenchmark, Graded
-from trustmopd.evaluation.methods import AVERAGE, INITIAL, ROUTED, TEACHER
 from trustmopd.runs.layout import SCORES, TABLES
+from trustmopd.runs.reference_rows import AVERAGE, INITIAL, ROUTED, TEACHER, is_reference_row
 from trustmopd.runs.schemas import write_file
 from trustmopd.statistics import Spread, bootstrap_means, paired_difference, recovery, spread
 from trustmopd.text_tables import TextTable, text_table
@@ -19,12 +19,12 @@ DRAWS, CONFIDENCE = 2000, 0.95
 
 
 def score_rows(methods: Mapping[str, Mapping[int, ByBenchmark]], against: str | None = None) -> dict[str, Any]:
-    """The rows of scores.json (`ScoreRow` in `runs/schemas.py`). `methods`: name → seed → checkpoint. `against`: the
+    """The rows of scores (`ScoreRow` in `runs/schemas.py`). `methods`: name → seed → checkpoint. `against`: the
     row that differences are taken from, by default the initial student. Recovery is None without initial student and
     teachers. Routed teachers are added: in each domain the teacher of that name.
 
-    Intervals come from resampling prompts, the same ones for every method, so that chance affects a method and what it
-    is compared with alike. Seeds are averaged, not resampled.
+    Intervals come from resampling prompts, the same ones for every method, so chance affects a method and its baseline
+    equally. Seeds are averaged, not resampled.
     """
     benchmarks = _same_benchmarks(methods)
     domains = list(dict.fromkeys(benchmarks.values()))
@@ -90,12 +90,12 @@ def without_routed(summary: Mapping[str, Any]) -> str | None:
 
 def for_seed(methods: Mapping[str, Mapping[int, ByBenchmark]], name: str, seed: int) -> dict[str, Any]:
     """The rows of one student alone: `score_rows` of the reference rows and of this seed, without other students."""
-    references = {row: seeds for row, seeds in methods.items() if row in (INITIAL, AVERAGE) or row.startswith(TEACHER)}
+    references = {row: seeds for row, seeds in methods.items() if is_reference_row(row)}
     return score_rows({**references, name: {seed: methods[name][seed]}})
 
 
 def write_scores(out: Path, summary: Mapping[str, Any]) -> Path:
-    """`scores.json`, and `tables/scores` as Markdown, CSV and LaTeX."""
+    """The scores as JSON, and their table as Markdown, CSV and LaTeX."""
     score_table(summary).write(out / TABLES / "scores")
     return write_file(out / SCORES, dict(summary))
 
@@ -153,7 +153,7 @@ def _same_benchmarks(methods: Mapping[str, Mapping[int, ByBenchmark]]) -> dict[s
             if ours != theirs:
                 raise ValueError(
                     f"{first} has {len(ours)} prompts of {benchmark}, and {label} has {len(theirs)}, not the same "
-                    "ones: scores cannot be compared. Evaluate both on the same prompts, or score them apart."
+                    "ones: scores cannot be compared. Evaluate both on the same prompts, or score them separately."
                 )
     return {name: answers.domain for name, answers in reference.items()}
 

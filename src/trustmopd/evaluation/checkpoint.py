@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trustmopd.messages import first_line
+from trustmopd.runs.layout import CHECKPOINT, CHECKPOINTS
 from trustmopd.teacher_source import TeacherSource
 
 _CONFIGURATIONS = ("config.json", "adapter_config.json")
@@ -46,7 +48,7 @@ def _check_folder(folder: Path, with_tokenizer: bool) -> None:
         if not any(_files(folder, patterns)):
             raise ValueError(
                 f"{folder} is not a whole checkpoint: it has no {what} ({', '.join(patterns)}). Give a folder in which "
-                "model and tokenizer were saved. In a run, that is checkpoints/checkpoint-*."
+                f"model and tokenizer were saved. In a run, that is {CHECKPOINTS}/{CHECKPOINT}*."
             )
 
 
@@ -62,7 +64,7 @@ def _check_hub(place: str, revision: str | None) -> None:
         except HFValidationError:
             break  # a path, then
         except Exception as error:  # the Hub's client raises a class for each way to fail
-            reason = reason or str(error).strip().partition("\n")[0].rstrip(".")
+            reason = reason or first_line(error).rstrip(".")
     where = f"and the Hub does not have it ({reason})" if reason else "and is not a Hub id"
     raise FileNotFoundError(f"the checkpoint {place!r} is not a folder here {where}. Check the path or the Hub id.")
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 from trustmopd.recipe import Recipe
 from trustmopd.runs import newest_checkpoint
+from trustmopd.runs.layout import seed_folder
+from trustmopd.runs.reference_rows import AVERAGE, INITIAL, TEACHER
 from trustmopd.teacher_source import TeacherSource
-
-INITIAL, ROUTED, AVERAGE, TEACHER = "initial", "routed-teachers", "parameter-average", "teacher-"
 
 
 @dataclass(frozen=True)
 class Method:
     """One checkpoint to evaluate, and the folder of its responses, below the evaluation's. `base` is the model of an
-    adapter that names none. `mean_of`: what an average was made from, which identifies it wherever it lies."""
+    adapter that names none. `mean_of`: what an average was made from; this identifies it wherever it is."""
 
     name: str
     source: TeacherSource
@@ -41,7 +41,7 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
                 "Train it first with `trustmopd train`."
             )
             continue
-        found.append(Method(recipe.name, _student(recipe, checkpoint), f"{recipe.name}/seed-{seed}", seed))
+        found.append(Method(recipe.name, _student(recipe, checkpoint), f"{recipe.name}/{seed_folder(seed)}", seed))
     if not only:
         return found, notes
     known = list(dict.fromkeys([*(method.name for method in found), recipe.name]))

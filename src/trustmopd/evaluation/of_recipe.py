@@ -14,13 +14,14 @@ from trustmopd.evaluation.benchmarks import Loaded, load_benchmarks
 from trustmopd.evaluation.checkpoint import check_checkpoint
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
 from trustmopd.evaluation.graded import collect
-from trustmopd.evaluation.methods import AVERAGE, INITIAL, TEACHER, Method, make_average, methods_of
+from trustmopd.evaluation.methods import Method, make_average, methods_of
 from trustmopd.evaluation.run_record import check_run_folder, check_scores, read_record
 from trustmopd.evaluation.sampling import Sampler, Sampling, check_engine, make_sampler
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.cost import counted_evaluation
-from trustmopd.runs.layout import EVALUATION
+from trustmopd.runs.layout import EVALUATION, seed_folder
+from trustmopd.runs.reference_rows import AVERAGE, INITIAL, TEACHER
 from trustmopd.teacher_source import TeacherSource
 
 PAPER = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
@@ -28,7 +29,7 @@ PAPER = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The folder of responses and scores, the benchmarks that were asked, the rows of `scores.json`, and what they
+    """The folder of responses and scores, the benchmarks that were asked, the rows of scores, and what they
     leave out."""
 
     folder: Path
@@ -160,6 +161,6 @@ def hand_over(recipe: Recipe, out: Path, benchmarks: Collection[str]) -> None:
     methods, _ = collect([out / row for row in rows], benchmarks)
     for seed in methods.get(recipe.name, {}).keys() & set(recipe.seeds):
         scores = for_seed(methods, recipe.name, seed)
-        record = read_record(out / recipe.name / f"seed-{seed}")
+        record = read_record(out / recipe.name / seed_folder(seed))
         scores[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name
         write_scores(RunDirectory(recipe.run_directory(seed)).evaluation, scores)

@@ -1,4 +1,4 @@
-"""run.json: which checkpoint a folder's responses are from, how they were sampled, and what was asked."""
+"""The record of an evaluation: whose responses a folder has, how they were sampled, and what was asked."""
 
 import json
 import warnings
@@ -48,7 +48,7 @@ def check_run_folder(folder: Path, method: Method, sampling: Sampling, benchmark
 
 
 def check_scores(folders: Iterable[Path], benchmarks: Sequence[Loaded]) -> None:
-    """A file of the user's may be called run.json or scores.json: ours have a schema version."""
+    """The user may have files of the same names: ours have a schema version."""
     for path in (folder / name for folder in folders for name in (ASKED, SCORES)):
         try:
             foreign = "schema_version" not in json.loads(path.read_text(encoding="utf-8"))

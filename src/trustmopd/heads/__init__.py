@@ -1,4 +1,5 @@
-"""Hidden states → candidate logits, never a [T, V] tensor. `reference.py` says what, `chunked.py` how it fits."""
+"""Hidden states → candidate logits, never a [T, V] tensor. `reference.py` defines the result; `chunked.py` and
+`fused.py` compute it in little memory."""
 
 from trustmopd.heads.dispatch import candidate_logits, top_candidates_of, trust_objective, use_implementation
 from trustmopd.heads.head import Head

@@ -1,4 +1,4 @@
-"""Candidate logits as one differentiable operation; `chunked.py` and `fused.py` bring the products it is made of."""
+"""Candidate logits as one differentiable operation; `chunked.py` and `fused.py` provide the products."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from trustmopd.heads.transform import transform, transform_gradient
 
 @dataclass(frozen=True)
 class Products:
-    """What differs between implementations. Sums are taken in the logits' precision, under autocast too."""
+    """What differs between implementations. Sums have the logits' precision, also under autocast."""
 
     #: (hidden[N,H], weight[V,H], ids[N,C]) → [N,C]: hidden · weight[id], one product per candidate
     rows: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -25,7 +25,7 @@ class Products:
 
 
 class CandidateLogits(torch.autograd.Function):
-    """Where the head is frozen, its gradient is never formed."""
+    """If the head is frozen, its gradient is not computed."""
 
     @staticmethod
     def forward(
@@ -65,7 +65,7 @@ class CandidateLogits(torch.autograd.Function):
 
 
 def check_ids(ids: Int[Tensor, "N C"], num_rows: int) -> None:
-    """Kernels do not look, and would read beyond the weight."""
+    """Kernels do not check ids, and would read past the end of the weight."""
     if not ids.numel():
         return
     lowest, highest = (int(bound) for bound in torch.stack(ids.aminmax()).tolist())
@@ -79,7 +79,7 @@ def check_ids(ids: Int[Tensor, "N C"], num_rows: int) -> None:
 
 def _bias_gradient(grad: Float[Tensor, "N C"], ids: Int[Tensor, "N C"], bias: Float[Tensor, " V"]) -> Tensor:
     total, ids, grad = grad.new_zeros(bias.shape[0]), ids.reshape(-1), grad.reshape(-1)
-    # Each adds in whatever order threads arrive on the other's device, and in a fixed order on its own.
+    # index_put_ adds in a fixed order on a GPU only, index_add_ on a CPU only.
     if grad.is_cuda:
         return total.index_put_((ids,), grad, accumulate=True).to(bias.dtype)
     return total.index_add_(0, ids, grad).to(bias.dtype)

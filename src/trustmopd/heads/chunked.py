@@ -15,7 +15,7 @@ from trustmopd.heads.transform import logits_dtype, transform
 
 # Logits of one block of tokens over the whole vocabulary.
 BLOCK_BYTES = 64 * MIB
-# Gathered rows [n, C, H] of one chunk: on a CPU they should stay in the cache, a GPU wants enough work per launch.
+# Gathered rows [n, C, H] of one chunk: on a CPU they should fit into the cache; a GPU needs enough work per launch.
 ROWS_BYTES = {"cpu": 8 * MIB, "cuda": 128 * MIB}
 # Each block of the dense weight gradient reads and writes all of [V, H], so blocks are larger there.
 GRADIENT_BLOCK_BYTES = 256 * MIB
@@ -30,7 +30,7 @@ def candidate_logits(
     logit_scale: float = 1.0,
     softcap: float | None = None,
 ) -> Float[Tensor, "N C"]:
-    """Logits of the candidates alone. Where the head is frozen, its gradient is never formed."""
+    """Logits of the candidates only. If the head is frozen, its gradient is not computed."""
     return CandidateLogits.apply(_PRODUCTS, hidden, weight, ids, bias, logit_scale, softcap)
 
 
@@ -40,7 +40,7 @@ def _row_products(
     dtype = logits_dtype(hidden, weight)
     if ids.numel() and _reads_rows_in_place(weight, dtype):
         check_ids(ids, weight.shape[0])
-        # What Σ_c s_c · weight[ids_c] has for gradient in its shares s, when the gradient of the sum is `hidden`.
+        # These products are the gradient of Σ_c s_c · weight[ids_c] in s, where the gradient of the sum is `hidden`.
         starts = torch.arange(0, ids.numel(), ids.shape[1], dtype=ids.dtype)
         token = torch.arange(ids.shape[0], dtype=ids.dtype).repeat_interleave(ids.shape[1])
         products = torch.ops.aten._embedding_bag_per_sample_weights_backward(
@@ -68,8 +68,8 @@ def _hidden_gradient(
 def _weight_gradient(
     grad: Float[Tensor, "N C"], hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"], weight: Float[Tensor, "V H"]
 ) -> Float[Tensor, "V H"]:
-    """The tensor cores of a GPU make the wasteful dense product the faster one; a CPU gains by adding up only what is
-    there."""
+    """On a GPU with tensor cores the dense product is faster, though most of it is zeros. On a CPU it is faster to add
+    only the chosen rows."""
     by = _weight_gradient_by_blocks if grad.is_cuda else _weight_gradient_by_rows
     return by(grad, hidden, ids, weight.shape[0]).to(weight.dtype)
 
@@ -77,8 +77,8 @@ def _weight_gradient(
 def _weight_gradient_by_rows(
     grad: Float[Tensor, "N C"], hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"], vocab_size: int
 ) -> Float[Tensor, "V H"]:
-    """Each row's gradient is a weighted sum of the hidden states that chose it: with the choices sorted by row, a bag
-    of embeddings. Writes each row once, where `index_add_` of outer products writes it once per choice."""
+    """Each row's gradient is a weighted sum of the hidden states that chose it. With the choices sorted by row this is
+    an embedding bag, which writes each row once; `index_add_` of outer products would write it once per choice."""
     if ids.numel() == 0:
         return grad.new_zeros((vocab_size, hidden.shape[1]))
     row, choice = ids.reshape(-1).sort(stable=True)
@@ -90,7 +90,7 @@ def _weight_gradient_by_rows(
 def _weight_gradient_by_blocks(
     grad: Float[Tensor, "N C"], hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"], vocab_size: int
 ) -> Float[Tensor, "V H"]:
-    """Scatters the gradients of a block of tokens into zeros over the vocabulary, and multiplies."""
+    """Scatters the gradients of a block of tokens into a zero matrix over the vocabulary, and multiplies."""
     result = grad.new_zeros((vocab_size, hidden.shape[1]))
     for chunk in blocks(ids.shape[0], vocab_size * hidden.element_size(), GRADIENT_BLOCK_BYTES):
         block = hidden.new_zeros((ids[chunk].shape[0], vocab_size))
@@ -114,7 +114,7 @@ def top_candidates_of(
     vocab_size: int | None = None,
 ) -> tuple[Int[Tensor, "N C"], Float[Tensor, " N"]]:
     """The C likeliest tokens and the log-partition over the whole vocabulary. Multiplies in the precision of the hidden
-    states, as the model's own head would under autocast: the weight is rounded to it."""
+    states, as the model's own head does under autocast; the weight is rounded to it."""
     num_tokens, device, dtype = hidden.shape[0], hidden.device, logits_dtype(hidden, weight)
     weight = weight[:vocab_size]
     if hidden.is_cuda:
@@ -122,7 +122,7 @@ def top_candidates_of(
     ids = torch.empty((num_tokens, num_candidates), dtype=torch.long, device=device)
     logsumexp = torch.empty(num_tokens, dtype=dtype, device=device)
     chunks = blocks(num_tokens, weight.shape[0] * dtype.itemsize, BLOCK_BYTES)
-    # One buffer for all chunks: fresh pages for each cost more on a CPU than the top-C itself.
+    # One buffer for all chunks: on a CPU, new memory for each would cost more than the top-C itself.
     buffer = torch.empty((chunks[0].stop if chunks else 0, weight.shape[0]), dtype=dtype, device=device)
     for chunk in chunks:
         logits = buffer[: hidden[chunk].shape[0]]
@@ -138,7 +138,7 @@ def top_candidates_of(
 
 
 def _bmm(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """left @ right, exact products summed and returned in `dtype`, whatever autocast would have."""
+    """left @ right, with exact products summed and returned in `dtype`, regardless of autocast."""
     with torch.autocast(left.device.type, enabled=False):
         if left.is_cuda and left.dtype == right.dtype != dtype:
             return torch.bmm(left, right, out_dtype=dtype)
@@ -146,8 +146,9 @@ def _bmm(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _reads_rows_in_place(weight: Float[Tensor, "V H"], dtype: torch.dtype) -> bool:
-    """PyTorch's weighted bags of embeddings gather nothing, and so need no chunks: on a CPU twice as fast, and far more
-    where threads wait for a busy core after every chunk. They know no mixed precision."""
+    """Whether PyTorch's weighted embedding bags can be used. They gather nothing and need no chunks: they are twice as
+    fast on a CPU, and much faster on busy cores, where threads would wait after every chunk. They do not support mixed
+    precision."""
     return weight.device.type == "cpu" and weight.dtype == dtype
 
 

@@ -18,21 +18,18 @@ from trustmopd.method.allocation import check_gamma
 from trustmopd.method.calibration import check_mu
 from trustmopd.method.candidates import check_candidate_count
 
-#: `auto` is `fused` for what its kernels can take, on a GPU, and `chunked` for the rest.
+#: `auto` is `fused` on a GPU if its kernels support the problem, and `chunked` otherwise.
 IMPLEMENTATIONS = ("auto", "fused", "chunked", "reference")
 _active = "auto"
 
 
 class use_implementation:
-    """Set the implementation from here on, or, as a context manager, inside a `with` block only."""
+    """Set the implementation from now on; as a context manager, only inside the `with` block."""
 
     def __init__(self, name: str):
         global _active
         if name not in IMPLEMENTATIONS:
-            raise ValueError(
-                f"there is no head implementation '{name}': only those listed compute candidate logits. "
-                f"Choose from {', '.join(IMPLEMENTATIONS)}."
-            )
+            raise ValueError(f"there is no head implementation '{name}'. Choose from {', '.join(IMPLEMENTATIONS)}.")
         self._previous, _active = _active, name
 
     def __enter__(self) -> None: ...
@@ -52,14 +49,14 @@ def candidate_logits(
     softcap: float | None = None,
 ) -> Float[Tensor, "N C"]:
     """Logits of each token's candidates, float32 (float64 if an input is), differentiable in hidden, weight and bias.
-    Autocast does not reach inside: the log-ratios between models are smaller than bfloat16 can tell apart."""
+    Autocast has no effect: the log-ratios between models are too small for bfloat16."""
     _check_fit(hidden, weight, bias, ids)
     check_ids(ids, weight.shape[0])
     return unchecked_candidate_logits(hidden, weight, ids, bias, logit_scale=logit_scale, softcap=softcap)
 
 
 def unchecked_candidate_logits(hidden: Tensor, weight: Tensor, ids: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """For ids that come from `top_candidates_of`: checking them makes a GPU wait."""
+    """For ids from `top_candidates_of`, which need no check: on a GPU, a check waits for all earlier work."""
     return _implementation_for(hidden, weight, ids.shape[1]).candidate_logits(hidden, weight, ids, *args, **kwargs)
 
 
@@ -73,8 +70,8 @@ def top_candidates_of(
     softcap: float | None = None,
     vocab_size: int | None = None,
 ) -> tuple[Int[Tensor, "N C"], Float[Tensor, " N"]]:
-    """Ids of the C largest logits, and the logsumexp over the vocabulary; no gradient. `vocab_size` leaves out the rows
-    behind it: padding that no tokenizer can produce would otherwise take candidates and mass."""
+    """Ids of the C largest logits, and the logsumexp over the vocabulary; no gradient. Rows from `vocab_size` on are
+    left out: they are padding that no tokenizer produces, and would take candidates and probability."""
     _check_fit(hidden, weight, bias)
     num_rows = weight.shape[0]
     if vocab_size is not None and not 1 <= vocab_size <= num_rows:
@@ -89,8 +86,8 @@ def top_candidates_of(
 
 
 def trust_objective(at: CandidateState, mu: Float[Tensor, " K"] | None, gamma: float) -> Objective:
-    """The paper's own objective, displacement from the reference token by token: one kernel where the fused head runs,
-    the functions of `trustmopd.method` elsewhere."""
+    """The paper's objective, with displacement token by token: one kernel where the fused head runs, the functions of
+    `trustmopd.method` elsewhere."""
     fused = _fused_for("fused_objective", "the objective comes from plain torch", at.student_logp, at)
     if fused is None:
         return objective(at, trust(gamma), SCORES["displacement"], mu)
@@ -107,7 +104,8 @@ def _implementation_for(hidden: Tensor, weight: Tensor, num_candidates: int) -> 
 
 
 def _fused_for(name: str, instead: str, tensor: Tensor, *problem: Any) -> ModuleType | None:
-    """The module with the kernels, if they are wanted here and can take this problem. If they cannot, that is said."""
+    """The module with the kernels, if they are selected and support this problem. If they do not support it, a warning
+    says why."""
     if _active in ("reference", "chunked") or (_active == "auto" and not tensor.is_cuda):
         return None
     fused = _module(name)
@@ -120,7 +118,7 @@ def _fused_for(name: str, instead: str, tensor: Tensor, *problem: Any) -> Module
 
 @cache
 def _module(name: str) -> ModuleType | None:
-    """Loaded when first needed: on a machine without a GPU, Triton would be imported for nothing."""
+    """Imported when first needed: a machine without a GPU does not need Triton."""
     return import_module(f"trustmopd.heads.{name}") if find_spec("triton") else None
 
 
@@ -130,7 +128,7 @@ def _say_once(message: str) -> None:
 
 
 def _check_state(at: CandidateState, mu: Tensor | None) -> None:
-    """The kernel goes by the student's shape, and would read beyond a smaller tensor."""
+    """The kernel takes the student's shape for all tensors, and would read past the end of a smaller one."""
     num_teachers, shape = len(at.teacher_logp), at.student_logp.shape
     one_each = at.teacher_logp.shape[:1] + shape
     fitting = {"teacher_logp": (one_each,), "reference_logp": (shape, one_each)}
@@ -150,13 +148,13 @@ def _check_fit(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor 
     for name, tensor in (("hidden", hidden), ("weight", weight), ("ids", ids)):
         if tensor is not None and tensor.ndim != 2:
             raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}: tokens come in one row, [N, H], [V, H] and [N, C]. Flatten "
-                "the batch first."
+                f"{name} has shape {tuple(tensor.shape)}, but hidden must be [N, H], weight [V, H] and ids [N, C]. "
+                "Flatten the batch first."
             )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(
-            f"a bias of shape {tuple(bias.shape)} does not fit an output head of {weight.shape[0]} rows: it has one "
-            "number for each. Pass the bias of the same layer as the weight."
+            f"a bias of shape {tuple(bias.shape)} does not fit an output head of {weight.shape[0]} rows: it needs "
+            "one number per row. Pass the bias of the same layer as the weight."
         )
     if hidden.shape[-1] != weight.shape[-1]:
         raise ValueError(
@@ -171,11 +169,10 @@ def _check_fit(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor 
     for name, tensor in (("hidden", hidden), ("weight", weight), ("bias", bias)):
         if tensor is not None and not tensor.is_floating_point():
             raise ValueError(
-                f"{name} holds {tensor.dtype}: logits are sums of fractions, which that would cut off. Pass a "
-                "floating-point tensor."
+                f"{name} has dtype {tensor.dtype}, which cannot hold fractions. Pass a floating-point tensor."
             )
     if ids is not None and ids.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"ids hold {ids.dtype}: they number rows of the output head. Pass torch.int64 or torch.int32.")
+        raise ValueError(f"ids have dtype {ids.dtype}, but they are row numbers. Pass torch.int64 or torch.int32.")
     for name, tensor in (("weight", weight), ("bias", bias), ("ids", ids)):
         if tensor is not None and tensor.device != hidden.device:
             raise ValueError(

@@ -1,9 +1,9 @@
-"""Candidate logits with Triton kernels: rows of the weight are read where they lie, and nothing is gathered.
+"""Candidate logits with Triton kernels: rows of the weight are read in place, without gathering them.
 
 The student's top-C: a block of logits by the vendor's matrix product, one pass over it for the maxima of small groups
-of columns and the log-partition, then an exact selection inside C groups a token. `torch.topk` over the vocabulary
-costs more than the product it follows; this costs a fraction of it. Gradients are sums in a fixed order, without
-atomics: two runs agree bit for bit.
+of columns and the log-partition, then an exact selection inside C groups per token. `torch.topk` over the vocabulary
+costs more than the product it follows; this costs a fraction of it. Gradients are summed in a fixed order, without
+atomics, so two runs agree bit for bit.
 """
 
 import torch
@@ -23,17 +23,17 @@ COLUMNS = 4096
 MAX_GROUPS = 32768
 MAX_CANDIDATES = 1024
 MAX_VOCABULARY = MAX_GROUPS * 32
-#: Choices of a row from which on it counts as popular; and tiles of the weighted sums: choices, columns, warps.
+#: Rows chosen more often than this are popular. Below, tiles of the weighted sums: choices, columns, warps.
 MANY = 256
 SHORT_TILE = (2, 512, 1)
 LONG_TILE = (32, 128, 4)
-#: Tiles of a matrix product: a few tokens more would cost as much as this many.
+#: Rows in a tile of the matrix product: a tile that is partly filled costs as much as a full one.
 ROW_MULTIPLE = 128
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def unsupported(hidden: Tensor, weight: Tensor, num_candidates: int) -> str | None:
-    """Why these kernels cannot take this problem; None if they can."""
+    """Why these kernels do not support this problem; None if they do."""
     if not hidden.is_cuda and not isinstance(kernels.row_products, InterpretedFunction):
         return f"they need a GPU, and the hidden states are on {hidden.device}"
     if num_candidates > MAX_CANDIDATES:
@@ -56,8 +56,8 @@ def candidate_logits(
     logit_scale: float = 1.0,
     softcap: float | None = None,
 ) -> Float[Tensor, "N C"]:
-    """Logits of the candidates alone. Where the head is frozen, its gradient is never formed. Ids are not checked here:
-    the kernels would read whatever lies behind the weight."""
+    """Logits of the candidates only. If the head is frozen, its gradient is not computed. Ids are not checked here:
+    with a wrong one, the kernels would read past the end of the weight."""
     return CandidateLogits.apply(_PRODUCTS, hidden, weight, ids, bias, logit_scale, softcap)
 
 
@@ -87,10 +87,10 @@ def _weight_gradient(
     grad: Float[Tensor, "N C"], hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"], weight: Float[Tensor, "V H"]
 ) -> Float[Tensor, "V H"]:
     """Each row's gradient is a weighted sum of the hidden states that chose it. With the choices sorted by row, each
-    row is written once, and the hidden states are read from the cache. Text has few rows that nearly every token
-    chooses: they get a launch of their own, with larger tiles, and nobody waits for them."""
+    row is written once, and the hidden states are read from the cache. In text, nearly every token chooses the same few
+    rows: they get a launch of their own, with larger tiles, so the other rows do not wait for them."""
     hidden, out = hidden.contiguous(), torch.empty_like(weight)
-    row, order = ids.reshape(-1).to(torch.int32).sort(stable=True)  # half the passes that int64 takes
+    row, order = ids.reshape(-1).to(torch.int32).sort(stable=True)  # takes half as many passes as int64
     starts = torch.searchsorted(row, torch.arange(weight.shape[0] + 1, dtype=row.dtype, device=row.device))
     _weighted_rows(out, hidden, grad, ids, order, starts, row, shortest=MANY + 1, tile=LONG_TILE)
     _weighted_rows(out, hidden, grad, ids, order, starts, longest=MANY, tile=SHORT_TILE)
@@ -151,7 +151,7 @@ def top_candidates_of(
     vocab_size: int | None = None,
 ) -> tuple[Int[Tensor, "N C"], Float[Tensor, " N"]]:
     """The C likeliest tokens, in no particular order, and the log-partition over the whole vocabulary. Multiplies in
-    the precision of the hidden states, as the model's own head would under autocast: the weight is rounded to it."""
+    the precision of the hidden states, as the model's own head does under autocast; the weight is rounded to it."""
     num_tokens, device = hidden.shape[0], hidden.device
     vocab_size = weight.shape[0] if vocab_size is None else vocab_size
     weight = weight[:vocab_size].to(hidden.dtype) if hidden.is_cuda else weight[:vocab_size]
@@ -216,7 +216,7 @@ def top_candidates_of(
 
 
 def _group_size(vocab_size: int, num_candidates: int) -> int:
-    """Large groups leave few maxima to compare, small ones few columns to look at again: the columns of C groups fill
+    """Large groups mean fewer maxima to compare, small groups fewer columns to read again. The columns of C groups fill
     the registers of one program, unless there would be too many groups."""
     group = min(128, max(8, COLUMNS // _power(num_candidates)))
     while triton.cdiv(vocab_size, group) > MAX_GROUPS:

@@ -1,7 +1,7 @@
 """`method.objective` under the paper's own rule, as one Triton kernel: displacement, trust weights, mixed target and
 reverse KL.
 
-In plain torch these are some sixty kernels over ``[K, N, C]``, and their launches cost more than their work.
+In plain torch these are about sixty kernels over ``[K, N, C]``, and launching them costs more than their work.
 """
 
 from typing import Any
@@ -62,7 +62,7 @@ class _TrustLoss(torch.autograd.Function):
 
 
 def unsupported(at: CandidateState) -> str | None:
-    """Why the kernel cannot take these tokens; None if it can."""
+    """Why the kernel does not support these tokens; None if it does."""
     if at.reference_logp is None:
         return "there is no reference to measure displacement from"
     if not at.student_logp.is_cuda and not isinstance(trust_at_token, InterpretedFunction):

@@ -1,4 +1,4 @@
-"""Head: the output layer of one model, read off any transformers causal language model."""
+"""Head: the output layer of one model, taken from any transformers causal language model."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from trustmopd.heads.dispatch import top_candidates_of, unchecked_candidate_logits
 
-# Families scale and cap their logits under names of their own. Scaling the hidden states before a head without bias
-# (MiniCPM3, Inkling) comes to the same.
+# Each family has its own names for the scale and the cap of its logits. MiniCPM3 and Inkling scale the hidden states
+# before a head without bias, which is the same.
 MULTIPLIERS = ("logit_scale", "output_multiplier", "lm_head_multiplier")  # Cohere, Muse, Falcon-H1
 DIVISORS = ("logits_scaling", "logits_mup_width_multiplier")  # Granite and MiniCPM3, Inkling
 SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # Gemma, RecurrentGemma, xLSTM
@@ -29,8 +29,8 @@ class Head:
 
     @classmethod
     def of(cls, model: Any) -> "Head":
-        """The head of a transformers causal model, parameters shared. Sharded ones (FSDP2) are gathered here, once:
-        such a head is a snapshot, to be read anew at every step."""
+        """The head of a transformers causal model, which shares its parameters. Sharded ones (FSDP2) are gathered into
+        a copy, so such a head must be made again at every step."""
         layer = model.get_output_embeddings()
         _check_plain_linear(layer, type(model).__name__)
         config = model.config.get_text_config()
@@ -38,8 +38,8 @@ class Head:
         return cls(_whole(layer.weight), bias, _logit_scale(config), _softcap(config))
 
     def logits_of(self, hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
-        """`ids` are candidates that some head's `top` found in the vocabulary which all of them share. They are not
-        checked: on a GPU an id beyond the head's rows reads whatever lies there."""
+        """`ids` come from `top` of a head with the same vocabulary. They are not checked: on a GPU, an id beyond the
+        head's rows would read unrelated memory."""
         return unchecked_candidate_logits(
             hidden, self.weight, ids, self.bias, logit_scale=self.logit_scale, softcap=self.softcap
         )
@@ -59,7 +59,7 @@ class Head:
 
 
 def _check_plain_linear(layer: nn.Module | None, model_name: str) -> None:
-    # PEFT's wrappers offer a `.weight` too, the base layer's: taking it would silently leave the adapter out.
+    # PEFT's wrappers also have a `.weight`, that of the base layer: taking it would silently leave out the adapter.
     if not isinstance(layer, nn.Linear):
         raise ValueError(
             f"the head of {model_name} is a {type(layer).__module__}.{type(layer).__name__}, not a torch.nn.Linear: "
@@ -68,9 +68,9 @@ def _check_plain_linear(layer: nn.Module | None, model_name: str) -> None:
         )
     if layer.weight.ndim != 2 or not layer.weight.is_floating_point():
         raise ValueError(
-            f"the head of {model_name} keeps its weight as {layer.weight.dtype} {tuple(layer.weight.shape)}: rows of "
-            "that cannot be multiplied with hidden states. Load the model with lm_head unquantized, in "
-            "torch.bfloat16 say."
+            f"the head of {model_name} keeps its weight as {layer.weight.dtype} {tuple(layer.weight.shape)}, which "
+            "cannot be multiplied with hidden states. Load the model with lm_head unquantized, for example in "
+            "torch.bfloat16."
         )
 
 

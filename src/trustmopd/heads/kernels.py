@@ -2,7 +2,7 @@
 
 A row's logits are cut into groups of neighbouring columns. The C largest logits lie in the C groups with the largest
 maxima: an element of any other group has C larger ones above it. So one streaming pass finds the maxima, and only C
-groups a row are ever looked at again.
+groups per row are read again.
 """
 
 import triton
@@ -11,15 +11,15 @@ import triton.language as tl
 
 @triton.jit
 def _ordered(values, valid):
-    """float32 → int32 in the same order, −inf included; what is not valid comes before everything."""
+    """float32 → int32 in the same order, −inf included. Invalid values come first."""
     bits = values.to(tl.int32, bitcast=True)
     return tl.where(valid, bits ^ ((bits >> 31) & 0x7FFFFFFF), -2147483648)
 
 
 @triton.jit
 def _largest(keys, count):
-    """Where each of the `count` largest keys goes in a list of them: its place, or `count` and more for the others. The
-    threshold is found bit by bit; of keys equal to it, the first fill the places left."""
+    """The place of each of the `count` largest keys in their list, and `count` or more for the other keys. The
+    threshold is found bit by bit. Of the keys equal to it, the first fill the remaining places."""
     threshold = tl.where(tl.sum((keys >= 0).to(tl.int32), axis=0) >= count, 0, -2147483648)
     for step in range(31):
         raised = threshold + (1 << (30 - step))
@@ -47,8 +47,8 @@ def group_maxima(
     GROUP: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """One row, GROUPS groups of GROUP columns: the maximum of each, and the part's share of the log-partition. Bias,
-    scale and cap are written back, so that later kernels compare the very same numbers."""
+    """One row, GROUPS groups of GROUP columns: the maximum of each, and the part's share of the log-partition. Logits
+    are written back with bias, scale and cap, so later kernels compare exactly the same numbers."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group = part * GROUPS + tl.arange(0, GROUPS)
     column = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
@@ -93,8 +93,8 @@ def choose_candidates(
     COLUMNS: tl.constexpr,
 ):
     """One row: the `count` groups with the largest maxima, then the `count` largest logits among their columns; and the
-    log-partition from its parts. With fewer groups than that, numbers behind the last one fill up; their columns are
-    behind the vocabulary."""
+    log-partition from its parts. If there are fewer groups, numbers past the last one fill the list; their columns are
+    outside the vocabulary."""
     row = tl.program_id(0).to(tl.int64)
     group = tl.arange(0, GROUPS)
     exists = group < num_groups
@@ -106,7 +106,7 @@ def choose_candidates(
     highest = tl.max(peak, axis=0)
     tl.store(logsumexp + row, tl.log(tl.sum(total * tl.exp(peak - highest), axis=0)) + highest)
 
-    tl.debug_barrier()  # threads read below what other threads of this program have just written
+    tl.debug_barrier()  # below, threads read what other threads of this program have just written
     index = tl.arange(0, COLUMNS)
     slot = index // GROUP
     chosen = tl.load(groups + row * count + slot, mask=slot < count, other=0)
@@ -119,7 +119,7 @@ def choose_candidates(
 
 @triton.jit
 def row_products(hidden, weight, ids, out, hidden_size, num_candidates, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr):
-    """One token, BLOCK_C candidates: hidden · weight[id] each. Rows are read where they lie."""
+    """One token, BLOCK_C candidates: hidden · weight[id] each. Rows are read in place."""
     token = tl.program_id(0).to(tl.int64)
     candidate = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     live = candidate < num_candidates
@@ -157,8 +157,8 @@ def weighted_rows(
     """out[i] = Σ_j share_j · table[row_j], over the choices j of item i, in a fixed order. Items are tokens, each with
     its candidates and the rows of the weight; or, with choices SORTED by id, rows of the weight, each with the tokens
     that chose it and their hidden states. Items with fewer choices than `shortest` or more than `longest` are left to
-    another launch. POPULAR looks for items among the `sorted_rows` of all choices: one with `shortest` choices or more
-    lies at one of the places shortest − 1, 2 · shortest − 1, … at least, and is taken at the first."""
+    another launch. POPULAR finds items in `sorted_rows`, the rows of all choices: one with at least `shortest` choices
+    covers at least one of the places shortest − 1, 2 · shortest − 1, …, and is processed at the first of them."""
     item = tl.program_id(0).to(tl.int64)
     if POPULAR:
         mark = sorted_rows + (item + 1) * shortest - 1

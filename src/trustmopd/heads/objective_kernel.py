@@ -48,7 +48,7 @@ def trust_at_token(
     power = tl.where(exists, gamma * tl.log(rho), float("-inf"))
     share = tl.exp(power - tl.max(power, axis=0))
     share = share / tl.sum(share, axis=0)  # Eq. 4
-    # Nobody has moved, nobody is preferred. A NaN is not 0, and stays one.
+    # If all scores are 0, weights are uniform. A NaN is not 0, and stays NaN.
     share = tl.where(tl.sum((exists & (rho != 0)).to(tl.int32), axis=0) == 0, 1.0 / NUM_TEACHERS, share)
     tl.store(weights + by_teacher, share, mask=exists)
     log_mean = tl.zeros([BLOCK_C], tl.float32)

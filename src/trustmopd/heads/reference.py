@@ -1,4 +1,4 @@
-"""Full logits in plain torch: the oracle that tests and benchmarks hold the other implementations against."""
+"""Full logits in plain torch: the oracle for tests and benchmarks of the other implementations."""
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ def full_logits(
     logit_scale: float = 1.0,
     softcap: float | None = None,
 ) -> Float[Tensor, "N V"]:
-    """The tensor that every other file here avoids."""
+    """The [N, V] tensor that the other implementations avoid."""
     dtype = logits_dtype(hidden, weight)
     with torch.autocast(hidden.device.type, enabled=False):
         logits = F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))

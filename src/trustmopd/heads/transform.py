@@ -24,7 +24,8 @@ def transform(
 def transform_gradient(
     grad: Float[Tensor, "*N C"], transformed: Float[Tensor, "*N C"] | None, logit_scale: float, softcap: float | None
 ) -> Float[Tensor, "*N C"]:
-    """Gradient before the transformation from the one after it. Only a soft cap needs the result of `transform`."""
+    """The gradient before the transformation, from the gradient after it. Only a soft cap needs the result of
+    `transform`."""
     if softcap is not None and transformed is not None:
         grad = grad * (1.0 - (transformed / softcap).square())
     return grad if logit_scale == 1.0 else grad * logit_scale

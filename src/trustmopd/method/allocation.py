@@ -1,5 +1,5 @@
-"""w: how supervision is shared among the teachers, one rule a function. Weights are non-negative, sum to one over the
-leading axis, and carry no gradient."""
+"""The weights w: how supervision is shared among the teachers, one function per rule. Weights are non-negative, sum to
+one over the leading axis, and carry no gradient."""
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -17,14 +17,14 @@ def check_gamma(gamma: float) -> None:
 
 
 def degenerate_tokens(scores: Float[Tensor, "K *N"]) -> Shaped[Tensor, "*N"]:
-    """True where every teacher scores 0, so that there is nothing to prefer one by."""
+    """True where every teacher scores 0, so no teacher can be preferred."""
     return (scores == 0).all(dim=0)
 
 
 @torch.no_grad()
 def trust_weights(scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"] | None, gamma: float) -> Float[Tensor, "K *N"]:
     """w_k ∝ (rho_k / mu_k)^gamma (Eq. 4), in log space: 7th powers of small scores would underflow. `mu=None` leaves
-    the scores uncalibrated. A teacher at 0 gets nothing; where all are at 0 the weights are uniform."""
+    the scores uncalibrated. A teacher with score 0 gets weight 0. If all scores are 0, the weights are uniform."""
     check_gamma(gamma)
     calibrated = scores if mu is None else calibrated_scores(scores, mu)
     weights = torch.softmax(gamma * calibrated.log(), dim=0)
@@ -41,7 +41,7 @@ def uniform_weights(
 def random_weights(
     num_teachers: int, shape: tuple[int, ...], generator: Generator, *, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "K *N"]:
-    """w ~ Dirichlet(1, …, 1), independently at each token, on the generator's device. Drawn token by token: the
+    """w ~ Dirichlet(1, …, 1), independently at each token, on the generator's device. Drawn token by token, so the
     weights of the first tokens do not depend on how many follow."""
     uniform = torch.rand((*shape, num_teachers), generator=generator, dtype=torch.float64, device=generator.device)
     exponential = -torch.log1p(-uniform)
@@ -80,8 +80,8 @@ def routed_weights(
 
 @torch.no_grad()
 def response_level(weights: Float[Tensor, "K B T"], mask: Shaped[Tensor, "B T"]) -> Float[Tensor, "K B T"]:
-    """Each response's mean weight at every one of its tokens (Eq. 35): a teacher keeps its total, loses its timing. An
-    empty response gets uniform weights, which nothing uses."""
+    """Each response's mean weights, at every one of its tokens (Eq. 35). A teacher keeps its total weight and loses its
+    timing. An empty response gets uniform weights, which are never used."""
     valid = mask != 0
     count = valid.sum(dim=-1)
     total = torch.where(valid, weights, 0.0).sum(dim=-1)

@@ -19,8 +19,8 @@ from torch import Tensor
 class CandidateState:
     """What is known at the student's response positions: the input of every score and allocation rule.
 
-    All log-probabilities are normalised over the candidate set. `reference_logp` is None where no rule needs it, and
-    has teachers as its first axis where they do not all start from the same reference.
+    All log-probabilities are normalised over the candidate set. `reference_logp` is None if no rule needs it. Its first
+    axis is teachers if they have different references.
     A callable `score` gets this record and returns ``[K, B, T]``; a callable `allocation` gets this record and the
     calibrated scores (None without a score) and returns weights ``[K, B, T]`` that sum to one over teachers.
     """

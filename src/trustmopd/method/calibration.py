@@ -1,7 +1,7 @@
-"""mu: each teacher's habit, the mean of its scores over the initial student's tokens (Eq. 3, Algorithm 1)."""
+"""mu: each teacher's usual score, the mean over the initial student's tokens (Eq. 3, Algorithm 1)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from trustmopd.files import read_json, write_json
+from trustmopd.runs.schemas import CalibrationFile, read_file, write_file
 
 _REMEDY = "Delete the file and calibrate again (`trustmopd calibrate RECIPE`, or `trainer.calibrate()`)."
 
 
 def calibrated_scores(scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"]) -> Float[Tensor, "K *N"]:
-    """r = rho / mu (Eq. 3). mu stays what it was at the start, so a batch's mean r shows how far a teacher's habit has
-    drifted since (Eq. 24)."""
+    """r = rho / mu (Eq. 3). mu is never updated, so the mean r of a later batch shows how far a teacher has drifted
+    since calibration (Eq. 24)."""
     check_mu(mu)
     return scores / mu.to(scores).view(-1, *[1] * (scores.ndim - 1))
 
@@ -64,7 +64,7 @@ class Calibration:
     tokens: int
     batches: int
     global_batch_size: int
-    engine: str = "transformers"  # what sampled the rollouts: told, and not compared
+    engine: str = "transformers"  # what sampled the rollouts; recorded, but not compared
 
     def __post_init__(self) -> None:
         for teacher, mu in self.mu.items():
@@ -87,7 +87,7 @@ class Calibration:
         self._compare(depends_on, {**_flat(depends_on), **_flat(self.depends_on)})
 
     def check_known(self, known: Mapping[str, Any]) -> None:
-        """`check` by the fields of `known` alone, where the rest of a run is not known yet."""
+        """Like `check`, but only for the fields of `known`: the rest of the run is not known yet."""
         self._compare(known, _flat(known))
 
     def _compare(self, depends_on: Mapping[str, Any], fields: Iterable[str]) -> None:
@@ -101,7 +101,7 @@ class Calibration:
                 )
 
     def save(self, path: str | Path) -> Path:
-        return write_json(path, asdict(self))
+        return write_file(Path(path), asdict(self), CalibrationFile)
 
     @classmethod
     def load(cls, path: str | Path) -> "Calibration":
@@ -109,16 +109,8 @@ class Calibration:
             raise FileNotFoundError(
                 f"calibration {path} does not exist. Check calibration_path, or leave it unset to calibrate again."
             )
-        payload = read_json(path, what="calibration", remedy=_REMEDY)
-        payload.setdefault("engine", "transformers")  # files of an earlier version do not say
-        if missing := {field.name for field in fields(cls)} - payload.keys():
-            raise ValueError(f"calibration {path} lacks {', '.join(sorted(missing))}. {_REMEDY}")
-        mu = payload["mu"]
-        if not isinstance(mu, dict) or not mu or not all(type(value) in (int, float) for value in mu.values()):
-            raise ValueError(f"calibration {path} has mu = {mu!r}, not a number for each teacher. {_REMEDY}")
-        if not isinstance(payload["depends_on"], dict):
-            raise ValueError(f"calibration {path} has depends_on = {payload['depends_on']!r}, not fields. {_REMEDY}")
-        return cls(**{field.name: payload[field.name] for field in fields(cls)})
+        payload = read_file(Path(path), what="calibration", remedy=_REMEDY, schema=CalibrationFile)
+        return cls(**{name: payload[name] for name in CalibrationFile.model_fields if name in payload})
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -14,11 +14,12 @@ def check_candidate_count(num_candidates: int, vocab_size: int) -> None:
 
 
 def top_candidates(logits: Float[Tensor, "*N V"], num_candidates: int) -> Int[Tensor, "*N C"]:
-    """A_t: ids of the C largest logits. Which of several equal logits at the border is taken is free."""
+    """A_t: ids of the C largest logits. Ties at the border are broken arbitrarily."""
     check_candidate_count(num_candidates, logits.shape[-1])
     return logits.detach().topk(num_candidates, dim=-1).indices
 
 
 def renormalise(logits: Float[Tensor, "*N C"]) -> Float[Tensor, "*N C"]:
-    """Log-probabilities over the candidates alone. The model's own log-partition cancels: raw logits will do."""
+    """Log-probabilities over the candidates alone. The model's own log-partition cancels, so raw logits can be
+    passed."""
     return torch.log_softmax(logits, dim=-1)

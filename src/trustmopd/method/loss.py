@@ -6,8 +6,8 @@ from torch import Tensor
 
 
 def reverse_kl(student_logp: Float[Tensor, "*N C"], target_logp: Float[Tensor, "*N C"]) -> Float[Tensor, "*N"]:
-    """KL(p_θ ‖ q), both normalised over the candidates. The divergence itself is differentiated: used as a detached
-    advantage on the same tokens its gradient would vanish in expectation."""
+    """KL(p_θ ‖ q), both normalised over the candidates. The divergence itself must be differentiated: as a detached
+    advantage on the same tokens, its gradient would vanish in expectation."""
     return (student_logp.exp() * (student_logp - target_logp)).sum(dim=-1)
 
 
@@ -18,6 +18,6 @@ def response_means(token_loss: Float[Tensor, "B T"], mask: Shaped[Tensor, "B T"]
 
 
 def mean_of_response_means(token_loss: Float[Tensor, "B T"], mask: Shaped[Tensor, "B T"]) -> Float[Tensor, ""]:
-    """L: a short response counts as much as a long one. Empty responses are left out of the count as well."""
+    """L: a short response counts as much as a long one. Empty responses are not counted."""
     num_responses = (mask != 0).any(dim=-1).sum()
     return response_means(token_loss, mask).sum() / num_responses.clamp_min(1)

@@ -1,7 +1,7 @@
 """The paper's Algorithm 2 at the positions of one batch: scores → calibrated scores → weights → mixed target → loss.
 
-Read this file first. Rollouts and model forwards come before it (`training/`), averaging over responses after
-(`loss.py`).
+Read this file first. Rollouts and model forwards come before it (`training/`), and averaging over responses comes after
+it (`loss.py`).
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def trust(gamma: float) -> AllocationRule:
 
     def allocate(at: CandidateState, calibrated: Tensor | None) -> Tensor:
         if calibrated is None:
-            raise ValueError("the trust rule shares supervision by scores, but none were given. Pass a score rule.")
+            raise ValueError("the trust rule needs scores, but there are none. Pass a score rule.")
         return trust_weights(calibrated, None, gamma)
 
     return allocate
@@ -68,7 +68,7 @@ def objective(
     mu: Float[Tensor, " K"] | None = None,
     granularity: str = "token",
 ) -> Objective:
-    """The token losses of one batch. Gradients reach the student through `student_logp` alone (stop-gradient, line
+    """The token losses of one batch. Gradients reach the student only through `student_logp` (stop-gradient, line
     10)."""
     if granularity not in ("token", "response"):
         raise ValueError(f"granularity = {granularity!r} is unknown. Choose token or response.")
@@ -101,6 +101,6 @@ def objective(
 def _check_shape(rule: str, values: Tensor, at: CandidateState) -> None:
     if values.shape != at.teacher_logp.shape[:-1]:
         raise ValueError(
-            f"the {rule} rule gave values of shape {tuple(values.shape)}; one for each teacher at each token is "
-            f"{tuple(at.teacher_logp.shape[:-1])}. Return [K, B, T]."
+            f"the {rule} rule returned values of shape {tuple(values.shape)}, but there must be one for each teacher "
+            f"at each token: {tuple(at.teacher_logp.shape[:-1])}. Return [K, B, T]."
         )

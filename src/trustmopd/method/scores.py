@@ -1,6 +1,6 @@
 """rho: how much each teacher has to say at a position. Four rules; displacement is the paper's.
 
-Scores are non-negative and carry no gradient: they decide how supervision is shared, they are not what is learned.
+Scores are non-negative and carry no gradient: they only decide how supervision is shared.
 """
 
 import math
@@ -15,7 +15,7 @@ def displacement(
     teacher_logp: Float[Tensor, "K *N C"], reference_logp: Float[Tensor, "*N C"] | Float[Tensor, "K *N C"]
 ) -> Float[Tensor, "K *N"]:
     """rho_k: length of the centred teacher–reference log-ratio (Eq. 2). Adding a constant to either model's logits
-    changes nothing. The reference is one for all teachers, or one for each."""
+    changes nothing. There is one reference for all teachers, or one for each."""
     log_ratio = teacher_logp - reference_logp
     return torch.linalg.vector_norm(log_ratio - log_ratio.mean(dim=-1, keepdim=True), dim=-1)
 
@@ -32,7 +32,7 @@ def teacher_likelihood(
 
 @torch.no_grad()
 def negative_entropy(teacher_logp: Float[Tensor, "K *N C"]) -> Float[Tensor, "K *N"]:
-    """log C − H(q_k): how decided the teacher is, shifted to be non-negative (Eq. 32)."""
+    """log C − H(q_k): how certain the teacher is, shifted to be non-negative (Eq. 32)."""
     entropy = torch.special.entr(teacher_logp.exp()).sum(dim=-1)
     # A uniform teacher scores 0 up to rounding; below 0 its log, and so its weight, would be NaN.
     return (math.log(teacher_logp.shape[-1]) - entropy).clamp_min(0.0)

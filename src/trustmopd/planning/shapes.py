@@ -7,6 +7,7 @@ from typing import Any
 from peft import LoraConfig
 from transformers import AutoConfig, PreTrainedConfig
 
+from trustmopd.messages import first_line
 from trustmopd.teachers.skeleton import check_student_lora, skeleton
 
 
@@ -44,7 +45,7 @@ def shape_of(role: str, source: str, revision: str | None = None, trust_remote_c
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{role}: the configuration of {source!r} is not on this machine, and could not be fetched "
-            f"({str(error).splitlines()[0]}). Give a folder that has its config.json; no weights are needed."
+            f"({first_line(error)}). Give a folder that has its config.json; no weights are needed."
         ) from error
     model: Any = skeleton(source, revision=revision, trust_remote_code=trust_remote_code)
     head = None if model is None else model.get_output_embeddings()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trustmopd.files import meant_here
+from trustmopd.messages import first_line
 from trustmopd.rows.formats import SUFFIXES, NoColumn, Row, is_readable, kind_of, read_rows, top_level, whole_rows
 from trustmopd.rows.splits import is_known, is_of, split_of
 
@@ -147,10 +148,9 @@ def hub_dataset(location: Location) -> "Dataset":
             location.path, location.subset, data_files=location.files, split=split, revision=location.revision
         )
     except Exception as error:  # datasets and huggingface_hub have a class for each way to fail
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FileNotFoundError(
             f"{_hub_name(location)} (split {split}) is neither a file or folder here nor readable from the Hub: "
-            f"{reason}. Check the name. Without network, {location.path_option}."
+            f"{first_line(error)}. Check the name. Without network, {location.path_option}."
         ) from None
 
 

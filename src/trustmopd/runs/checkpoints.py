@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from trustmopd.files import read_json
 from trustmopd.runs.layout import CHECKPOINT, MANIFEST, RunDirectory
+from trustmopd.runs.schemas import read_file, read_parts
+
+_REMEDY = "Restore the file, resume from another checkpoint, or start the run again."
 
 
 def step_of(checkpoint: Path) -> int:
@@ -50,12 +52,12 @@ def resumable_checkpoint(checkpoint: str | bool, output_dir: str | Path, run_dir
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Of a run, or of a checkpoint."""
-    remedy = "Resume from another checkpoint, or start the run again."
-    return read_json(folder / MANIFEST, what="manifest", remedy=remedy)
+    return read_file(folder / MANIFEST, what="manifest", remedy=_REMEDY)
 
 
 def run_id(folder: Path) -> str | None:
-    return read_manifest(folder).get("run") if (folder / MANIFEST).is_file() else None
+    path = folder / MANIFEST
+    return read_parts(path, what="manifest", remedy=_REMEDY)[0].get("run") if path.is_file() else None
 
 
 def _is_numbered(path: Path) -> bool:

@@ -1,18 +1,17 @@
-"""cost.json: what calibrating, training and evaluating a run cost. Each stage adds its own part."""
+"""What calibrating, training and evaluating a run cost. Each stage adds its own part."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
-from trustmopd.files import read_json
-from trustmopd.runs.layout import COST, RunDirectory
-from trustmopd.runs.schemas import in_shape, write_file
+from trustmopd.runs.layout import RunDirectory
+from trustmopd.runs.schemas import read_parts, write_file
 
 
 def read_cost(run: RunDirectory) -> dict[str, Any]:
     """What is known so far; nothing if no stage has written."""
-    return in_shape(COST, read_json(run.cost, what="cost", remedy="Delete it."))[0] if run.cost.is_file() else {}
+    return read_parts(run.cost, what="cost", remedy="Delete it.")[0] if run.cost.is_file() else {}
 
 
 def add_cost(run: RunDirectory, **parts: Any) -> None:

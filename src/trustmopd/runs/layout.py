@@ -15,8 +15,8 @@ EVALUATION = "evaluation"
 SCORES = "scores.json"
 #: In the folder of a checkpoint's responses: what it was asked.
 ASKED = "run.json"
-#: Of a prompt set.
-PROMPT_CARD = "card.json"
+#: Of a prompt set; a world that is built has one of its own.
+CARD = "card.json"
 ANALYSIS = "analysis.json"
 REPORT = "report.html"
 VIEWER = "viewer.html"
@@ -27,8 +27,18 @@ CASES = "cases"
 AVERAGE = "merged"
 #: The prefix that transformers gives its checkpoints.
 CHECKPOINT = "checkpoint-"
+#: The prefix of the folder of one seed, where there are several.
+SEED = "seed-"
 #: Inside a folder of checkpoints: what was there before a run began. transformers uploads nothing that begins with _.
 SET_ASIDE = "_set-aside"
+
+
+def seed_folder(seed: int) -> str:
+    return f"{SEED}{seed}"
+
+
+def checkpoint_in(folder: Path, step: int) -> Path:
+    return folder / f"{CHECKPOINT}{step}"
 
 
 @dataclass(frozen=True)
@@ -52,54 +62,41 @@ class RowDirectory:
         return any(journal.stat().st_size for journal in self.path.glob("*.jsonl"))
 
 
+class _Inside:
+    """A file or folder of a run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: "RunDirectory", owner: object) -> Path:
+        return run.path / self.name
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """The folder of one run, and where each of its files is."""
 
     path: Path
 
-    @property
-    def manifest(self) -> Path:
-        """Which weights, prompts, settings, versions and machine; also in every checkpoint."""
-        return self.path / MANIFEST
-
-    @property
-    def calibration(self) -> Path:
-        """mu; also in every checkpoint."""
-        return self.path / CALIBRATION
-
-    @property
-    def metrics(self) -> Path:
-        """One line for every logged step."""
-        return self.path / METRICS
-
-    @property
-    def cost(self) -> Path:
-        return self.path / COST
-
-    @property
-    def diagnosis(self) -> Path:
-        return self.path / DIAGNOSIS
-
-    @property
-    def recipe(self) -> Path:
-        """The resolved recipe, where a recipe was trained."""
-        return self.path / RECIPE
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / CHECKPOINTS
-
-    @property
-    def evaluation(self) -> Path:
-        return self.path / EVALUATION
+    #: Which weights, prompts, settings, versions and machine; also in every checkpoint.
+    manifest = _Inside(MANIFEST)
+    #: mu; also in every checkpoint.
+    calibration = _Inside(CALIBRATION)
+    #: One line for every logged step.
+    metrics = _Inside(METRICS)
+    cost = _Inside(COST)
+    diagnosis = _Inside(DIAGNOSIS)
+    #: The resolved recipe, where a recipe was trained.
+    recipe = _Inside(RECIPE)
+    checkpoints = _Inside(CHECKPOINTS)
+    evaluation = _Inside(EVALUATION)
 
     @property
     def scores(self) -> Path:
         return self.evaluation / SCORES
 
     def checkpoint(self, step: int) -> Path:
-        return self.checkpoints / f"{CHECKPOINT}{step}"
+        return checkpoint_in(self.checkpoints, step)
 
     def records(self, step: int) -> Path:
         """The token records of a step."""

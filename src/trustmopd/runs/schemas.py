@@ -1,64 +1,85 @@
 """What each JSON file of a run and of an evaluation holds. Fields that are not named here are kept as they are."""
 
+import json
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, RootModel, ValidationError
 
 from trustmopd.files import read_json, write_json
-from trustmopd.runs.layout import ASKED, CALIBRATION, COST, DIAGNOSIS, MANIFEST, PROMPT_CARD, SCORES
+from trustmopd.runs.layout import ANALYSIS, ASKED, CALIBRATION, CARD, COST, DIAGNOSIS, MANIFEST, SCORES
 
 Object = dict[str, Any]
 Interval = Annotated[list[FiniteFloat], Field(min_length=2, max_length=2)] | None
 
 
 class _Whole(BaseModel):
-    """Has all its fields, or is left out."""
+    """A report shows all of it or nothing."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class _Parts(_Whole):
-    """Any of its fields may be absent: of an earlier release, or left out by `in_shape`."""
+    """A report shows the fields that are there. Fields without a default are needed to resume or to train."""
 
 
 class Models(_Parts):
-    student: Object = {}
-    reference: Object | None = None
-    teachers: dict[str, Object | None] = {}
+    student: Object
+    reference: Object | None
+    teachers: dict[str, Object | None]
+    own_references: dict[str, Object] = {}
+
+
+class Prompts(_Parts):
+    fingerprint: str
 
 
 class Config(_Parts):
     """A TrustMOPDConfig, of which every stage after training reads this."""
 
-    allocation: str = ""
-    gamma: FiniteFloat = 0.0
-    seed: int = 0
-    max_steps: int = 0
+    allocation: str
+    gamma: FiniteFloat
+    seed: int
+    max_steps: int
     calibration_path: str | None = None
     run_dir: str | None = None
     output_dir: str | None = None
 
 
-class Manifest(_Parts):
-    """Of a run, and of each of its checkpoints."""
+class Engine(_Whole):
+    """How the work was split between processes, and what the checkpoints look like."""
 
-    run: str = ""
+    name: str
+    checkpoints: str
+    processes: int
+
+
+class Manifest(_Parts):
+    """Of a run, and of each of its checkpoints. Earlier releases wrote no fields with a default."""
+
+    run: str
+    models: Models
+    prompts: Prompts
+    config: Config
     directory: str = ""
     versions: dict[str, str] = {}
     hardware: Object = {}
-    models: Models = Models()
-    prompts: Object = {}
-    config: Config = Config()
+    engine: Engine | None = None
     planned_steps: int = 0
     experiment: list[str] = []
+    resumed: list[Object] = []
 
 
 class CalibrationFile(_Parts):
-    mu: dict[str, Annotated[FiniteFloat, Field(gt=0)]] = {}
-    depends_on: Object = {}
+    mu: Annotated[dict[str, Annotated[FiniteFloat, Field(gt=0)]], Field(min_length=1)]
+    depends_on: Object
+    spread: dict[str, FiniteFloat]
+    tokens: int
+    batches: int
+    global_batch_size: int
+    engine: str = "transformers"
 
 
 class Time(_Whole):
@@ -71,29 +92,34 @@ class TrainingTime(Time):
     peak_memory_gib: FiniteFloat
 
 
-class Scored(_Whole):
-    teachers: int
-    reference: int
-
-
 class Cost(_Parts):
     device: str = ""
-    scored: Scored | None = None
+    scored: dict[str, int] = {}
     training: TrainingTime | None = None
     calibration: Time | None = None
     evaluation: Time | None = None
 
 
-class DiagnosedDomain(_Whole):
+class DomainDiagnosis(_Whole):
+    """One group of prompts. Means are over its response tokens. `spread` is the standard deviation (n − 1) of the mean
+    scores of its responses. `leads` is the share of responses in which the domain's own teacher has the largest mean
+    weight; None if no teacher has the domain's name."""
+
     domain: str
     rollouts: int
+    tokens: int
+    raw: dict[str, FiniteFloat]
     score: dict[str, FiniteFloat]
     spread: dict[str, FiniteFloat]
+    weight: dict[str, FiniteFloat]
+    leads: FiniteFloat | None
 
 
 class Diagnosis(_Parts):
-    domains: list[DiagnosedDomain] = []
-    verdict: str = ""
+    domains: list[DomainDiagnosis]
+    held_out: bool
+    separates: bool | None
+    verdict: str
 
 
 class BenchmarkScore(_Whole):
@@ -116,7 +142,7 @@ class Difference(_Whole):
 
 
 class ScoreRow(_Whole):
-    """One row of scores.json. Each domain is a field of its own beside `overall`: a fraction, as all scores are."""
+    """One row of scores. Each domain is a field of its own beside `overall`: a fraction, as all scores are."""
 
     __pydantic_extra__: dict[str, FiniteFloat]
     overall: FiniteFloat
@@ -144,7 +170,7 @@ class BenchmarkAsked(_Whole):
 
 
 class EvaluationRecord(_Whole):
-    """run.json: a checkpoint, how it was sampled, and what it was asked."""
+    """A checkpoint, how it was sampled, and what it was asked."""
 
     method: str
     seed: int
@@ -153,11 +179,50 @@ class EvaluationRecord(_Whole):
 
 
 class Decontamination(_Parts):
-    pools: dict[str, dict[str, int]] = {}
+    pools: dict[str, dict[str, int]]
 
 
 class PromptCard(_Parts):
-    decontamination: Decontamination = Decontamination()
+    prompt_hash: str
+    files: dict[str, str]
+    categories: Object
+    length_edges: list[int]
+    decontamination: Decontamination
+
+
+class CasePolicy(_Whole):
+    """What one policy says at a position; a teacher also has its score and weights."""
+
+    __pydantic_extra__: dict[str, FiniteFloat]
+    top: str
+    mass: dict[str, FiniteFloat]
+
+
+class CaseStudy(_Whole):
+    """One position of one rollout."""
+
+    step: int
+    rollout: int
+    position: int
+    prompt: str
+    prefix: str
+    sampled: str
+    num_candidates: int
+    gamma: FiniteFloat
+    sets: dict[str, list[str]]
+    policies: dict[str, CasePolicy]
+    target: dict[Literal["token", "response"], dict[str, FiniteFloat]]
+    difference: FiniteFloat
+
+
+class Analysis(_Parts):
+    """Written for users' own scripts. `Summary` in `analysis/statistics` has all of its fields."""
+
+    path: str
+    method: str
+    seed: int
+    teachers: list[str]
+    rollouts: int
 
 
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -167,48 +232,55 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     DIAGNOSIS: Diagnosis,
     SCORES: Scores,
     ASKED: EvaluationRecord,
-    PROMPT_CARD: PromptCard,
+    CARD: PromptCard,
+    ANALYSIS: Analysis,
 }
 _VERSIONS = {ASKED: 2}
 
 
-def read_file(path: Path, *, what: str, remedy: str) -> dict[str, Any]:
-    """A whole file; a field of a wrong shape is an error that names it."""
+def read_file(path: Path, *, what: str, remedy: str, schema: type[BaseModel] | None = None) -> dict[str, Any]:
+    """A whole file. A field that is missing or of a wrong shape is an error that names it. `schema` is only needed for
+    a file that may have any name."""
     payload = read_json(path, what=what, remedy=remedy, schema_version=_VERSIONS.get(path.name, 1))
-    if wrong := _first_error(path.name, payload):
-        raise ValueError(f"{what} {path} has {_said(wrong)}. {remedy}")
+    if errors := _errors(schema or SCHEMAS[path.name], payload):
+        raise ValueError(f"{what} {path} has {_said(errors[0])}. {remedy}")
     return payload
 
 
-def write_file(path: Path, payload: dict[str, Any]) -> Path:
+def read_parts(path: Path, *, what: str, remedy: str) -> tuple[dict[str, Any], list[str]]:
+    """For reports: what can be used of a file, and a sentence on each part that cannot."""
+    payload = read_json(path, what=what, remedy=remedy, schema_version=_VERSIONS.get(path.name, 1))
+    return in_shape(path.name, payload)
+
+
+def write_file(path: Path, payload: Mapping[str, Any], schema: type[BaseModel] | None = None) -> Path:
     """A payload of another shape is a mistake of ours, and is not written."""
-    if wrong := _first_error(path.name, payload):
-        raise TypeError(f"{path.name} would have {_said(wrong)}")
-    return write_json(path, payload, schema_version=_VERSIONS.get(path.name, 1))
+    plain = json.loads(json.dumps(payload, default=str))
+    if errors := _errors(schema or SCHEMAS[path.name], plain):
+        raise TypeError(f"{path.name} would have {_said(errors[0])}")
+    return write_json(path, plain, schema_version=_VERSIONS.get(path.name, 1))
 
 
 def in_shape(file: str, payload: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The payload without fields of a wrong shape, and a sentence on each of those: what is read later may be absent,
-    but is what it should be."""
+    """The payload without parts of a wrong shape, and a sentence on each of those."""
     kept, said = deepcopy(dict(payload)), []
-    while wrong := _first_error(file, kept):
-        said.append(f"{file} has {_said(wrong)}.")
+    for wrong in _errors(SCHEMAS[file], payload):
         *parents, name = _left_out(SCHEMAS[file], wrong["loc"])
         holder: Any = kept
         for parent in parents:
-            holder = holder[parent]
-        del holder[name]
+            holder = holder.get(parent, {})
+        if name in holder:  # not absent, nor left out for an earlier error
+            del holder[name]
+            said.append(f"{file} has {_said(wrong)}.")
     return kept, said
 
 
-def _first_error(file: str, payload: Mapping[str, Any]) -> Any:
-    if file not in SCHEMAS:
-        return None
+def _errors(schema: type[BaseModel], payload: Mapping[str, Any]) -> list[Any]:
     try:
-        SCHEMAS[file].model_validate(payload, strict=True)
+        schema.model_validate(payload, strict=True)
     except ValidationError as error:
-        return error.errors()[0]
-    return None
+        return list(error.errors())
+    return []
 
 
 def _said(wrong: Any) -> str:

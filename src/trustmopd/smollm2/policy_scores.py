@@ -18,7 +18,7 @@ from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
 
 
 class Sampler:
-    """Batches of one shape, so that the model is compiled once. `policy` puts other weights into it, in place."""
+    """Batches of one shape: the model is compiled once. `policy` puts other weights into it, in place."""
 
     def __init__(self, base: Path, settings: Settings, tasks: Sequence[Task]) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -56,7 +56,7 @@ class Sampler:
         responses: list[str] = []
         for start in range(0, len(tasks), size):
             batch = list(tasks[start : start + size])
-            full = (batch * size)[:size]  # a batch of another size would be compiled anew
+            full = (batch * size)[:size]  # a batch of another size would be compiled again
             inputs = self.tokenizer.pad(
                 {"input_ids": [prompt_tokens(self.tokenizer, task) for task in full]},
                 padding="max_length",

@@ -11,10 +11,12 @@ from datasets import Dataset
 from peft import set_peft_model_state_dict
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from trustmopd.engines.finite import finite_logits
+from trustmopd.runs.checkpoints import all_checkpoints
 from trustmopd.smollm2.lora import ADAPTER, lora_config, save_adapter
 from trustmopd.smollm2.restarts import with_restarts
 from trustmopd.smollm2.settings import Settings, Specialist
@@ -42,9 +44,9 @@ def train_specialist(
     earlier: Mapping[str, list[float]] | None = None,
 ) -> dict[str, Any]:
     """Train on `tasks` until the rule of `settings.specialist` or `deadline` (of time.monotonic) ends it; save the
-    adapter in `out`. Checkpoints are in `scratch`, and the last is gone on from. Where they are lost and `out` has an
-    adapter, it is gone on from that, with a new optimiser: `earlier` is what was measured in the steps before. Where
-    sampling breaks, training is restarted."""
+    adapter in `out`. It continues from the last checkpoint in `scratch`. If there is none and `out` has an adapter, it
+    continues from that with a new optimiser; `earlier` is what was measured in the steps before. If sampling breaks,
+    training restarts."""
 
     def train(compiled: bool) -> dict[str, Any]:
         return _train(domain, base, tasks, settings, out, scratch, deadline, earlier or {}, compiled)
@@ -84,7 +86,7 @@ def _train(
             seed=settings.seed + done,  # else the prompts of the first steps would be asked again
             max_steps=how.max_steps - done,
             learning_rate=how.learning_rate,
-            lr_scheduler_type="constant_with_warmup",  # where it stops must not depend on how long it might go on
+            lr_scheduler_type="constant_with_warmup",  # where it stops must not depend on max_steps
             warmup_steps=how.warmup_steps,
             beta=how.beta,
             temperature=1.0,
@@ -127,8 +129,8 @@ def _train(
 
 def _last_checkpoint(scratch: Path) -> str | None:
     """The last whole one: the trainer writes its state last, and a kill may have come before."""
-    whole = [path.parent for path in scratch.glob("checkpoint-*/trainer_state.json")]
-    return str(max(whole, key=lambda path: int(path.name.rpartition("-")[2]))) if whole else None
+    whole = [path for path in all_checkpoints(scratch) if (path / TRAINER_STATE_NAME).is_file()]
+    return str(whole[-1]) if whole else None
 
 
 def finished(rewards: Sequence[float], how: Specialist) -> bool:

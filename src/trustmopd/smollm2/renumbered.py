@@ -15,7 +15,7 @@ _LARGEST = 9999
 
 def renumbered(rows: Sequence[Row], count: int, rng: random.Random, known: Collection[str] = ()) -> list[Task]:
     """`count` problems, drawn from `rows` in turn; fewer if the rows allow no more. The text stays, its numbers are
-    drawn anew, of about the same size, and the answer is that of the same equation. No prompt of `known` is made."""
+    drawn again, of about the same size, and the answer is that of the same equation. No prompt of `known` is made."""
     suited = [row for row in rows if _numbers(row) is not None]
     made: dict[str, Task] = {}
     for number in range(10 * count if suited else 0):

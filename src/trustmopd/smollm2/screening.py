@@ -2,7 +2,6 @@
 teaches nothing."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from trustmopd.files import read_json, write_json
@@ -18,11 +17,8 @@ def sometimes_solved(domain: str, base: Path, tasks: Sequence[Task], settings: S
     kept in `path`, and read from there next time."""
     how = settings.of_specialist(domain)
     if not path.is_file():
-        sampled = replace(
-            settings,
-            max_new_tokens=how.max_new_tokens,
-            scoring=replace(settings.scoring, temperature=1.0, batch_size=min(_BATCH, len(tasks))),
-        )
+        scoring = settings.scoring.model_copy(update={"temperature": 1.0, "batch_size": min(_BATCH, len(tasks))})
+        sampled = settings.model_copy(update={"max_new_tokens": how.max_new_tokens, "scoring": scoring})
         sampler = Sampler(base, sampled, [])
         short = [task for task in tasks if len(prompt_tokens(sampler.tokenizer, task)) <= settings.max_prompt_tokens]
         repeated = [task for task in short for _ in range(how.screen_samples)]

@@ -1,20 +1,17 @@
 """Every number of the study: what supervised training shows, how specialists are trained, what is evaluated."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Sequence
 
-import yaml
+from trustmopd.sections import Section, check_fields
+from trustmopd.yaml_layers import overridden
 
 
-@dataclass(frozen=True)
-class Lora:
+class Lora(Section):
     rank: int = 8
     alpha: int = 16
 
 
-@dataclass(frozen=True)
-class Base:
+class Base(Section):
     """Supervised training of the instruction model on solutions: how many of each kind, how often, how fast."""
 
     svamp: int = 400  # the other 300 of its train half are prompts of RL
@@ -30,8 +27,7 @@ class Base:
     learning_rate: float = 1e-3
 
 
-@dataclass(frozen=True)
-class Specialist:
+class Specialist(Section):
     """GRPO with rewards of 0 and 1. It ends as soon as the mean reward of the last `window` steps is `target_gain`
     above that of the first `window`, or after `max_steps`."""
 
@@ -47,9 +43,7 @@ class Specialist:
     max_new_tokens: int = 112
     save_every: int = 10
     pool: int = 3000  # prompts to draw from
-    screen_samples: int = (
-        0  # above 0: the base answers each prompt so often; those it always or never solves are left out
-    )
+    screen_samples: int = 0  # of the base for each prompt; those that it always or never solves are left out; 0: none
 
 
 #: Mathematics learns slowest: at the common settings, the reward rose by 0.14 in 210 steps.
@@ -68,8 +62,7 @@ MATHEMATICS = Specialist(
 )
 
 
-@dataclass(frozen=True)
-class Scoring:
+class Scoring(Section):
     """`prompts` is the most of each domain; SVAMP has 300 held out."""
 
     prompts: int = 300
@@ -78,8 +71,7 @@ class Scoring:
     temperature: float = 0.6
 
 
-@dataclass(frozen=True)
-class Prompts:
+class Prompts(Section):
     """How many prompts of each kind the two sets have; MultiCap has three kinds of one domain and three of two."""
 
     singlecap: int = 1000
@@ -88,8 +80,7 @@ class Prompts:
     pool: float = 1.6  # as many times are made, because some repeat an evaluation prompt
 
 
-@dataclass(frozen=True)
-class Distil:
+class Distil(Section):
     """`learning_rate` holds for every rule; the stage `sweep` replaces it by the best of the sweep's, on uniform."""
 
     steps: int = 116
@@ -106,68 +97,29 @@ class Distil:
     sweep_count: int = 3
 
 
-@dataclass(frozen=True)
-class Public:
+class Public(Section):
     """MBPP and IFEval: responses are sampled on the GPU and graded later."""
 
     prompts: int = 541
     max_new_tokens: int = 256
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Section):
     seed: int = 0
     max_prompt_tokens: int = 144  # longer prompts are not trained on, nor longer solutions than max_new_tokens
     max_new_tokens: int = 112
-    lora: Lora = field(default_factory=Lora)
-    base: Base = field(default_factory=Base)
-    specialist: Specialist = field(default_factory=Specialist)
+    lora: Lora = Lora()
+    base: Base = Base()
+    specialist: Specialist = Specialist()
     specialist_math: Specialist = MATHEMATICS
-    scoring: Scoring = field(default_factory=Scoring)
-    prompts: Prompts = field(default_factory=Prompts)
-    distil: Distil = field(default_factory=Distil)
-    public: Public = field(default_factory=Public)
+    scoring: Scoring = Scoring()
+    prompts: Prompts = Prompts()
+    distil: Distil = Distil()
+    public: Public = Public()
 
     def of_specialist(self, domain: str) -> Specialist:
         return self.specialist_math if domain == "math" else self.specialist
 
     def with_changes(self, changes: Sequence[str]) -> "Settings":
         """`base.epochs=2` and the like, as on the command line."""
-        settings = self
-        for change in changes:
-            name, equals, text = change.partition("=")
-            value = yaml.safe_load(text) if equals else None
-            value = float(value) if isinstance(value, str) and _is_float(value) else value
-            settings = _changed(settings, name.split("."), value, change)
-        return settings
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> "Settings":
-        """What `to_dict` gave."""
-        begun = {each.name: getattr(cls(), each.name) for each in fields(cls)}
-        return cls(
-            **{name: type(begun[name])(**value) if isinstance(value, dict) else value for name, value in stored.items()}
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def _changed(section: Any, names: Sequence[str], value: Any, change: str) -> Any:
-    known: Mapping[str, Any] = {each.name: getattr(section, each.name) for each in fields(section)}
-    old = known.get(names[0])
-    if old is None or (len(names) > 1) is not hasattr(old, "__dataclass_fields__"):
-        raise ValueError(f"{change!r} changes no setting. Write NAME=VALUE, with one of {', '.join(known)}.")
-    if len(names) > 1:
-        return replace(section, **{names[0]: _changed(old, names[1:], value, change)})
-    if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(old, int) and value != int(value)):
-        raise ValueError(f"{change!r}: give a {'whole ' * isinstance(old, int)}number; it is {old} otherwise.")
-    return replace(section, **{names[0]: type(old)(value)})
-
-
-def _is_float(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        return check_fields(Settings, overridden(self.model_dump(), changes), "settings")

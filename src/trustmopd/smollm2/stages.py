@@ -10,6 +10,8 @@ from typing import Any
 
 from trustmopd.evaluation import mathematics
 from trustmopd.files import read_json, write_json, write_text
+from trustmopd.runs.layout import CARD, CHECKPOINTS
+from trustmopd.sections import check_fields
 from trustmopd.smollm2.code_judge import judge
 from trustmopd.smollm2.domains import Data, demonstrations, evaluation_tasks, training_tasks
 from trustmopd.smollm2.gguf_base import find_gguf, load_instruct, save_base
@@ -23,9 +25,9 @@ from trustmopd.smollm2.supervised import train_adapter
 from trustmopd.smollm2.tasks import DOMAINS
 from trustmopd.testbed.machine import made_by, quiet
 from trustmopd.testbed.shipped import digest
+from trustmopd.text_tables import TextTable, text_table
 from trustmopd.training.environment import check_writable
 
-CARD = "card.json"
 _REMEDY = "Choose another folder with --out."
 
 
@@ -40,7 +42,7 @@ class Study:
         quiet()
         path = out / CARD
         self.card: dict[str, Any] = read_json(path, what="card", remedy=_REMEDY) if path.is_file() else {"stages": {}}
-        begun = Settings.from_dict(self.card["settings"]) if "settings" in self.card else Settings()
+        begun = check_fields(Settings, self.card.get("settings", {}), path)
         self.settings = begun.with_changes(changes)
         if "base" in self.card["stages"] and (begun.base, begun.lora) != (self.settings.base, self.settings.lora):
             raise ValueError(f"{out} has a base made with {begun.base} and {begun.lora}. {_REMEDY}")
@@ -48,33 +50,33 @@ class Study:
     def adapter(self, name: str) -> Path:
         return self.out / "adapters" / name
 
-    def instruct(self) -> None:
+    def instruct(self) -> TextTable:
         """The instruction model as it is, rounded to bfloat16, and its scores."""
         folder = self.out / "instruct"
         if not (folder / "model.safetensors").is_file():
             model, tokenizer = load_instruct(find_gguf(self.gguf))
             self._enter("instruct", {"fingerprint": save_base(model, tokenizer, None, folder)})
-        self._score("instruct", folder, {"instruct": None})
+        return self._score("instruct", folder, {"instruct": None})
 
-    def specialists(self, only: Sequence[str], jobs: int, deadline: float | None, again: Again) -> None:
-        """Those of `only`, here; or all three, `jobs` at a time in processes of their own."""
+    def specialists(self, only: Sequence[str], jobs: int, deadline: float | None, again: Again) -> list[str]:
+        """Trains those of `only` here; or all three, `jobs` at a time in processes of their own. Returns those that
+        ran out of time and stopped at a checkpoint."""
         self.base()
         todo = [domain for domain in only or DOMAINS if not self._finished(domain)]
         if only:
             for domain in todo:
                 self._specialist(domain, deadline)
-            return
+            return []
         side_by_side(todo, lambda domain: again("specialists", [domain]), jobs, deadline)
         for domain in DOMAINS:
             self._enter(domain, {**self._record(domain), "finished": self._finished(domain)})
-        if halfway := [domain for domain in DOMAINS if not self._finished(domain)]:
-            print(f"Out of time: {', '.join(halfway)} stopped at a checkpoint. The same command goes on.", flush=True)
+        return [domain for domain in DOMAINS if not self._finished(domain)]
 
-    def scores(self) -> None:
+    def scores(self) -> TextTable:
         """The base and the specialists that there are, each on the held-out prompts of every domain."""
         self.base()
         adapters = {domain: self.adapter(domain) for domain in DOMAINS if (self.adapter(domain) / ADAPTER).is_file()}
-        self._score("specialists" if adapters else "base", self.out / "base", {"base": None, **adapters})
+        return self._score("specialists" if adapters else "base", self.out / "base", {"base": None, **adapters})
 
     def base(self) -> None:
         """Supervised training and the merge. Where the adapter is there already, only the merge."""
@@ -107,7 +109,7 @@ class Study:
             tasks,
             self.settings,
             self.adapter(domain),
-            self.out / "checkpoints" / domain,
+            self.out / CHECKPOINTS / domain,
             deadline,
             self._record(domain),
         )
@@ -124,7 +126,7 @@ class Study:
         """By the current settings: a higher target makes it continue."""
         return finished(self._record(domain).get("rewards", ()), self.settings.of_specialist(domain))
 
-    def _score(self, stage: str, base: Path, adapters: Mapping[str, Path | None]) -> None:
+    def _score(self, stage: str, base: Path, adapters: Mapping[str, Path | None]) -> TextTable:
         tasks = {domain: evaluation_tasks(domain, self.settings.scoring.prompts, self.data) for domain in DOMAINS}
         began = time.perf_counter()
         matrix, responses = score(base, adapters, tasks, self.settings)
@@ -135,10 +137,10 @@ class Study:
         )
         lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in responses]
         write_text(self.out / "scores" / f"{stage}-responses.jsonl", "".join(lines))
-        for name, row in matrix.items():
-            print(f"{name:>9}: " + ", ".join(f"{domain} {value:.1%}" for domain, value in row.items()), flush=True)
+        rows = [(name, *(f"{row[domain]:.1%}" for domain in DOMAINS)) for name, row in matrix.items()]
+        return text_table(("policy", *DOMAINS), rows)
 
     def _enter(self, stage: str, measured: Mapping[str, Any]) -> None:
         self.card["stages"].setdefault(stage, {}).update(measured)
-        self.card |= {"settings": self.settings.to_dict(), **made_by(), "date": datetime.now(UTC).date().isoformat()}
+        self.card |= {"settings": self.settings.model_dump(), **made_by(), "date": datetime.now(UTC).date().isoformat()}
         write_json(self.out / CARD, self.card)

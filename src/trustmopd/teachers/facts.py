@@ -1,6 +1,5 @@
 """What preflight compares of a model, read from its configuration and tokenizer: no weights are loaded."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +10,9 @@ from peft import PeftConfig
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from trustmopd.checkpoint_files import shards_of
 from trustmopd.files import meant_here
+from trustmopd.messages import first_line
 from trustmopd.teachers.skeleton import check_adapter_fits, check_trained_on, local_adapter
 from trustmopd.teachers.spec import Teacher
 
@@ -130,22 +131,16 @@ def check_files(role: str, source: str) -> None:
         raise ValueError(f"{role}: {source} has no weights (*.safetensors). Check the path, or save the model there.")
     for index in folder.glob("*.safetensors.index.json"):
         try:
-            shards = set(json.loads(index.read_text())["weight_map"].values())
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{role}: {index} is damaged ({_first_line(error)}). Download or save it again."
-            ) from error
-        if missing := sorted(shard for shard in shards if not (folder / shard).is_file()):
-            raise ValueError(
-                f"{role}: {source} lacks {', '.join(missing)}, named by {index.name}. Download or save it again."
-            )
+            shards_of(index)
+        except (ValueError, OSError) as error:
+            raise ValueError(f"{role}: {error}") from error
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt"):
                 pass
         except (SafetensorError, OSError) as error:
             raise ValueError(
-                f"{role}: {file} ({file.stat().st_size} bytes) is not complete ({_first_line(error)}): it was cut "
+                f"{role}: {file} ({file.stat().st_size} bytes) is not complete ({first_line(error)}): it was cut "
                 "short. Download or save it again."
             ) from error
 
@@ -165,8 +160,4 @@ def _reading(role: str, what: str, source: str, remedy: str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         hub = "" if Path(source).exists() else "; there is no such folder here, and it could not be read from the Hub"
-        raise ValueError(f"{role}: cannot read {what} ({_first_line(error)}{hub}). {remedy}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200]
+        raise ValueError(f"{role}: cannot read {what} ({first_line(error)}{hub}). {remedy}") from error

@@ -12,6 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from trustmopd.checkpoint_files import same_weights, tensors_of
 from trustmopd.heads import Head
+from trustmopd.messages import first_line
+from trustmopd.teachers.whole import whole_loading
 
 
 def skeleton(model: Any, *, revision: str | None = None, trust_remote_code: bool = False) -> nn.Module | None:
@@ -22,7 +24,7 @@ def skeleton(model: Any, *, revision: str | None = None, trust_remote_code: bool
             config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
         else:
             config = (model.get_base_model() if isinstance(model, PeftModel) else model).config
-        with torch.device("meta"):
+        with whole_loading(), torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     except Exception:  # a model's own code may raise anything; it is reported when the model is loaded
         return None
@@ -39,7 +41,7 @@ def check_lora(role: str, config: PeftConfig, model: Any, *, trust_remote_code: 
         return get_peft_model(bare, config)
     except (ValueError, TypeError) as error:  # TypeError: a number given as text
         raise ValueError(
-            f"{role}: the LoRA settings do not fit the model ({str(error).splitlines()[0]}). Check target_modules, and "
+            f"{role}: the LoRA settings do not fit the model ({first_line(error)}). Check target_modules, and "
             "that this is the right base."
         ) from error
 

@@ -20,11 +20,12 @@ from trustmopd.evaluation.methods import Method
 from trustmopd.evaluation.sampling import Sampling
 from trustmopd.files import read_json, write_json, write_text
 from trustmopd.recipe import TeacherSource
+from trustmopd.runs.layout import CARD
 from trustmopd.testbed.experiment import sampling_engine
 from trustmopd.testbed.machine import made_by, reproducibly
 from trustmopd.testbed.prompts import MAX_NEW_TOKENS
 from trustmopd.testbed.reinforcement import REGIMES, Reinforcement, build_specialist
-from trustmopd.testbed.shipped import CARD, checkpoint, digests
+from trustmopd.testbed.shipped import checkpoint, digests
 from trustmopd.testbed.supervised import Supervision, build_reference
 from trustmopd.testbed.tasks import DOMAINS
 from trustmopd.testbed.world_card import describe

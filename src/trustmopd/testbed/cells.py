@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trustmopd.runs import RunDirectory
+from trustmopd.runs.layout import SEED, seed_folder
 from trustmopd.runs.schemas import read_file
 from trustmopd.testbed.experiment import ALIASES, METHODS, PROMPT_SETS
 
@@ -21,7 +22,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        return f"{self.prompts}/{self.method}/seed-{self.seed}"
+        return f"{self.prompts}/{self.method}/{seed_folder(self.seed)}"
 
     @property
     def row(self) -> str:
@@ -64,7 +65,7 @@ def all_cells(seeds: Iterable[int], only: Sequence[str] = ()) -> list[Cell]:
 
 def finished_cells(out: Path, methods: Iterable[str] = tuple(METHODS)) -> dict[Cell, dict[str, Any]]:
     """Those below `out`, with their scores, in the order of the tables."""
-    seeds = {int(path.name.removeprefix("seed-")) for path in (out / "runs").glob("*/*/seed-*")}
+    seeds = {int(path.name.removeprefix(SEED)) for path in (out / "runs").glob(f"*/*/{SEED}*")}
     every = [Cell(*each) for each in product(PROMPT_SETS, methods, sorted(seeds))]
     return {cell: scores for cell in every if (scores := cell.scores(out)) is not None}
 

@@ -12,12 +12,14 @@ from transformers.trainer_callback import PrinterCallback
 
 from trustmopd.evaluation.benchmarks import load_benchmarks
 from trustmopd.evaluation.graded import collect
-from trustmopd.evaluation.methods import AVERAGE, INITIAL, TEACHER, Method, methods_of
+from trustmopd.evaluation.methods import Method, methods_of
 from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over, sampling_of
 from trustmopd.evaluation.sampling import Sampler, make_sampler
 from trustmopd.files import write_text
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RowDirectory, RunDirectory
+from trustmopd.runs.layout import seed_folder
+from trustmopd.runs.reference_rows import AVERAGE, INITIAL, TEACHER
 from trustmopd.testbed.prompts import MAX_NEW_TOKENS, prompt_set
 from trustmopd.testbed.shipped import MODELS, SHIPPED, checkpoint, expected_digests
 from trustmopd.testbed.tasks import DOMAINS
@@ -156,7 +158,7 @@ class Experiment:
     def evaluate_student(self, recipe: Recipe) -> None:
         """From the start, as it takes seconds: the student may be another one now. The run gets its scores."""
         (seed,) = recipe.seeds
-        self.forget(f"{recipe.name}/seed-{seed}")
+        self.forget(f"{recipe.name}/{seed_folder(seed)}")
         self._evaluate(recipe, recipe.name)
         hand_over(recipe, self.evaluation, recipe.evaluation.benchmarks)
 

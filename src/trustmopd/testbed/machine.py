@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
+from trustmopd.messages import first_few
 from trustmopd.training.identity import describe_machine
-
-_NAMED = 3  # runs that a warning names of each kind
 
 
 @contextmanager
@@ -57,9 +56,4 @@ def mixture(records: Mapping[str, Mapping[str, Any]]) -> str | None:
     groups: dict[str, list[str]] = {}
     for name, record in records.items():
         groups.setdefault(describe(record), []).append(name)
-    return "; ".join(f"{_some(names)}: {made}" for made, names in groups.items()) if len(groups) > 1 else None
-
-
-def _some(names: list[str]) -> str:
-    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    return ", ".join([*names[:_NAMED], *more])
+    return "; ".join(f"{first_few(names, 3)}: {made}" for made, names in groups.items()) if len(groups) > 1 else None

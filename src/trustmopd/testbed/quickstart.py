@@ -14,7 +14,7 @@ from trustmopd.analysis.page.report import write_report
 from trustmopd.analysis.readers.run import open_run
 from trustmopd.evaluation.aggregation import score_rows, write_scores
 from trustmopd.evaluation.graded import collect
-from trustmopd.evaluation.methods import AVERAGE, INITIAL, ROUTED
+from trustmopd.runs.reference_rows import AVERAGE, INITIAL, ROUTED, TITLES
 from trustmopd.testbed.experiment import REFERENCES, Experiment, Scale, World
 from trustmopd.testbed.machine import quiet, reproducibly
 from trustmopd.training.environment import check_writable
@@ -22,7 +22,7 @@ from trustmopd.training.environment import check_writable
 PROMPTS = "multicap"  # most of its prompts need two specialists, so trust can be seen to move within a response
 METHODS = ("uniform", "trust")
 #: The rows that are shown, in this order, as people read them.
-STORY = {INITIAL: "initial student", "uniform": "uniform", "trust": "trust", ROUTED: "routed teachers"}
+STORY = {INITIAL: TITLES[INITIAL], "uniform": "uniform", "trust": "trust", ROUTED: TITLES[ROUTED]}
 
 
 def more_seeds() -> str:
@@ -33,7 +33,7 @@ def more_seeds() -> str:
 
 
 def quickstart(out: Path, *, world: World | None = None, scale: Scale | None = None, seed: int = 0) -> dict[str, Any]:
-    """Everything into `out`: runs, evaluation, tables, figures, report.html. Returns the rows of scores."""
+    """Everything into `out`: runs, evaluation, tables, figures and the report. Returns the rows of scores."""
     experiment = Experiment(world or World(), scale or Scale(), out)
     scale = experiment.scale
     check_writable(out)

@@ -20,7 +20,9 @@ from tqdm.auto import tqdm
 
 from trustmopd.analysis.readers.run import open_run
 from trustmopd.files import read_json, write_json
+from trustmopd.rules import TRUST, UNSCORED
 from trustmopd.runs import RunDirectory, newest_checkpoint
+from trustmopd.runs.schemas import write_file
 from trustmopd.testbed.cells import Cell, all_cells, finished_cells
 from trustmopd.testbed.experiment import METHODS, Experiment, Scale, World
 from trustmopd.testbed.machine import made_by, mixture, quiet, reproducibly
@@ -127,7 +129,7 @@ def run_cell(cell: Cell, experiment: Experiment) -> None:
 def _calibration(experiment: Experiment, prompts: str, method: str) -> str | None:
     """mu does not depend on seed, gamma or granularity: measured once for a prompt set and a score."""
     settings = METHODS[method]
-    if settings.get("rule", "trust") != "trust" or not settings.get("calibrated", True):
+    if settings.get("rule", TRUST) in UNSCORED or not settings.get("calibrated", True):
         return None
     run = RunDirectory(experiment.out / "calibration" / f"{prompts}-{settings.get('score', 'displacement')}")
     if not run.calibration.is_file():
@@ -141,7 +143,7 @@ def _diagnosis(experiment: Experiment, prompts: str) -> Path:
     if not run.diagnosis.is_file():
         recipe = experiment.recipe("diagnosis", prompts, "trust", 0, run.path)
         trainer = experiment.trainer(recipe, calibration_path=_calibration(experiment, prompts, "trust"))
-        write_json(run.diagnosis, diagnose(trainer, experiment.scale.diagnosis_rollouts).to_dict())
+        write_file(run.diagnosis, diagnose(trainer, experiment.scale.diagnosis_rollouts).model_dump())
     return run.diagnosis
 
 

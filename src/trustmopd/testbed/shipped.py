@@ -1,11 +1,10 @@
 """The checkpoints that ship with the package, checked against the digests of their card."""
 
-from hashlib import file_digest
 from pathlib import Path
 
-from trustmopd.files import read_json
+from trustmopd.files import file_sha256, read_json
+from trustmopd.runs.layout import CARD
 
-CARD = "card.json"
 SHIPPED = Path(__file__).parent / "checkpoints"
 MODELS = ("reference", "math", "code", "if")
 _REMEDY = "Reinstall the package, or make a world with `trustmopd testbed build --out DIR` and name it: --world DIR."
@@ -42,13 +41,9 @@ def expected_digests(name: str, root: Path) -> dict[str, str]:
 
 def digest(path: Path) -> str | None:
     """The sha256 of a file; None if it is not there."""
-    try:
-        with path.open("rb") as file:
-            return file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        return None
+    return file_sha256(path) if path.is_file() else None
 
 
 def digests(folder: Path) -> dict[str, str]:
     """The sha256 of every file of a checkpoint."""
-    return {path.name: digest(path) or "" for path in sorted(folder.iterdir()) if path.is_file()}
+    return {path.name: file_sha256(path) for path in sorted(folder.iterdir()) if path.is_file()}

@@ -12,6 +12,7 @@ from trustmopd.evaluation.aggregation import score_rows, write_scores
 from trustmopd.evaluation.graded import collect
 from trustmopd.files import write_text
 from trustmopd.runs import RunDirectory
+from trustmopd.runs.layout import seed_folder
 from trustmopd.statistics import paired_difference
 from trustmopd.testbed.cells import Cell, finished_cells
 from trustmopd.testbed.experiment import REFERENCES
@@ -46,7 +47,7 @@ def write_results(out: Path) -> Path:
 def write_comparison(out: Path, cells: Mapping[Cell, Mapping[str, Any]], title: str, notes: Sequence[str]) -> Path:
     """What `write_results` writes, of the cells of any comparison of these three domains."""
     evaluation = RunDirectory(out).evaluation
-    done = [*REFERENCES, *(f"{cell.row}/seed-{cell.seed}" for cell in cells)]  # not what a kill left unfinished
+    done = [*REFERENCES, *(f"{cell.row}/{seed_folder(cell.seed)}" for cell in cells)]  # not what a kill left unfinished
     rows = score_rows(collect([evaluation / row for row in done])[0])
     write_scores(evaluation, rows)
     runs = {cell: open_run(cell.run(out).path) for cell in cells}

@@ -19,7 +19,7 @@ class Verdict:
 
 
 def verify(task: Task, answer: str) -> Verdict:
-    """Trailing whitespace aside, an answer is right or wrong; the format and its content are judged apart."""
+    """An answer is right or wrong, ignoring trailing whitespace. Its format and its content are judged separately."""
     answer = answer.rstrip()
     shown: dict[str, bool] = {}
     content = answer

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from trustmopd.runs.layout import CARD
 from trustmopd.testbed.tasks import DOMAINS, MIXTURES
 
 
@@ -22,7 +23,7 @@ def describe(card: dict[str, Any]) -> str:
         "",
         f"Made on {card['created']} with seed {settings['seed']} ({card['machine']['device']}; "
         + ", ".join(f"{name} {number}" for name, number in card["versions"].items())
-        + "). All numbers are in `card.json`. Licence: Apache-2.0; the training data are generated, by the package.",
+        + f"). All numbers are in `{CARD}`. Licence: Apache-2.0; the training data are generated, by the package.",
         "",
         f"**reference**: a character-level Llama of 0.87M parameters, trained for {supervision['steps']} steps of "
         f"{supervision['batch_size']} prompts at learning rate {supervision['learning_rate']:g} on arithmetic, string "

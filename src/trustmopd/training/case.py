@@ -1,5 +1,5 @@
 """The paper's case study: one position of a recorded rollout, judged again by the run's models over all candidates. The
-result is a JSON record, which `analysis/cases.py` prints and draws."""
+result is a JSON record, which `analysis/page/case_studies.py` prints and draws."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from trustmopd.method import calibrated_scores, mixed_target, response_level, trust_weights
-from trustmopd.recipe import Recipe, Trust, load_recipe
+from trustmopd.recipe import Recipe, Scored, load_recipe
+from trustmopd.rules import TRUST
 from trustmopd.runs import RunDirectory, located, searched, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
+from trustmopd.runs.layout import CHECKPOINT
 from trustmopd.training.from_recipe import trainer_of
 from trustmopd.training.prompt_lengths import ROW
 from trustmopd.training.records import TokenTexts
@@ -111,10 +113,10 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
         )
     manifest = read_manifest(run)
     recipe = _from_here(load_recipe(files.recipe), run, manifest)
-    if not isinstance(recipe.allocation, Trust):
+    if not isinstance(recipe.allocation, Scored) or recipe.allocation.rule != TRUST:
         raise ValueError(
-            f"{run} was trained with allocation {recipe.allocation.rule}, which computes no scores, so there is no r "
-            "or w to show. Use a run with rule trust."
+            f"{run} was trained with allocation {recipe.allocation.rule}. A case study shows r and w of the rule "
+            f"{TRUST}. Use a run with that rule."
         )
     checkpoint = files.checkpoint(step - 1)
     if step > 1 and checkpoint not in whole_checkpoints(files.checkpoints):
@@ -122,7 +124,7 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
         take = f"Choose a rollout of step {', '.join(map(str, askable))}, or train" if askable else "Train"
         raise ValueError(
             f"the student that wrote the rollouts of step {step} was not kept: there is no {checkpoint}. {take} again "
-            "with more checkpoints: the rollouts of step N + 1 need checkpoint-N (save_steps, save_total_limit)."
+            f"with more checkpoints: the rollouts of step N + 1 need {CHECKPOINT}N (save_steps, save_total_limit)."
         )
     changes = {"calibration_path": str(files.calibration)} if recipe.allocation.calibrated else {}
     try:

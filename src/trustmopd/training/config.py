@@ -33,7 +33,7 @@ class TrustMOPDConfig(DistillationConfig):
     num_candidates: int = _field(128, "C: number of the student's likeliest tokens that scores, target and loss use.")
     granularity: str = _field("token", "token, or response: each response's mean weights at all its tokens.")
     calibrated: bool = _field(True, "Divide scores by mu. False is the ablation without calibration.")
-    calibration_path: str | None = _field(None, "An existing calibration.json to use instead of calibrating.")
+    calibration_path: str | None = _field(None, "The file of an existing calibration to use instead of calibrating.")
     calibration_batches: int = _field(8, "Batches of global_batch_size rollouts to measure mu on.")
     min_relative_mu: float = _field(
         1e-3, "A teacher whose mu is below this share of the others' median is refused; 0 allows any."

@@ -5,7 +5,6 @@ Labels only group the prompts; scores and weights do not use them.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from trustmopd.method import calibrated_scores
+from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis
 from trustmopd.training.calibrating import CALIBRATION_SEED, calibration_rows
 from trustmopd.training.config import rule_name
 
@@ -20,33 +20,6 @@ if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
 
 ALL = "all prompts"
-
-
-@dataclass(frozen=True)
-class DomainDiagnosis:
-    """One group of prompts. Means are over its response tokens. `spread` is the standard deviation (n − 1) of the mean
-    scores of its responses. `leads` is the share of responses in which the domain's own teacher has the largest mean
-    weight; None if no teacher has the domain's name."""
-
-    domain: str
-    rollouts: int
-    tokens: int
-    raw: dict[str, float]
-    score: dict[str, float]
-    spread: dict[str, float]
-    weight: dict[str, float]
-    leads: float | None
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    domains: list[DomainDiagnosis]
-    held_out: bool
-    separates: bool | None
-    verdict: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Diagnosis:
@@ -69,7 +42,8 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
                 }
                 found.append({"domain": domain_of[index], "tokens": int(valid.sum()), **sums})
     domains = _summarise(gather_object(found), list(groups), teachers)
-    return Diagnosis(domains, held_out, *_verdict(domains, teachers, rule_name(trainer.args.score).replace("_", " ")))
+    separates, verdict = _verdict(domains, teachers, rule_name(trainer.args.score).replace("_", " "))
+    return Diagnosis(domains=domains, held_out=held_out, separates=separates, verdict=verdict)
 
 
 def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int]], bool]:
@@ -116,14 +90,14 @@ def _summarise(
         }
         domains.append(
             DomainDiagnosis(
-                domain,
-                len(rollouts),
-                tokens,
-                by_teacher("raw"),
-                by_teacher("score"),
-                spread,
-                by_teacher("weight"),
-                leads,
+                domain=domain,
+                rollouts=len(rollouts),
+                tokens=tokens,
+                raw=by_teacher("raw"),
+                score=by_teacher("score"),
+                spread=spread,
+                weight=by_teacher("weight"),
+                leads=leads,
             )
         )
     return domains

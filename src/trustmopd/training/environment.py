@@ -11,6 +11,8 @@ from transformers.integrations import get_available_reporting_integrations
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from trustmopd.engines.vllm_package import check_port, check_vllm
+from trustmopd.planning.launching import asked_engine
+from trustmopd.runs.layout import METRICS
 from trustmopd.training.config import TrustMOPDConfig
 
 
@@ -20,6 +22,11 @@ def check_environment(args: TrustMOPDConfig) -> None:
     check_launch(args)
     _check_trackers([args.report_to] if isinstance(args.report_to, str) else args.report_to or [])
     if args.use_vllm:
+        if (engine := asked_engine(args)).startswith("ZeRO"):
+            raise ValueError(
+                f"use_vllm = True is not supported with DeepSpeed ({engine}): the two were never tested together. Use "
+                "FSDP2 (recipes/accelerate/fsdp2.yaml), or set use_vllm = False."
+            )
         check_vllm("use_vllm = True", "set use_vllm = False to sample with transformers")
         if args.vllm_mode == "server":
             check_port(args.vllm_group_port)
@@ -61,7 +68,7 @@ def _check_trackers(report_to: Sequence[str]) -> None:
         if tracker not in (*get_available_reporting_integrations(), "flyte"):
             raise ValueError(
                 f"report_to = {tracker!r}, but {tracker} is not installed. Install it (pip install {tracker}), or set "
-                "report_to = none: metrics.jsonl always has every metric."
+                f"report_to = none: {METRICS} always has every metric."
             )
 
 

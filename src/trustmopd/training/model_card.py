@@ -6,7 +6,7 @@ from pathlib import Path
 from huggingface_hub import ModelCardData
 
 from trustmopd.rules import RULES
-from trustmopd.runs.layout import MANIFEST
+from trustmopd.runs.layout import CHECKPOINT, MANIFEST
 from trustmopd.training.config import TrustMOPDConfig, rule_name
 from trustmopd.training.identity import RunIdentity
 
@@ -23,7 +23,7 @@ A student distilled from {count} with trustmopd: on its own responses, {how}.
 {rows}
 
 {prompts} prompts, {batch} a step, {steps} steps planned, learning rate {rate:g}, responses of up to {longest} tokens
-at temperature {temperature:g}, {candidates} candidates a token. Each `checkpoint-*` is a whole {kind}; its
+at temperature {temperature:g}, {candidates} candidates a token. Each `{checkpoint}*` is a whole {kind}; its
 `{manifest}` lists every setting, version and fingerprint.
 
 **Licence.** A student inherits the terms of its base, its teachers and its prompts: state them here, and as `license`
@@ -70,6 +70,7 @@ def model_card(
         temperature=args.temperature,
         candidates=args.num_candidates,
         kind="LoRA adapter" if run.adapter else "model",
+        checkpoint=CHECKPOINT,
         manifest=MANIFEST,
         paper=paper,
     )

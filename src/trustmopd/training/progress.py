@@ -1,4 +1,4 @@
-"""One progress line with an ETA. The metrics of every step are in metrics.jsonl."""
+"""One progress line with an ETA. The run directory has the metrics of every step."""
 
 from typing import Any
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trustmopd.files import write_json
 from trustmopd.method import Calibration
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
+from trustmopd.runs.layout import SEED
+from trustmopd.runs.schemas import Diagnosis, write_file
 from trustmopd.training.agreement import first_decides
-from trustmopd.training.diagnosis import Diagnosis, diagnose
+from trustmopd.training.diagnosis import diagnose
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, trainer_of
 from trustmopd.training.progress import show_progress
@@ -122,7 +123,7 @@ def diagnose_recipe(recipe: Recipe, rollouts: int = 256) -> tuple[Diagnosis, lis
     paths = [RunDirectory(recipe.run_directory(seed)).diagnosis for seed in recipe.seeds]
     if trainer.accelerator.is_main_process:
         for path in paths:  # the result is the same for all seeds, and each seed's report shows it
-            write_json(path, found.to_dict())
+            write_file(path, found.model_dump())
     return found, paths
 
 
@@ -132,7 +133,7 @@ def _check_one_layout(recipe: Recipe) -> None:
     if len(recipe.seeds) > 1 and whole_checkpoints(RunDirectory(recipe.output).checkpoints):
         held = "is a run of one seed"
     elif len(recipe.seeds) == 1 and any(
-        whole_checkpoints(RunDirectory(folder).checkpoints) for folder in recipe.output.glob("seed-*")
+        whole_checkpoints(RunDirectory(folder).checkpoints) for folder in recipe.output.glob(f"{SEED}*")
     ):
         held = "contains runs of several seeds"
     else:

@@ -69,7 +69,7 @@ def rollout_engine(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
     return TransformersEngine(
         lambda: _lent_student(trainer),
         device=trainer.accelerator.device,
-        ends=trainer.eos_token_ids,
+        ends=list(trainer.eos_token_ids),
         pad_token_id=trainer._tokenizer.pad_token_id,
         config=trainer.generation_config,
         pad_to_multiple_of=trainer.args.pad_to_multiple_of,

@@ -14,11 +14,13 @@ from accelerate import Accelerator
 from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerState
 
-from trustmopd.files import write_json, write_text
+from trustmopd.files import write_text
+from trustmopd.messages import first_line
 from trustmopd.method import Calibration
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import all_checkpoints
-from trustmopd.runs.layout import CHECKPOINT, SET_ASIDE
+from trustmopd.runs.layout import SET_ASIDE, checkpoint_in
+from trustmopd.runs.schemas import write_file
 from trustmopd.training.agreement import all_succeed, first_decides
 from trustmopd.training.bill import Bill
 from trustmopd.training.config import TrustMOPDConfig
@@ -76,14 +78,14 @@ class RunFiles(TrainerCallback):
         as whole."""
         if self.trainer.calibration is not None:
             self.trainer.calibration.save(folder.calibration)
-        write_json(folder.manifest, self.manifest())
+        write_file(folder.manifest, self.manifest())
 
     @contextmanager
     def whole_checkpoint(self, output_dir: Path, accelerator: Accelerator) -> Iterator[None]:
         """Inside, transformers writes a checkpoint. It counts as whole once its manifest is there: an old one of the
         same name loses its manifest first, and older checkpoints are deleted only when the new one is whole."""
         state = self.trainer.state
-        checkpoint = RunDirectory(output_dir / f"{CHECKPOINT}{state.global_step}")
+        checkpoint = RunDirectory(checkpoint_in(output_dir, state.global_step))
         if accelerator.is_main_process:
             checkpoint.manifest.unlink(missing_ok=True)
         limit, self.args.save_total_limit = self.args.save_total_limit, None
@@ -91,7 +93,7 @@ class RunFiles(TrainerCallback):
             yield
         except (SafetensorError, RuntimeError, OSError) as error:  # safetensors and torch raise errors of their own
             raise OSError(
-                f"checkpoint {checkpoint.path} cannot be written ({str(error).strip().splitlines()[0]}). Earlier "
+                f"checkpoint {checkpoint.path} cannot be written ({first_line(error)}). Earlier "
                 "checkpoints are complete. Free some disk space, and resume."
             ) from error
         finally:

@@ -1,6 +1,7 @@
 """What a training step leaves behind: its metrics, its token records, and the gap to the engine's log-probabilities."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from accelerate import Accelerator
@@ -15,26 +16,19 @@ from trustmopd.training.rollout_gap import LogprobGap
 from trustmopd.training.scoring import ScoredCandidates
 
 
+@dataclass
 class StepLog:
     """Collects over the micro-batches of a step, in all processes. `asked` are the teachers that the rule asks."""
 
-    def __init__(
-        self,
-        args: TrustMOPDConfig,
-        accelerator: Accelerator,
-        clock: PhaseClock,
-        recorder: TokenRecorder,
-        *,
-        asked: Sequence[str],
-        teachers: Sequence[str],
-    ):
-        self.args = args
-        self.accelerator = accelerator
-        self.clock = clock
-        self.recorder = recorder
-        self.asked = asked
-        self.teachers = teachers
-        self.gap = LogprobGap(args.logprob_gap_limit)
+    args: TrustMOPDConfig
+    accelerator: Accelerator
+    clock: PhaseClock
+    recorder: TokenRecorder
+    asked: Sequence[str]
+    teachers: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self.gap = LogprobGap(self.args.logprob_gap_limit)
         self._totals = StepTotals()
 
     def note(

@@ -70,7 +70,7 @@ def test_no_two_of_any_number_of_names_share_a_colour(count: int) -> None:
 
 
 @pytest.mark.parametrize("page", [PAPER, DARK[PAPER]])
-def test_twenty_colours_are_seen_and_told_apart_on_both_pages(page: str) -> None:
+def test_twenty_colours_are_seen_and_unambiguous_on_both_pages(page: str) -> None:
     shades = [DARK.get(colour, colour) if page == DARK[PAPER] else colour for colour in colours(20)]
     seen = np.array([rgb_to_lab(shade) for shade in (*shades, page)])
     apart = np.linalg.norm(seen[:, None] - seen[None], axis=2) + 1000 * np.eye(len(seen))

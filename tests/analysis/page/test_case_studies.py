@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from trustmopd.analysis.figures import drawing
-from trustmopd.analysis.page.case_studies import draw_case
+from trustmopd.analysis.page.case_studies import draw_case, read_cases
+from trustmopd.analysis.readers.run import find_runs
 from trustmopd.cli import app
 
 NAMES = ("math", "code", "if")
@@ -199,6 +200,23 @@ def test_a_regular_expression_names_candidates_and_the_report_shows_the_case(
     run("report", trained.run)
     page = (trained.run / "report.html").read_text()
     assert 'id="case-1"' in page and f"Step 1, rollout {stored['rollout']}, position 0" in page
+
+
+def test_a_case_whose_file_lacks_something_is_named_and_left_out(
+    trained: SimpleNamespace, case: Path, tmp_path: Path
+) -> None:
+    for part in ("gamma", "target", "letters"):
+        folder = shutil.copytree(trained.run, tmp_path / part)
+        file = folder / "cases" / case.name
+        for other in {*file.parent.glob("*.json")} - {file}:  # which other tests have made
+            other.unlink()
+        stored = json.loads(file.read_text())
+        del (stored if part in stored else stored["target"]["token"])[part]
+        file.write_text(json.dumps(stored))
+        (read,) = find_runs([folder])
+        assert read_cases([read]) == []
+        (said,) = map(str, read.missing)
+        assert str(file) in said and part in said and "--case" in said
 
 
 @pytest.mark.parametrize(("missing", "askable"), [([], [1, 3]), ([3], [1]), ([1, 3], [])])

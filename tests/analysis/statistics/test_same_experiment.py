@@ -14,7 +14,7 @@ from trustmopd import TrustMOPDConfig
 from trustmopd.analysis.readers.run import find_runs
 from trustmopd.analysis.readers.token_records import group_name
 from trustmopd.analysis.statistics.comparison import Comparison, compare
-from trustmopd.analysis.statistics.same_experiment import told_apart
+from trustmopd.analysis.statistics.same_experiment import unambiguous
 from trustmopd.analysis.statistics.summary import summarise_run
 from trustmopd.training import lessons
 
@@ -141,15 +141,15 @@ def test_the_order_of_the_runs_names_nothing_and_trust_keeps_its_name(tmp_path: 
         recorded.make_run(tmp_path / rule, rule=rule, steps=1, rollouts=1, learning_rate=rate)
     summaries = [summarise_run(run) for run in find_runs([tmp_path])]
     for runs in (summaries, summaries[::-1]):
-        assert {run.method for run in told_apart(runs)} == {"trust", "uniform, learning_rate 1e-06"}
+        assert {run.method for run in unambiguous(runs)} == {"trust", "uniform, learning_rate 1e-06"}
     two_runs(tmp_path / "two", {"learning_rate": 1e-5}, {"learning_rate": 1e-6})
     summaries = [summarise_run(run) for run in find_runs([tmp_path / "two"])]
-    named = [{run.seed: run.method for run in told_apart(runs)} for runs in (summaries, summaries[::-1])]
+    named = [{run.seed: run.method for run in unambiguous(runs)} for runs in (summaries, summaries[::-1])]
     assert named[0] == named[1]
 
 
 @pytest.mark.parametrize("what", ["student", "prompts"])
-def test_fingerprints_that_begin_alike_are_told_apart(tmp_path: Path, what: str) -> None:
+def test_fingerprints_that_begin_alike_are_unambiguous(tmp_path: Path, what: str) -> None:
     for place, mark in enumerate(("aaaa1xyz", "aaaa2xyz")):
         run = recorded.make_run(tmp_path / str(place), steps=1, rollouts=1)
         (run / "recipe.yaml").write_text("name: trust\nprompts: {path: train.jsonl}\n")

@@ -1,5 +1,5 @@
 """How figures look. They are as wide as a column of a paper or a phone's screen, with panels below each other. Colours
-suit colour-blind readers; hatches, markers and line styles work in black and white. On a dark page an SVG is dark."""
+suit colour-blind readers; hatches, markers and line styles work in black and white. SVGs turn dark on a dark page."""
 
 import re
 import textwrap
@@ -22,14 +22,14 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
-#: In inches: 403 pixels of a page, which a screen of 390 shows at nine tenths of its size.
+#: In inches: 403 pixels on a page. A screen 390 pixels wide shows it at nine tenths of that size.
 WIDTH = 4.2
-# For black and white, and for eyes that do not tell two colours apart.
+# For black-and-white print and colour-blind readers.
 HATCHES = ("", "//", "..", "xx", "\\\\")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _SETTINGS: dict[Any, Any] = {
-    "text.parse_math": False,  # names come from data, and a $ in one is a dollar
+    "text.parse_math": False,  # names come from data: a $ is a plain dollar sign
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -40,7 +40,7 @@ _SETTINGS: dict[Any, Any] = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
     "svg.hashsalt": "trustmopd",  # the same figure gives the same file
 }
-#: The lines of deviation on bars.
+#: Error bars.
 DEVIATION = {"ecolor": INK, "elinewidth": 1.0}
 
 
@@ -64,7 +64,8 @@ def styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def figure(path: Path, height: float, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[Any]:
-    """Axes to draw into, [rows, columns], each row so many inches high; saved as `path`.png and .svg on leaving."""
+    """Axes to draw into, [rows, columns], with rows of the given height in inches. Saved as `path`.png and .svg at the
+    end of the block."""
     with plt.rc_context(_SETTINGS):
         drawn, axes = plt.subplots(
             rows, columns, figsize=(WIDTH, height * rows), layout="constrained", squeeze=False, **options
@@ -85,7 +86,7 @@ def figure(path: Path, height: float, rows: int = 1, columns: int = 1, **options
 
 
 def _themed(svg: str) -> str:
-    """With a style that recolours the drawing where the reader prefers a dark page."""
+    """The drawing with a style that recolours it if the reader prefers a dark page."""
     rules = [
         f'[{kind}="{light}"],[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
         for light, dark in DARK.items()
@@ -96,12 +97,12 @@ def _themed(svg: str) -> str:
 
 
 def wrapped(name: str, width: int = 20) -> str:
-    """A label that leaves room for what it labels."""
+    """A label on several lines, so that bars have enough room."""
     return textwrap.fill(name, width, break_on_hyphens=False)
 
 
 def lines_in(names: Iterable[str]) -> int:
-    """Of the longest label."""
+    """How many lines the longest label takes."""
     return max(wrapped(name).count("\n") + 1 for name in names)
 
 
@@ -124,13 +125,13 @@ def spread_bars(
 
 
 def whole_numbers(axis: Any) -> None:
-    """Ticks of steps and counts."""
+    """Integer ticks, for steps and counts."""
     axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def legend(axes: Any, handles: Sequence[Any] | None = None) -> None:
-    """Above all panels, in as many columns as its names leave room for; the figure grows by its height. Nothing
-    is drawn where nothing has a name."""
+    """Above all panels, in as many columns as fit; the figure grows by its height. Nothing is drawn if nothing has a
+    name."""
     handles = axes.get_legend_handles_labels()[0] if handles is None else handles
     names = [wrapped(str(handle.get_label()), 24) for handle in handles]
     if not names:
@@ -149,7 +150,7 @@ def grouped_bars(
     look: Mapping[str, Mapping[str, Any]],
     fmt: str,
 ) -> None:
-    """One cluster of bars a group, one bar a series, from above; None leaves its place empty."""
+    """One cluster of bars per group, one bar per series, from top to bottom. None leaves its place empty."""
     width = 0.8 / max(1, len(series))
     for index, (name, values) in enumerate(series.items()):
         places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(groups))]

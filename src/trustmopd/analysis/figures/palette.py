@@ -1,4 +1,4 @@
-"""Colours of figures: any number that differ, ink and paper, and what each becomes on a dark page."""
+"""Colours of figures: any number of different ones, ink and paper, and their counterparts on a dark page."""
 
 import math
 from functools import cache
@@ -8,7 +8,7 @@ import numpy as np
 INK, PAPER, GREY = "#1a1c20", "#ffffff", "#8a919b"
 #: Okabe–Ito, without yellow and black; the token viewer uses the same.
 _FIRST = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
-#: As the page's own colours (`assets/style.css`). Further ones are of middle lightness and stay.
+#: The page's own colours (`assets/style.css`). Further colours have medium lightness and do not change.
 DARK = {
     INK: "#e6e8ec",
     PAPER: "#16181c",
@@ -20,8 +20,8 @@ _TO_LAB = np.array([[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.025
 
 @cache
 def colours(count: int) -> tuple[str, ...]:
-    """So many different ones; more of them begin with the same. After the first six each is the one, of those that show
-    on both pages, that is farthest from all before it."""
+    """`count` different colours; a longer list begins with the same ones. After the first six, each is the one farthest
+    from all before it, among those that are visible on both pages."""
     levels = 12
     while len(_candidates(levels)) < count:
         levels *= 2
@@ -29,7 +29,7 @@ def colours(count: int) -> tuple[str, ...]:
     places = np.array([_perceived(colour) for colour in left])
     chosen = list(_FIRST[:count])
     nearest = np.full(len(left), np.inf)
-    for colour in (*chosen, *(DARK[colour] for colour in chosen), GREY):  # grey is nobody's
+    for colour in (*chosen, *(DARK[colour] for colour in chosen), GREY):  # grey is not given to any series
         nearest = np.minimum(nearest, np.linalg.norm(places - _perceived(colour), axis=1))
     while len(chosen) < count:
         best = int(nearest.argmax())
@@ -46,12 +46,12 @@ def _candidates(levels: int) -> list[str]:
 
 
 def _shows(lightness: float, *hue: float) -> bool:
-    """On white and on black, and neither grey nor glaring."""
+    """Visible on white and on black, and neither grey nor glaring."""
     return 0.48 < lightness < 0.8 and 0.05 < math.hypot(*hue) < 0.21
 
 
 def _perceived(colour: str) -> np.ndarray:
-    """In Oklab, where distances are those that people see: lightness, then two of hue."""
+    """In Oklab, where distances match perception: lightness, then two axes of hue."""
     rgb = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     return _TO_LAB @ np.cbrt(_TO_CONES @ linear)

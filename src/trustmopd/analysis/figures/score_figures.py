@@ -18,17 +18,17 @@ from trustmopd.analysis.figures.drawing import (
     wrapped,
 )
 from trustmopd.analysis.figures.palette import GREY, INK
-from trustmopd.analysis.readers.score_rows import REFERENCE_ROWS
 from trustmopd.analysis.statistics.comparison import ABLATIONS, UNIFORM, Comparison, differences
 from trustmopd.analysis.statistics.summary import Summary
 from trustmopd.rules import TRUST
+from trustmopd.runs.reference_rows import INITIAL, ROUTED, TITLES
 from trustmopd.statistics import Spread, spread
 
 _PANELS = 3  # side by side
 
 
 def _looks(comparison: Comparison) -> dict[str, dict[str, Any]]:
-    """A method looks alike in every figure, and like no other; trust and uniform in every report."""
+    """Each method has its own look in all figures; trust and uniform look the same in every report."""
     methods = [method for setting in comparison.settings for method in setting.methods]
     return styles(list(dict.fromkeys([TRUST, UNIFORM, *methods])))
 
@@ -38,8 +38,8 @@ def _one(comparison: Comparison) -> str:
 
 
 def draw_scores(comparison: Comparison, path: Path) -> Picture | None:
-    """A panel a domain; in each a row a student, between what they started from and what they aim at. However many
-    rows there are, the figure is no wider."""
+    """One panel per domain and one row per student, between the initial student and the teachers. The width does not
+    depend on the number of rows."""
     look, students, colours = _looks(comparison), {}, []
     for setting in comparison.settings:
         for method in filter(setting.overall, setting.methods):
@@ -51,7 +51,7 @@ def draw_scores(comparison: Comparison, path: Path) -> Picture | None:
     domains = comparison.columns
     if not domains or not students:
         return None
-    initial, routed = (_reference_rows(comparison, name) for name in ("initial", "routed-teachers"))
+    initial, routed = (_reference_rows(comparison, name) for name in (INITIAL, ROUTED))
     shown = {**initial, **students, **routed}
     colours = [*[GREY] * len(initial), *colours, *[GREY] * len(routed)]
     panels = min(_PANELS, len(domains))
@@ -77,7 +77,7 @@ def draw_scores(comparison: Comparison, path: Path) -> Picture | None:
 
 def _reference_rows(comparison: Comparison, name: str) -> dict[str, dict[str, Spread]]:
     """The row of this name for each student and its teachers."""
-    title = REFERENCE_ROWS[name]
+    title = TITLES[name]
     return {
         ", ".join([student, team, title] if len(comparison.references) > 1 else [title]): {
             column: Spread(known[name][column], 0.0) for column in comparison.columns if column in known[name]
@@ -146,7 +146,7 @@ def draw_gamma(comparison: Comparison, path: Path) -> Picture | None:
             )
             if uniform := comparison.gains(setting, UNIFORM):
                 level = 100 * spread(list(uniform.values())).mean
-                # An open marker at each end says whose line it is, in black and white.
+                # An open marker at each end shows whose line it is, in black and white.
                 scores.plot([tried[0], tried[-1]], [level] * 2, linestyle="--", fillstyle="none", **style)
             means = {
                 gamma: setting.average(method, lambda run: run.mean_of("max_weight"))
@@ -181,7 +181,7 @@ def draw_transfer(comparison: Comparison, path: Path) -> Picture | None:
 
 
 def draw_training(comparison: Comparison, path: Path) -> Picture | None:
-    """Three panels a setting, a line a method."""
+    """Three panels per setting, one line per method."""
     runs = comparison.one_seed(lambda run: run.series)
     settings: dict[str, list[Summary]] = {}
     for run in runs:
@@ -189,7 +189,11 @@ def draw_training(comparison: Comparison, path: Path) -> Picture | None:
     if not runs:
         return None
     look = _looks(comparison)
-    shown = {"loss": "loss", "length": "mean response\nlength, tokens", "student_mass": "held by the\ncandidates"}
+    shown = {
+        "loss": "loss",
+        "length": "mean response\nlength, tokens",
+        "student_mass": "candidates'\nprobability",
+    }
     handles: dict[str, Any] = {}
     with figure(path, 1.6, len(shown) * len(settings)) as rows:
         for place, (where, mine) in enumerate(settings.items()):
@@ -206,7 +210,7 @@ def draw_training(comparison: Comparison, path: Path) -> Picture | None:
             panels[0].set_title(where if len(settings) > 1 else "", fontsize=9)
         legend(rows[0, 0], list(handles.values()))
     seeds = ", ".join(str(seed) for seed in sorted({run.seed for run in runs}))
-    caption = f"One seed of each method ({seeds}). Below: the student's probability of its candidates together."
+    caption = f"One seed of each method ({seeds}). Below: the total probability of the student's candidates."
     return Picture(path, "Loss, lengths and candidate mass", caption)
 
 
@@ -237,7 +241,8 @@ def draw_cost(comparison: Comparison, path: Path) -> Picture | None:
 
 
 def _log_scale(panel: Any) -> None:
-    """Labelled in plain numbers: matplotlib's own labels are formulas, and formulas are off for names from data."""
+    """Plain numbers as labels: matplotlib's own labels are formulas, which are switched off because names come from
+    data."""
     panel.set_yscale("log")
     low, high = panel.get_ylim()
     panel.yaxis.set_major_formatter("{x:g}")

@@ -1,5 +1,5 @@
-"""Figures of whom a run trusted: weights by prompts, margins, scores, training, and within responses. Of several
-settings each has a row."""
+"""Figures of whom a run trusted: weights by prompts, margins, scores, training, and within responses. Each setting has
+a row."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +15,12 @@ from trustmopd.analysis.statistics.summary import Summary
 
 
 def _which(runs: Sequence[Summary]) -> str:
-    """The runs that a figure shows: most of a comparison is not in it."""
+    """Names the runs that a figure shows: it does not show all of a comparison."""
     return "; ".join(f"{run.method} on {run.prompts}, seed {run.seed}" for run in runs) + "."
 
 
 def _entitle(panel: Any, comparison: Comparison, run: Summary, title: str = "") -> None:
-    """Above a row's first panel, whose it is, where there are several rows; in any panel, its own title."""
+    """A panel's own title. If there are several rows, the first panel of each also names its run."""
     where = comparison.label(run) if len(comparison.settings) > 1 else ""
     panel.set_title("\n".join(filter(None, (where, title))), fontsize=9)
 
@@ -82,7 +82,7 @@ def draw_margins(comparison: Comparison, path: Path) -> Picture | None:
             panel.set_ylabel("rollouts")
             whole_numbers(panel.yaxis)
         rows[-1, 0].set_xlabel("margin")
-    caption = f"{_which(runs)} The matched teacher's mean weight minus the largest other, one value a recorded rollout."
+    caption = f"{_which(runs)} The matched teacher's mean weight minus the largest other, one value per rollout."
     return Picture(path, "Margin of the matched teacher", caption)
 
 

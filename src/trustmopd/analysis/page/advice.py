@@ -8,17 +8,19 @@ from trustmopd.analysis.readers.missing import as_commands
 from trustmopd.analysis.statistics.comparison import UNIFORM, Comparison, Setting
 from trustmopd.analysis.statistics.summary import Summary
 from trustmopd.rules import TRUST
+from trustmopd.runs.reference_rows import INITIAL
 
 #: Below this share of the gap a student has learnt little; within this of uniform's mass a rule is close to uniform.
 LITTLE = 0.25
 NEAR_UNIFORM = 0.05
-#: A loss may differ tenfold between two batches. That every late one is this many times every early one is no accident.
+#: The losses of two batches may differ tenfold. But if every late loss is this many times every early one, the run
+#: diverged.
 DIVERGED = 2.0
 MORE_SEEDS = "Train two more seeds, `trustmopd train RECIPE 'seeds=SEEDS' OUTPUT`, and score them the same way."
 
 
 def next_steps(comparison: Comparison, more_seeds: str = MORE_SEEDS) -> list[str]:
-    """`more_seeds` is how to train them."""
+    """`more_seeds` says how to train more seeds."""
     said = [each for setting in comparison.settings for each in _on_scores(setting, comparison)]
     said += [each for run in comparison.runs for each in _on_loss(run)]
     if comparison.seeds == 1 and any(run.own_scores for run in comparison.runs):
@@ -38,7 +40,7 @@ def _on_scores(setting: Setting, comparison: Comparison) -> list[str]:
     said = []
     if UNIFORM not in shares:
         trust = next(iter(setting.methods[TRUST].values()))
-        # A name of its own: `trustmopd scores` tells rows apart by it.
+        # It needs its own name, by which `trustmopd scores` identifies rows.
         changed = shlex.join(["name=uniform", f"output={trust.path}-uniform"])
         said.append(
             "Train the same with uniform weights, and score it: "
@@ -69,8 +71,8 @@ def _on_scores(setting: Setting, comparison: Comparison) -> list[str]:
 def _on_loss(run: Summary) -> list[str]:
     loss = run.finite("loss")
     quarter = len(loss) // 4
-    start = run.evaluation.get("initial", {}).get("overall", math.inf)
-    gained = run.own_scores.get("overall", -math.inf) > start  # whatever its loss did
+    start = run.evaluation.get(INITIAL, {}).get("overall", math.inf)
+    gained = run.own_scores.get("overall", -math.inf) > start  # then the loss does not matter
     if gained or quarter < 3 or min(loss[-quarter:]) <= DIVERGED * max(loss[:quarter]):
         return []
     return [

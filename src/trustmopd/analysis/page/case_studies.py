@@ -14,8 +14,9 @@ from trustmopd.analysis.readers.run import Run
 from trustmopd.analysis.readers.token_records import Rollout, TokenRecords
 from trustmopd.analysis.tables import write_tables
 from trustmopd.analysis.tables.titled import NONE, Titled, titled
-from trustmopd.files import read_json, write_json, write_text
+from trustmopd.files import write_text
 from trustmopd.runs.layout import CASES
+from trustmopd.runs.schemas import CaseStudy, read_file, write_file
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def find_rollout(records: TokenRecords, place: Position) -> tuple[Rollout, int]:
 
 
 def case_view(case: Mapping[str, Any]) -> Case:
-    """The prefix, what everyone says about the named tokens, and the target under both allocations."""
+    """The prefix, what each policy says about the named tokens, and the target under both allocations."""
     sets = list(case["sets"])
     digits = {"r": 2, "w": 3, "w_response": 3}
     people = [
@@ -116,7 +117,7 @@ def write_case(case: Mapping[str, Any], run: Path) -> tuple[Case, Path]:
     """The record, its tables, text and figure, in the run's folder."""
     view = case_view(case)
     place = run / CASES / view.tables[0].name
-    write_json(place.with_name(f"{place.name}.json"), dict(case))
+    write_file(place.with_name(f"{place.name}.json"), case, CaseStudy)
     write_tables(view.tables, place.parent)
     body = "\n".join(f"## {each.title}\n\n{each.table.to_markdown()}\n{each.note}\n" for each in view.tables)
     quoted = "\n".join(f"    {line}" for line in view.prefix.splitlines())
@@ -126,7 +127,7 @@ def write_case(case: Mapping[str, Any], run: Path) -> tuple[Case, Path]:
 
 
 def draw_case(case: Mapping[str, Any], path: Path) -> None:
-    """Probability of each named set: everyone's, and the target's under both allocations."""
+    """Probability of each named set: under each policy, and under the target of both allocations."""
     sets = list(case["sets"])
     series = {name: [who["mass"][each] for each in sets] for name, who in case["policies"].items()}
     series |= {f"target, {kind}-level": [case["target"][kind][each] for each in sets] for kind in ("token", "response")}
@@ -137,20 +138,21 @@ def draw_case(case: Mapping[str, Any], path: Path) -> None:
 
 
 def read_cases(runs: Sequence[Run]) -> list[Case]:
-    """The cases that were computed for these runs, with the run's name where there are several; a damaged file is
-    noted and skipped."""
-    found = []
+    """The cases that were computed for these runs, with the run's name if there are several. A damaged file is noted
+    and skipped."""
+    found, remedy = [], "Compute it again with --case."
     for run in runs:
         for path in sorted((run.path / CASES).glob("case-*.json")):
             try:
-                view = case_view(read_json(path, what="case", remedy="Compute it again with --case."))
-            except (ValueError, KeyError, TypeError, OSError) as error:
-                run.missing.append(Missing(f"{path} is damaged and was skipped ({error}).", ""))
+                view = case_view(read_file(path, what="case", remedy=remedy, schema=CaseStudy))
+            except (ValueError, OSError, KeyError) as error:
+                said = f"{path} has no {error}. {remedy}" if isinstance(error, KeyError) else str(error)
+                run.missing.append(Missing(said, "It was skipped."))
                 continue
             title = f"{run.path}: {view.title}" if len(runs) > 1 else view.title
             picture: Picture | None = Picture(path.with_suffix(""), title, "Probability of each set of tokens.")
             if not (drawn := path.with_suffix(".svg")).is_file():
-                run.missing.append(Missing(f"There is no {drawn}.", "Compute it again with --case."))
+                run.missing.append(Missing(f"There is no {drawn}.", remedy))
                 picture = None
             found.append(replace(view, title=title, picture=picture))
     return found

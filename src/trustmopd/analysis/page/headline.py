@@ -24,8 +24,8 @@ def recovered(setting: Setting, comparison: Comparison) -> dict[str, Spread]:
 
 
 def overlap(setting: Setting, one: str, other: str) -> bool:
-    """Whether the intervals of two methods overlap; False where they are not known. Recovery and gain come first: they
-    leave out the chance in the initial student's score, and so are narrower."""
+    """Whether the intervals of two methods overlap; False if they are unknown. Recovery and gain come first: they
+    exclude the noise in the initial student's score, so their intervals are narrower."""
     first, second = (setting.certainty(method).intervals for method in (one, other))
     for column in ("recovery", GAIN, "overall"):
         if (ours := first.get(column)) and (theirs := second.get(column)):
@@ -34,7 +34,7 @@ def overlap(setting: Setting, one: str, other: str) -> bool:
 
 
 def nothing_shown(setting: Setting, method: str, column: str = "recovery") -> bool:
-    """Whether, for all the scored prompts show, nothing may have been gained."""
+    """Whether the scored prompts cannot exclude that nothing was gained."""
     known = setting.certainty(method).intervals
     return column in known and ((interval := known[column]) is None or interval[0] <= 0 <= interval[1])
 
@@ -64,7 +64,7 @@ def _sure(setting: Setting, method: str, share: Spread, *, prompts: bool = True)
 
 
 def _doubts(setting: Setting, method: str, column: str) -> list[str]:
-    """What a reader might conclude from the numbers, though the scored prompts do not show it."""
+    """Conclusions that a reader might draw from the numbers, though the scored prompts do not support them."""
     said = []
     if nothing_shown(setting, method, column):
         what, why = "that it gained anything", "the interval includes 0"
@@ -77,7 +77,7 @@ def _doubts(setting: Setting, method: str, column: str) -> list[str]:
 
 
 def _scores(setting: Setting, comparison: Comparison) -> str | None:
-    """Scores from which no recovery follows, and why; None without scores."""
+    """The scores, if there is no recovery, and why there is none. None without scores."""
     overall = {method: setting.overall(method) for method in setting.methods}
     scores = {method: spread(list(found.values())).mean for method, found in overall.items() if found}
     if not scores:
@@ -86,7 +86,7 @@ def _scores(setting: Setting, comparison: Comparison) -> str | None:
     certainty = setting.certainty(method)
     text = f"With {method} the student scores {100 * scores[method]:.1f} ({_prompts(certainty)})"
     if gains := comparison.gains(setting, method):
-        text += f", {100 * spread(list(gains.values())).mean:+.1f} on where it started"
+        text += f", {100 * spread(list(gains.values())).mean:+.1f} against the initial student"
         if interval := certainty.intervals.get(GAIN):
             text += f" (95% interval {100 * interval[0]:+.1f} to {100 * interval[1]:+.1f})"
     if method == TRUST and UNIFORM in scores:
@@ -111,7 +111,7 @@ def _change_of_loss(setting: Setting) -> str:
 
 
 def _ends_of_loss(run: Summary) -> tuple[float, float] | None:
-    """Its means over the first and the last tenth of the steps."""
+    """Its means over the first and last tenth of the steps."""
     loss = run.finite("loss")
     window = max(1, len(loss) // 10)
     return (sum(loss[:window]) / window, sum(loss[-window:]) / window) if loss else None

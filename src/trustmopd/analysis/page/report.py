@@ -22,8 +22,10 @@ from trustmopd.analysis.statistics.comparison import Comparison, compare
 from trustmopd.analysis.statistics.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables, write_tables
 from trustmopd.analysis.tables.titled import Titled
-from trustmopd.files import write_json, write_text
+from trustmopd.files import write_text
+from trustmopd.messages import first_few
 from trustmopd.runs.layout import ANALYSIS, FIGURES, MANIFEST, RECIPE, REPORT, TABLES, VIEWER
+from trustmopd.runs.schemas import write_file
 
 _ASSETS = Path(__file__).parent / "assets"
 _OWN = {"css": "style.css", "theme_js": "theme.js", "viewer_js": "viewer.js"}
@@ -35,7 +37,7 @@ def analyse(run: Run) -> tuple[Summary, list[Titled], list[Picture]]:
     (found,) = comparison.runs
     tables, pictures = _tables_and_figures(comparison, run.path)
     found.missing.extend(comparison.missing)
-    write_json(run.path / ANALYSIS, found.to_dict())
+    write_file(run.path / ANALYSIS, found.to_dict())
     return found, tables, pictures
 
 
@@ -48,13 +50,13 @@ def write_report(
     more_seeds: str = MORE_SEEDS,
     responses: int = RESPONSES,
 ) -> Path:
-    """Everything of one run, or a comparison of several, into `out`. `notes` follow its first sentences; `more_seeds`
-    says how to train them."""
+    """Writes everything about one run, or a comparison of several, to `out`. `notes` follow the first sentences;
+    `more_seeds` says how to train more seeds."""
     bar = tqdm(runs, desc="Reading runs", unit="run", disable=len(runs) < 3)
     comparison = compare(summarise_run(run) for run in bar)
     tables, pictures = _tables_and_figures(comparison, out)
     if len(runs) == 1:
-        write_json(out / ANALYSIS, comparison.runs[0].to_dict())
+        write_file(out / ANALYSIS, comparison.runs[0].to_dict())
     by_path = {str(run.path): run for run in runs}
     recorded = [*comparison.trusting(), *(run for run in comparison.runs if run.rollouts)]
     chosen = by_path[recorded[0].path] if recorded else None
@@ -97,7 +99,7 @@ def render(title: str, **content: Any) -> str:
     environment.filters["as_image"] = _data_uri
     environment.filters["unescaped"] = Markup
     own = {name: Markup((_ASSETS / file).read_text(encoding="utf-8")) for name, file in _OWN.items()}
-    return environment.get_template("report.html").render(title=title, contents=_contents(content), **content, **own)
+    return environment.get_template(REPORT).render(title=title, contents=_contents(content), **content, **own)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Section:
 
 
 def _contents(page: dict[str, Any]) -> list[Section]:
-    """The page's sections, in its order. The first table stands at its top."""
+    """The page's sections, in order. The first table is at the top."""
     tables = [(f"table-{each.name}", each.title) for each in page.get("tables", ())]
     pictures = [(f"figure-{each.path.name}", each.title) for each in page.get("pictures", ())]
     cases = [(f"case-{number}", each.title) for number, each in enumerate(page.get("cases", ()), start=1)]
@@ -134,22 +136,20 @@ def _tables_and_figures(comparison: Comparison, out: Path) -> tuple[list[Titled]
 
 
 def _data_uri(picture: Picture) -> str:
-    """As an image: ids of several SVGs in one page would clash, and an image runs no scripts."""
+    """Embedded as an image: ids of several SVGs on one page would clash, and an image runs no scripts."""
     content = picture.path.with_name(picture.path.name + ".svg").read_bytes()
     return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
 
 
 def _missing(runs: Sequence[Summary]) -> list[str]:
-    """Each thing once, with the runs that lack it where there are several."""
+    """Each gap once, with the runs that have it if there are several."""
     lacking: dict[str, list[str]] = {}
     for run in runs:
         for each in run.missing:
             lacking.setdefault(str(each), []).append(run.path)
 
     def whose(paths: list[str]) -> str:
-        shown = len(paths) if len(paths) < 5 else 3
-        more = f" and {len(paths) - shown} more" if len(paths) > shown else ""
-        return "All runs" if len(paths) == len(runs) else ", ".join(paths[:shown]) + more
+        return "All runs" if len(paths) == len(runs) else first_few(paths, 4 if len(paths) == 4 else 3)
 
     return [
         (f"{whose(paths)}: " if len(runs) > 1 else "") + as_commands(said, paths[0]) for said, paths in lacking.items()

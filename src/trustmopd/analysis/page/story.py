@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from trustmopd.analysis.page.headline import headlines
-from trustmopd.analysis.readers.missing import first_few
 from trustmopd.analysis.statistics.comparison import Comparison
 from trustmopd.analysis.statistics.summary import Summary
+from trustmopd.messages import first_few
 from trustmopd.rules import TRUST
 
 
@@ -17,14 +17,14 @@ def story(comparison: Comparison) -> list[str]:
 
 
 def _stopped(runs: Sequence[Summary]) -> list[str]:
-    """Unfinished runs, which a reader must know of before the numbers."""
+    """Unfinished runs: a reader must know of them before the numbers."""
     stopped = [f"{run.path} at {run.stopped}" for run in runs if run.stopped]
     if not stopped:
         return []
     if len(runs) == 1:
         return [f"The run stopped at {runs[0].stopped}: these are the numbers of an unfinished run."]
-    told = f"These runs stopped before their end: {first_few(stopped)}."
-    return [f"{told} They are not averaged with finished ones, and their rows say the step."]
+    text = f"These runs did not finish: {first_few(stopped)}."
+    return [f"{text} They are not averaged with finished runs, and their rows show the step."]
 
 
 def _who_helped(comparison: Comparison) -> list[str]:
@@ -60,5 +60,5 @@ def _who_helped(comparison: Comparison) -> list[str]:
 
 
 def _over_rollouts(groups: Iterable[dict[str, Any]], means: Sequence[float]) -> float:
-    """The mean over rollouts, from those of groups of them."""
+    """The mean over rollouts, from the means of groups."""
     return float(np.average(means, weights=[entry["rollouts"] for entry in groups]))

@@ -1,5 +1,5 @@
-"""What the token viewer is given: one JSON of what is small, and each response's arrays, packed for the page to decode
-when it is shown. `assets/viewer.js` reads both."""
+"""The data of the token viewer: one JSON element for everything small, and one packed element per response, which the
+page decodes when it shows it. `assets/viewer.js` reads both."""
 
 import base64
 import gzip
@@ -13,14 +13,14 @@ from trustmopd.analysis.readers.run import Run
 from trustmopd.analysis.readers.token_records import Rollout, TokenRecords
 from trustmopd.analysis.statistics.trust import moved_weight
 
-#: Responses in one page; more make it large, and nobody reads them all.
+#: Responses on one page: more would make it too large.
 RESPONSES = 64
 
 
 @dataclass(frozen=True)
 class Viewer:
-    """Ready for the template: `data` and `responses` go into script elements as they are. Responses are by their
-    number; the one that the page opens with is the first, so that it is read while the others still load."""
+    """Ready for the template: `data` and `responses` go into script elements as they are. Responses are keyed by
+    number. The one that the page opens with comes first, so it can be shown while the others load."""
 
     about: str
     data: str
@@ -28,7 +28,7 @@ class Viewer:
 
 
 class _Texts:
-    """Every text once, by its place."""
+    """Every text once, with its index."""
 
     def __init__(self) -> None:
         self.places: dict[str, int] = {}
@@ -38,7 +38,7 @@ class _Texts:
 
 
 def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> Viewer | None:
-    """`records` must have been read with their candidates. None where nothing was recorded."""
+    """`records` must have been read with candidates. None if nothing was recorded."""
     shown = choose(records.rollouts, limit)
     if not shown:
         return None
@@ -48,7 +48,7 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
     routed = run.config.get("allocation") == "routed"
     packed = dict(enumerate(_pack(rollout, records, texts, policies, scored, routed) for rollout in shown))
     moved = [float(moved_weight(rollout.weights).max(initial=0.0)) for rollout in shown]
-    opening = int(np.argmax(moved))  # the first responses are often one teacher's alone
+    opening = int(np.argmax(moved))  # the first responses often follow a single teacher
     data = {
         "teachers": records.teachers,
         "policies": policies,
@@ -81,7 +81,7 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
 
 
 def choose(rollouts: list[Rollout], limit: int) -> list[Rollout]:
-    """At most `limit`, evenly over the run, the first and the last among them."""
+    """At most `limit`, spread evenly over the run, including the first and the last."""
     if len(rollouts) <= limit:
         return rollouts
     places = np.linspace(0, len(rollouts) - 1, limit).round().astype(int)
@@ -89,7 +89,7 @@ def choose(rollouts: list[Rollout], limit: int) -> list[Rollout]:
 
 
 def script_json(data: Any) -> str:
-    """JSON that may stand in a script element: ASCII, and without the `<` that could end it."""
+    """JSON for a script element: ASCII, and without `<`, which could end the element."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -103,7 +103,7 @@ def _rules(scored: bool, calibrated: bool) -> list[tuple[str, str]]:
 
 
 def _own_rule(run: Run) -> str:
-    """The rule in the page that is nearest to the one that the run trained with."""
+    """The page's rule that is closest to the run's own."""
     if run.config.get("granularity") == "response":
         return "response"
     return "trust" if run.mu else "uncalibrated"
@@ -123,7 +123,7 @@ def _pack(
         ids, inverse = np.unique(found.ids, return_inverse=True)
         places = np.array([texts.place(records.texts[int(token)]) for token in ids], "<u4")
         arrays.append(places[inverse.reshape(found.ids.shape)])
-        # A router asks one teacher a response; what is stored of the others is no opinion.
+        # Routing asks one teacher per response; the values stored for the others mean nothing.
         silent = {t for t, w in zip(records.teachers, rollout.weights, strict=True) if routed and not w.any()}
         absent = np.full(found.ids.shape, np.nan, "<f2")
         heard = [

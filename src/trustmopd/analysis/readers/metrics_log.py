@@ -1,16 +1,17 @@
-"""metrics.jsonl, line by line: every whole line, and a note on the others."""
+"""The metrics of a run, line by line: every readable line, and a note on the others."""
 
 import json
 import math
 from pathlib import Path
 from typing import Any
 
-from trustmopd.analysis.readers.missing import Missing, first_few
+from trustmopd.analysis.readers.missing import Missing
+from trustmopd.messages import first_few
 
 
 def read_metrics(path: Path) -> tuple[list[dict[str, float]], list[Missing]]:
     """The numbers of each line: steps, evaluations, and the summary of a run that reached its end. The last line of a
-    killed run may be cut short."""
+    killed run may be incomplete."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a report cannot show: each gap with how to close it."""
+"""What a report cannot show, and how to add it."""
 
 import os
 import shlex
@@ -20,12 +20,7 @@ class Missing:
 
 
 def as_commands(text: str, run: str | Path) -> str:
-    """Advice with the run's own recipe in place of RECIPE, to be run from where the run was trained."""
+    """Advice with RECIPE replaced by the run's own recipe. Its commands work in the folder where the run was
+    trained."""
     recipe = RunDirectory(Path(run)).recipe
     return text.replace("RECIPE", shlex.quote(str(recipe))) if os.path.isfile(recipe) else text
-
-
-def first_few(names: list[str], shown: int = 5) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more

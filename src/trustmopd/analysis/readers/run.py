@@ -1,4 +1,4 @@
-"""A run directory as analysis sees it: what is there is read; what is missing or damaged is noted, with the remedy."""
+"""A run directory, read for analysis. What is missing or damaged is noted, with the remedy."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -12,21 +12,23 @@ import yaml
 from trustmopd.analysis.readers.method_name import method_name, settings_that_count
 from trustmopd.analysis.readers.metrics_log import read_metrics
 from trustmopd.analysis.readers.missing import Missing
-from trustmopd.analysis.readers.score_rows import Certainty, certainty_of, is_reference_row, numbers_of
+from trustmopd.analysis.readers.score_rows import Certainty, certainty_of, numbers_of
 from trustmopd.analysis.readers.token_records import TokenRecords, read_records
-from trustmopd.files import read_json
-from trustmopd.rules import TRUST
+from trustmopd.messages import first_line
+from trustmopd.rules import SCORED
 from trustmopd.runs import RunDirectory, located, newest_checkpoint
 from trustmopd.runs.layout import (
     CALIBRATION,
+    CARD,
     CHECKPOINT,
     COST,
     MANIFEST,
     METRICS,
-    PROMPT_CARD,
     RECORDS,
+    SEED,
 )
-from trustmopd.runs.schemas import in_shape
+from trustmopd.runs.reference_rows import is_reference_row
+from trustmopd.runs.schemas import read_parts
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,11 @@ class Run:
         self.missing.append(Missing(what, how))
 
     def _json(self, file: Path, what: str, how: str | None = None) -> dict[str, Any]:
-        """The file's fields; none where it is absent or damaged, which is noted (absence only if `how` is given)."""
+        """The file's fields; empty if it is absent or damaged. Damage is noted; absence is noted only if `how` is
+        given."""
         own = file.is_relative_to(self.path)
         try:
-            payload, said = in_shape(
-                file.name, read_json(file, what=what, remedy=f"It is left out. {how or ''}".strip())
-            )
+            payload, said = read_parts(file, what=what, remedy=f"It is left out. {how or ''}".strip())
             self.missing.extend(Missing(each if own else f"{file.parent}: {each}") for each in said)
             return payload
         except FileNotFoundError:
@@ -73,13 +74,13 @@ class Run:
 
     @cached_property
     def calibration(self) -> dict[str, Any]:
-        needed = self.config.get("allocation") == TRUST and self.config.get("calibrated", True)
+        needed = self.config.get("allocation") in SCORED and self.config.get("calibrated", True)
         how = "Make it with `trustmopd calibrate RECIPE`." if needed else None
         return self._json(self._files.calibration, "mu of each teacher", how)
 
     @cached_property
     def cost(self) -> dict[str, Any]:
-        """With the calibration's cost, where another run or `trustmopd calibrate` paid for it."""
+        """Includes the cost of the calibration, also if another run or `trustmopd calibrate` made it."""
         how = "Training writes it with every checkpoint and at its end."
         cost = self._json(self._files.cost, "what the run cost", how)
         used = self.config.get("calibration_path")
@@ -91,7 +92,7 @@ class Run:
         if not paid:
             said = [f"{payer.path}: {each.what}" for each in payer.missing] or [f"It is not in {payer.path}."]
             how = "Keep the folder in which `trustmopd calibrate`, or the seed that calibrated, wrote it."
-            self._note(f"What calibrating cost is not known. {' '.join(said)}", how)
+            self._note(f"The cost of calibration is unknown. {' '.join(said)}", how)
         return {**cost, "calibration": paid}
 
     @cached_property
@@ -101,8 +102,7 @@ class Run:
     @cached_property
     def _rows(self) -> dict[str, Mapping[str, Any]]:
         how = "Score the student with `trustmopd evaluate RECIPE`; tables of scores need it."
-        rows = self._json(self._files.scores, "scores on the benchmarks", how)
-        return {name: row for name, row in rows.items() if isinstance(row, Mapping)}
+        return self._json(self._files.scores, "scores on the benchmarks", how)
 
     @cached_property
     def evaluation(self) -> dict[str, dict[str, float]]:
@@ -114,12 +114,12 @@ class Run:
 
     @cached_property
     def _own_row(self) -> str:
-        """The student's: the only row that is no reference row, or the one named after the run."""
+        """The student's row: the only one that is not a reference row, or the one named after the run."""
         rows = [name for name in self.evaluation if not is_reference_row(name)]
         names = (self.recipe.get("name"), self.path.name, self.config.get("allocation"), "student")
         known = rows if len(rows) == 1 else [name for name in names if name in rows]
         if rows and not known:
-            self._note(f"{self._files.scores.name} has {len(rows)} rows and none is named after this run.")
+            self._note(f"{self._files.scores.name} has {len(rows)} rows, and none is named after this run.")
         return known[0] if known else ""
 
     @property
@@ -143,13 +143,13 @@ class Run:
         try:
             loaded = yaml.safe_load(self.recipe_text)
         except yaml.YAMLError as error:
-            self._note(f"{self._files.recipe.name} cannot be read ({str(error).splitlines()[0]}).")
+            self._note(f"{self._files.recipe.name} cannot be read ({first_line(error)}).")
             loaded = None
         return loaded if isinstance(loaded, dict) else {}
 
     @cached_property
     def _prompt_path(self) -> str | None:
-        """The prompt set, where a recipe names one."""
+        """The prompt set, if a recipe names one."""
         prompts = self.recipe.get("prompts")
         return str(prompts["path"]) if isinstance(prompts, dict) and prompts.get("path") else None
 
@@ -161,21 +161,23 @@ class Run:
 
     @cached_property
     def logged_steps(self) -> list[dict[str, float]]:
-        """The lines of metrics.jsonl that are means over steps, one for every `logging_steps` of them."""
+        """The lines with means over steps, one for every `logging_steps` steps."""
         return [line for line in self.logged if "loss" in line]
 
     @property
     def last_step(self) -> int:
-        """By any line: the last steps have none of their own where `logging_steps` does not divide them."""
+        """By the last line of any kind: if `logging_steps` does not divide the number of steps, the last ones have no
+        line of their own."""
         return int(self.logged[-1]["step"]) if self.logged else 0
 
     @cached_property
     def decontamination(self) -> dict[str, dict[str, int]]:
-        """Pool → its candidates, how many each rule removed, how many were kept: from the card of the prompt set."""
+        """Pool → its candidates, how many each rule removed, and how many were kept. From the card of the prompt
+        set."""
         if self._prompt_path is None:
             return {}
         path = located(self._prompt_path, self.path, self.manifest) or Path(self._prompt_path)
-        card = (path if os.path.isdir(path) else path.parent) / PROMPT_CARD
+        card = (path if os.path.isdir(path) else path.parent) / CARD
         return self._json(card, "the prompt set's card").get("decontamination", {}).get("pools", {})
 
     @cached_property
@@ -184,7 +186,7 @@ class Run:
 
     @cached_property
     def mu(self) -> dict[str, float]:
-        """Of every teacher, or of none: if only some scores were divided they could not be compared."""
+        """For every teacher, or for none: if only some scores were divided by mu, they could not be compared."""
         mu = self.calibration.get("mu", {}) if self.config.get("calibrated", True) else {}
         if not mu or set(mu) == set(self.teachers):
             return mu
@@ -216,30 +218,30 @@ class Run:
 
     @property
     def prompts(self) -> str:
-        """A short name of the prompt set: of its path where a recipe gives one, of its content otherwise."""
+        """A short name of the prompt set: from its path if a recipe gives one, otherwise from its fingerprint."""
         if self._prompt_path is not None:
             return Path(self._prompt_path).stem
         return f"prompts {str(self.manifest.get('prompts', {}).get('fingerprint', 'unknown'))[:6]}"
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """What the names of student and prompts stand for."""
+        """Fingerprints of the student and the prompts."""
         named = {"student": self._models.get("student", {}), "prompts": self.manifest.get("prompts", {})}
         return {what: str(each.get("fingerprint")) for what, each in named.items()}
 
     @property
     def teacher_marks(self) -> dict[str, str | None]:
-        """What the teachers' names stand for; None for one that the rule did not load."""
+        """Fingerprints of the teachers; None for a teacher that the rule did not load."""
         named = self._models.get("teachers", {})
         return {name: (named.get(name) or {}).get("fingerprint") for name in self.teachers}
 
     @cached_property
     def setup(self) -> dict[str, Any]:
-        """By what two runs of one method are two experiments: settings; the reference, where one was asked; and what of
-        the student was trained (all of it, or an adapter)."""
+        """What makes two runs of one method two experiments: settings, the reference if there is one, and which weights
+        of the student were trained (all of them, or an adapter)."""
         if self.manifest and "experiment" not in self.manifest:
-            said = f"{MANIFEST} does not list what makes an experiment, so runs are told apart by method alone."
-            self._note(said, "Runs that are trained now list it.")
+            said = f"{MANIFEST} does not list the settings of the experiment, so runs are distinguished only by method."
+            self._note(said, "Manifests of new runs list them.")
         settings = settings_that_count(self.config, self.manifest.get("experiment", ()))
         student, reference = self._models.get("student", {}), self._models.get("reference") or {}
         ingredients = {
@@ -256,7 +258,7 @@ class Run:
 
     @property
     def max_steps(self) -> int:
-        """As planned when training began, also where epochs say how many; 0 where the manifest is damaged."""
+        """As planned when training began, also if set by epochs; 0 if the manifest is damaged."""
         return int(self.manifest.get("planned_steps", 0))
 
     def records(self, *, candidates: bool = False) -> TokenRecords:
@@ -270,13 +272,13 @@ def open_run(path: str | Path) -> Run:
     if not RunDirectory(path).exists():
         raise ValueError(
             f"{path} is not a run directory: it has none of {MANIFEST}, {METRICS}, {CALIBRATION} and {RECORDS}/. "
-            "Give the folder that `trustmopd train` made (its recipe's `output`, or a seed-* folder below it)."
+            f"Give the folder that `trustmopd train` made (its recipe's `output`, or a {SEED}* folder below it)."
         )
     return Run(path)
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Run]:
-    """The runs at `paths` and below: a folder that is no run itself stands for all runs in it."""
+    """The runs at `paths`. A folder that is not a run stands for all runs below it."""
     found: dict[Path, Run] = {}
     for path in map(Path, paths):
         folders = [path]

@@ -1,4 +1,4 @@
-"""Rows of scores.json: their numbers, which of them no distillation made, and how sure they are."""
+"""Rows of an evaluation's scores: their numbers, and how certain they are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,27 +6,17 @@ from statistics import fmean
 from typing import Any
 
 from trustmopd.analysis.readers.missing import Missing
+from trustmopd.runs.reference_rows import INITIAL
 
 Interval = tuple[float, float]
-#: Rows that no distillation made, with their titles; and those of single teachers.
-REFERENCE_ROWS = {
-    "initial": "initial student",
-    "routed-teachers": "routed teachers",
-    "parameter-average": "parameter average",
-}
-TEACHER_ROW = "teacher-"
 #: The gain over the initial student, beside the columns of a row.
 GAIN = "gain"
-
-
-def is_reference_row(name: str) -> bool:
-    return name in REFERENCE_ROWS or name.startswith(TEACHER_ROW)
 
 
 def numbers_of(
     rows: Mapping[str, Mapping[str, Any]], newest: str | None
 ) -> tuple[dict[str, dict[str, float]], list[Missing]]:
-    """Row → domain scores, overall, recovery, where they are numbers. `newest` is the run's newest checkpoint."""
+    """Row → domain scores, overall, recovery, if they are numbers. `newest` is the run's newest checkpoint."""
     found, said = {}, []
     for name, row in rows.items():
         found[name] = {key: value for key, value in row.items() if type(value) in (int, float)}
@@ -38,18 +28,18 @@ def numbers_of(
 
 @dataclass(frozen=True)
 class Certainty:
-    """`prompts` is 0 where their number is not recorded. An interval is None where some resamples have no value: a
-    recovery has none where they leave no gap."""
+    """`prompts` is 0 if their number is not recorded. An interval is None if some resamples have no value: without a
+    gap there is no recovery."""
 
     prompts: int = 0
     intervals: dict[str, Interval | None] = field(default_factory=dict)
 
 
 def certainty_of(row: Mapping[str, Any]) -> Certainty:
-    """Of a row of scores.json; nothing is known of an empty one."""
+    """Of a row of scores; unknown for an empty row."""
     intervals = {column: _pair(interval) for column, interval in row.get("interval", {}).items()}
     difference = row.get("difference") or {}
-    if difference.get("against") == "initial":
+    if difference.get("against") == INITIAL:
         intervals[GAIN] = _pair(difference["interval"])
     return Certainty(int(sum(asked["prompts"] for asked in row.get("benchmarks", {}).values())), intervals)
 
@@ -59,8 +49,8 @@ def _pair(interval: Sequence[float] | None) -> Interval | None:
 
 
 def over_seeds(every: Sequence[Certainty]) -> Certainty:
-    """Of a mean over seeds that were scored on the same prompts: the mean of their intervals, which is no narrower than
-    the interval of the mean."""
+    """Of a mean over seeds that were scored on the same prompts: the mean of their intervals, which is at least as wide
+    as the interval of the mean."""
     if not every:
         return Certainty()
     intervals: dict[str, Interval | None] = {}

@@ -22,7 +22,7 @@ UNLABELLED = "unlabelled"
 @dataclass(frozen=True)
 class Candidates:
     """The student's likeliest candidates at each token, T × c. `logp` and `rest` (the probability of all other
-    candidates) are by policy: student, reference where it was asked, and each teacher."""
+    candidates) are by policy: student, reference if there is one, and each teacher."""
 
     ids: np.ndarray
     logp: dict[str, np.ndarray]
@@ -59,7 +59,7 @@ class Rollout:
 
 
 def group_name(needs: Sequence[str]) -> str:
-    """What a prompt needs, as `math` or `math+if`. Two sets never share a name: what could be read as several labels,
+    """What a prompt needs, such as `math` or `math+if`. Names are unique: a label that could be read as several labels,
     or as none, is quoted."""
     plain = re.compile(r"(?!['\"])[^+]+")
     quoted = (name if plain.fullmatch(name) and name != UNLABELLED else repr(name) for name in needs)
@@ -90,8 +90,8 @@ class TokenRecords:
 
 
 def read_records(run: Path, teachers: Sequence[str] = (), *, candidates: bool = False) -> TokenRecords:
-    """Every readable file; a damaged one is named in `damaged` and skipped. Without `teachers`, those of the files.
-    Candidates are most of the bytes, and only the token viewer shows them."""
+    """Reads every file. Damaged files are skipped and named in `damaged`. Without `teachers`, the files' own are used.
+    Candidates are most of the bytes, and only the token viewer needs them."""
     found = TokenRecords(list(teachers))
     for file in RunDirectory(run).recorded().values():
         try:
@@ -128,7 +128,7 @@ def _rollouts(table: pa.Table, teachers: list[str], candidates: bool) -> Iterato
     count = table.num_rows
 
     def by_teacher(name_of: Any) -> np.ndarray:
-        """K × tokens. A rule may leave teachers out: they were not asked, and their weight is 0."""
+        """K × tokens. Teachers that the rule did not ask have weight 0."""
         names = map(name_of, teachers)
         zeros = np.zeros(count, np.float32)
         return np.stack([table[name].to_numpy() if name in table.column_names else zeros for name in names])
@@ -151,7 +151,7 @@ def _rollouts(table: pa.Table, teachers: list[str], candidates: bool) -> Iterato
             step=int(steps[first]),
             row=int(rows[first]),
             prompt_id=prompt_ids[first],
-            # A set, however its list was written: teachers first, in their order.
+            # A set, in any order in the file. Here teachers come first, in their own order.
             needs=tuple(sorted(needed, key=lambda name: (_place(name, teachers), name))),
             positions=positions[span],
             token_ids=token_ids[span],
@@ -183,7 +183,7 @@ def _opinions(table: pa.Table, teachers: list[str]) -> Candidates:
 
 
 def _as_text(prompt: str | list[dict[str, Any]]) -> str:
-    """A prompt as a person reads it: its text, or the texts of its messages, with their roles if there are several."""
+    """A prompt as readable text: its own, or that of its messages, with their roles if there are several."""
     if isinstance(prompt, str):
         return prompt
     if len(prompt) == 1:

@@ -5,16 +5,17 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from trustmopd.analysis.readers.missing import Missing
-from trustmopd.analysis.readers.score_rows import Certainty, is_reference_row, over_seeds
-from trustmopd.analysis.statistics.same_experiment import told_apart
+from trustmopd.analysis.readers.score_rows import Certainty, over_seeds
+from trustmopd.analysis.statistics.same_experiment import unambiguous
 from trustmopd.analysis.statistics.summary import Summary
-from trustmopd.rules import DISPLACEMENT, RULES, SCORES, TRUST, UNSCORED
+from trustmopd.rules import DISPLACEMENT, RULES, SCORED, SCORES, TRUST, UNSCORED
+from trustmopd.runs.reference_rows import INITIAL, ROUTED, is_reference_row
 from trustmopd.statistics import Spread, paired_difference, recovery, spread
 
 Made = TypeVar("Made")
 UNIFORM = RULES["uniform"].name
 ABLATIONS = (*(score.title for score in SCORES.values() if score.name != DISPLACEMENT), "without μ", "response-level")
-_ORDER = ("routed", *(name for name in UNSCORED if name != "routed"), TRUST, *ABLATIONS, "γ")
+_ORDER = ("routed", *(name for name in UNSCORED if name != "routed"), *SCORED, *ABLATIONS, "γ")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Setting:
         return {seed: run.own_scores[column] for seed, run in runs.items() if column in run.own_scores}
 
     def ahead(self, method: str, of: str) -> Spread | None:
-        """Overall score of `method` minus that `of` another, paired by seed; None where they share no seed."""
+        """Overall score of `method` minus that `of` another, paired by seed; None if they share no seed."""
         return paired_difference(self.overall(method), self.overall(of))
 
     def certainty(self, method: str) -> Certainty:
@@ -48,14 +49,14 @@ class Setting:
         return spread(values) if values else None
 
     def gammas(self) -> dict[float, str]:
-        """Methods that differ from trust in gamma alone, by gamma."""
+        """Methods that differ from trust only in gamma, by gamma."""
         names = [name for name in self.methods if name == TRUST or (name.startswith("γ = ") and "," not in name)]
         return dict(sorted((next(iter(self.methods[name].values())).gamma, name) for name in names))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`runs` are all, also those that `warnings` say are left out of the settings."""
+    """`runs` has all runs, including those left out of the settings, which `warnings` names."""
 
     runs: list[Summary]
     settings: list[Setting] = field(default_factory=list)
@@ -66,7 +67,7 @@ class Comparison:
     missing: list[Missing] = field(default_factory=list)
 
     def attempt(self, what: str, make: Callable[[], Made | None]) -> Made | None:
-        """Make a table or figure. If that fails it is noted, and the others are still made; a full disk is an error."""
+        """Make a table or figure. If that fails, it is noted and the others are still made. A full disk is an error."""
         try:
             return make()
         except OSError:
@@ -82,7 +83,7 @@ class Comparison:
 
     @property
     def seeds_note(self) -> str:
-        """Said of every mean over seeds."""
+        """A note for every mean over seeds."""
         if self.seeds < 2:
             return "One seed: no error bars."
         return f"Mean ± standard deviation (n − 1) over up to {self.seeds} seeds."
@@ -97,20 +98,21 @@ class Comparison:
         return next((run.cost["device"] for run in self.runs if run.cost.get("device")), "")
 
     def label(self, where: Setting | Summary, method: str | None = None) -> str:
-        """A method's name, with as much of its setting as tells it from others; without a method, the setting's."""
+        """A method's name, with as much of its setting as is needed to identify it; without a method, the setting's
+        name."""
         students, prompts = ({getattr(each, what) for each in self.settings} for what in ("student", "prompts"))
         setting = [where.student] * (len(students) > 1) + [where.prompts] * (len(prompts) > 1)
         return ", ".join([*setting, method] if method else setting or [where.prompts])
 
     def one_seed(self, having: Callable[[Summary], object] = lambda run: True) -> list[Summary]:
-        """The first seed of every method and setting that has what is shown: statistics within responses are not
+        """The first run of every method and setting for which `having` is true: statistics within responses are not
         averaged over seeds."""
         methods = (seeds for setting in self.settings for seeds in setting.methods.values())
         first = (next(filter(having, seeds.values()), None) for seeds in methods)
         return [run for run in first if run is not None]
 
     def trusting(self) -> list[Summary]:
-        """Runs whose allocation is worth showing: one seed of trust in each setting, or else of any scored rule."""
+        """Runs whose allocation is worth showing: one seed of trust in each setting, otherwise of any scored rule."""
         first = self.one_seed(lambda run: run.allocation and len(run.teachers) > 1)
         return [run for run in first if run.method == TRUST] or [run for run in first if run.scores] or first[:1]
 
@@ -119,7 +121,7 @@ class Comparison:
         return {seed: score - low for seed, (score, low, _) in self._ends(setting, method).items() if low is not None}
 
     def recovered(self, setting: Setting, method: str) -> dict[int, float]:
-        """The share of the gap to the routed teachers, by seed; nothing where there is no gap."""
+        """The share of the gap to the routed teachers, by seed; empty if there is no gap."""
         return {
             seed: recovery(score, low, high)
             for seed, (score, low, high) in self._ends(setting, method).items()
@@ -127,7 +129,7 @@ class Comparison:
         }
 
     def no_recovery(self, setting: Setting, method: str) -> str:
-        """Why a method with scores has no recovery, in a clause."""
+        """Why a method with scores has no recovery, as part of a sentence."""
         for _, low, high in self._ends(setting, method).values():
             if low is None:
                 return "the initial student was not scored"
@@ -139,19 +141,19 @@ class Comparison:
         return "nothing was scored"
 
     def _ends(self, setting: Setting, method: str) -> dict[int, tuple[float, float | None, float | None]]:
-        """Overall score, and those of the initial student and the routed teachers: of the run's own evaluation, or
-        else of one with the same student and teachers."""
+        """Overall score, and those of the initial student and the routed teachers: from the run's own evaluation,
+        otherwise from one with the same student and teachers."""
         found = {}
         for seed, score in setting.overall(method).items():
             run = setting.methods[method][seed]
             known = {**self.references.get((run.student, run.team), {}), **run.evaluation}
-            low, high = (known.get(name, {}).get("overall") for name in ("initial", "routed-teachers"))
+            low, high = (known.get(name, {}).get("overall") for name in (INITIAL, ROUTED))
             found[seed] = (score, low, high)
         return found
 
 
 def compare(summaries: Iterable[Summary]) -> Comparison:
-    found = Comparison(told_apart(list(summaries)))
+    found = Comparison(unambiguous(list(summaries)))
     settings: dict[tuple[str, str], Setting] = {}
     first_with: dict[tuple[str, str, str], str] = {}
     columns: dict[str, None] = {}
@@ -190,7 +192,7 @@ def differences(setting: Setting, methods: Sequence[str], of: str) -> dict[str, 
 
 
 def united(lists: Iterable[Iterable[str]]) -> list[str]:
-    """Every name once, in the order of first sight."""
+    """Every name once, in order of first appearance."""
     return list(dict.fromkeys(name for names in lists for name in names))
 
 

@@ -1,15 +1,15 @@
-"""A run over its steps, from metrics.jsonl: series to draw, and the drift of scores from their calibration."""
+"""A run over its steps, from its logged metrics: series to draw, and the drift of scores from their calibration."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trustmopd.analysis.readers.missing import first_few
+from trustmopd.messages import first_few
 
 #: A teacher's mean calibrated score is 1 on the calibration rollouts. Outside this band mu no longer describes it: with
 #: gamma = 7, a factor of 1.5 against the other teachers multiplies its share of the weight by 17.
 BAND = (1 / 1.5, 1.5)
-#: Scores are averaged over so many logged steps before they are compared with the band: single batches are noisy.
+#: Scores are averaged over this many logged steps before they are compared with the band: single batches are noisy.
 WINDOW = 10
 SERIES = {
     "loss": "loss",
@@ -33,7 +33,8 @@ class Drift:
 
 
 def series(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dict[str, list[float]]:
-    """Metric → its value at each logged step, for those that every line has; `step` and `seconds` always."""
+    """Metric → its value at each logged step. `step` and `seconds` are always there, other metrics only if every line
+    has them."""
     if not steps:
         return {}
     wanted = SERIES | {f"{kind}_{t}": f"{kind}/{t}" for kind in ("weight", "score") for t in teachers}
@@ -43,7 +44,7 @@ def series(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dic
 
 
 def drift(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dict[str, Drift]:
-    """For teachers with logged scores. The scores in metrics.jsonl are calibrated, over all tokens of a step."""
+    """For teachers with logged scores, which are calibrated means over all tokens of a step."""
     found = {}
     for teacher in teachers:
         scores = [s for line in steps if math.isfinite(s := line.get(f"score/{teacher}", math.nan))]

@@ -1,4 +1,5 @@
-"""Which runs are one experiment: names that mean two things are told apart before anything is averaged or compared."""
+"""Which runs belong to one experiment. Names that stand for two things are made different before anything is averaged
+or compared."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -11,10 +12,10 @@ from trustmopd.rules import TRUST
 Key = TypeVar("Key", bound=Hashable)
 
 
-def told_apart(summaries: Sequence[Summary]) -> list[Summary]:
-    """Runs with names that mean one thing each. Students or prompt sets of one name that are not the same get a piece
-    of their fingerprint: two files called train.jsonl must not become one setting. Within a setting, what a run has
-    other than most (teachers, or anything in its `setup`) is added to the name of its method. So is the step at which
+def unambiguous(summaries: Sequence[Summary]) -> list[Summary]:
+    """Runs whose names are unambiguous. Different students or prompt sets with the same name get part of their
+    fingerprint: two files called train.jsonl must not become one setting. If a run differs from most runs of its
+    setting (in its teachers or its `setup`), the difference is added to the name of its method. So is the step at which
     an unfinished run stopped: it is not another seed of the finished ones."""
     named = list(summaries)
     for what in ("student", "prompts"):
@@ -24,7 +25,7 @@ def told_apart(summaries: Sequence[Summary]) -> list[Summary]:
     named = _with_teams(named)
     usual = _by_setting(named, lambda runs: _usual([run.team for run in runs]))
     settings = _by_setting(named, _usual_settings)
-    keys: list[tuple[tuple[str, str], ...]] = []  # what is shown, and what tells 1 from "1"
+    keys: list[tuple[tuple[str, str], ...]] = []  # what is shown, and what distinguishes 1 from "1"
     for run in named:
         where = (run.student, run.prompts)
         odd = [(f"teachers {run.team}", "")] if run.team != usual[where] else []
@@ -40,7 +41,7 @@ def told_apart(summaries: Sequence[Summary]) -> list[Summary]:
 
 
 def _with_teams(summaries: Sequence[Summary]) -> list[Summary]:
-    """Each run with a name of its teachers: theirs, and a piece of a fingerprint where one name stands for two."""
+    """Each run with a title of its teachers: their names, with part of a fingerprint if one name stands for two."""
     teams: list[tuple[str, dict[str, str | None]]] = []  # of a student
     places = []
     for run in summaries:
@@ -50,7 +51,7 @@ def _with_teams(summaries: Sequence[Summary]) -> list[Summary]:
         place = next(known, len(teams))
         if place == len(teams):
             teams.append((run.student, {}))
-        # A rule may leave teachers unloaded: another run knows what they are.
+        # A rule may not load all teachers: their fingerprints come from another run.
         teams[place][1].update({n: mark for n, mark in run.teacher_marks.items() if mark or n not in teams[place][1]})
         places.append(place)
     names = _marked((name, str(mark)) for _, team in teams for name, mark in team.items())
@@ -64,7 +65,8 @@ def _same(one: Mapping[str, str | None], other: Mapping[str, str | None]) -> boo
 
 
 def _marked(meant: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """A text for each (name, fingerprint): the name, with as much of the fingerprint as tells it from its namesakes."""
+    """A text for each (name, fingerprint): the name, with as much of the fingerprint as is needed if several have this
+    name."""
     marks: dict[str, set[str]] = {}
     for name, mark in meant:
         marks.setdefault(name, set()).add(mark)
@@ -78,7 +80,7 @@ def _marked(meant: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
 
 
 def _distinct(texts: Mapping[Key, str]) -> dict[Key, str]:
-    """The texts, numbered where two keys have the same."""
+    """The texts, numbered if two keys have the same text."""
     given: dict[Key, str] = {}
     for key, text in texts.items():
         tries = (text, *(f"{text} ({number})" for number in range(2, len(texts) + 2)))
@@ -87,8 +89,8 @@ def _distinct(texts: Mapping[Key, str]) -> dict[Key, str]:
 
 
 def _by_setting(summaries: Sequence[Summary], of: Callable[[list[Summary]], Any]) -> dict[tuple[str, str], Any]:
-    """What `of` gives for each setting's runs, trust first: where nothing is commonest, trust keeps its plain name, in
-    whatever order the runs were given."""
+    """What `of` returns for the runs of each setting. Trust comes first: in a tie it keeps its plain name, whatever the
+    order of the runs."""
     runs: dict[tuple[str, str], list[Summary]] = {}
     for run in sorted(summaries, key=lambda run: (run.method != TRUST, run.seed, run.path)):
         runs.setdefault((run.student, run.prompts), []).append(run)
@@ -96,13 +98,13 @@ def _by_setting(summaries: Sequence[Summary], of: Callable[[list[Summary]], Any]
 
 
 def _usual_settings(runs: list[Summary]) -> dict[str, Any]:
-    """Fields that differ, and what most runs have."""
+    """The fields that differ between runs, with their most common values."""
     names = dict.fromkeys(name for run in runs for name in run.setup)
     values = {name: [run.setup[name] for run in runs if name in run.setup] for name in names}
     return {name: _usual(found) for name, found in values.items() if any(value != found[0] for value in found)}
 
 
 def _usual(values: Sequence[Any]) -> Any:
-    """The commonest; of several, the first."""
+    """The most common value; in a tie, the first."""
     counts = Counter(map(repr, values))  # lists and mappings are not hashable
     return max(values, key=lambda value: counts[repr(value)])

@@ -1,4 +1,4 @@
-"""All that is computed of one run, in one record: tables, figures and the report are made from it."""
+"""Everything that is computed from one run, in one record. Tables, figures and the report use it."""
 
 import math
 from dataclasses import asdict, dataclass, fields
@@ -62,20 +62,20 @@ class Summary:
     decontamination: dict[str, dict[str, int]]
     warnings: list[str]
     missing: list[Missing]
-    #: Names the teachers; set where runs are compared (`same_experiment.py`).
+    #: The title of the teachers; set when runs are compared (`same_experiment.py`).
     team: str = ""
 
     @property
     def stopped(self) -> str:
-        """How far a run came that did not finish; nothing for one that did, or that logged no step."""
+        """How far an unfinished run got; empty if it finished or logged no step."""
         return f"step {self.steps} of {self.max_steps}" if self.steps and not self.finished else ""
 
     def finite(self, name: str) -> list[float]:
-        """The values of a series that are numbers; none where it was not logged."""
+        """The finite values of a series; empty if it was not logged."""
         return [value for value in self.series.get(name, []) if math.isfinite(value)]
 
     def mean_of(self, name: str) -> float | None:
-        """Mean of a series over the steps; None where it was not logged."""
+        """Mean of a series over the steps; None if it was not logged."""
         values = self.finite(name)
         return sum(values) / len(values) if values else None
 
@@ -127,7 +127,7 @@ def _gaps(found: Summary, records: TokenRecords) -> list[Missing]:
             "Set training.record_allocation_every, 10 by default, to a number above 0 and train again.",
         ): not recorded,
         Missing(
-            "The prompts have no labels, so nothing says which teacher should lead where.",
+            "The prompts have no labels, so it is unknown which teacher should lead where.",
             "Add a `domain` or `capabilities` column with teachers' names to the prompt set; trust ignores it.",
         ): recorded and not any(rollout.needs for rollout in records.rollouts),
         Missing(

@@ -41,7 +41,8 @@ def rollout_means(rollout: Rollout) -> np.ndarray:
 
 
 def margins(records: TokenRecords) -> dict[str, list[float]]:
-    """By teacher, m_i of every rollout whose prompt needs it alone: its mean weight minus the largest other."""
+    """By teacher: m_i, its mean weight minus the largest other, of every rollout whose prompt needs only this
+    teacher."""
     found: dict[str, list[float]] = {}
     for rollouts in records.by_group().values():
         teacher, *more = rollouts[0].needs or [None]
@@ -53,9 +54,9 @@ def margins(records: TokenRecords) -> dict[str, list[float]]:
 
 
 def weights_by_group(records: TokenRecords) -> dict[str, dict[str, Any]]:
-    """By composition of the prompts: rollout-mean weights, the mass on the teachers that the prompts need and, where
-    that is one, its margin over the next and how often that is positive. `needs` are the teachers among what the
-    prompts need; a capability that is no teacher has no weight."""
+    """By composition of the prompts: rollout-mean weights and the mass on the teachers that the prompts need; if that
+    is one teacher, also its margin over the next one and how often the margin is positive. `needs` lists teachers only:
+    other capabilities have no weight."""
     by_teacher = margins(records)
     summary = {}
     for group, rollouts in records.by_group().items():
@@ -87,12 +88,12 @@ class Change:
 
 
 def moved_weight(weights: np.ndarray) -> np.ndarray:
-    """Total variation between each token's weights and the token's before it, K × T → T − 1."""
+    """Total variation between each token's weights and those of the token before it, K × T → T − 1."""
     return 0.5 * np.abs(np.diff(weights.astype(np.float64), axis=1)).sum(axis=0)
 
 
 def sharpest_changes(records: TokenRecords, count: int = 20) -> list[Change]:
-    """The positions at which most weight changed hands, at most one a response."""
+    """The positions at which most weight changed hands, at most one per response."""
     best = []
     for rollout in records.rollouts:
         moved = moved_weight(rollout.weights)
@@ -118,7 +119,7 @@ def _change(rollout: Rollout, at: int, moved: float, teachers: Sequence[str]) ->
 
 
 def change_profile(records: TokenRecords, parts: int = 10) -> list[float]:
-    """Mean weight that changes hands at a token, by where in its response the token is: `parts` equal stretches."""
+    """Mean weight that changes hands at a token, by the token's place in its response, in `parts` equal parts."""
     total, count = np.zeros(parts), np.zeros(parts)
     for rollout in records.rollouts:
         moved = moved_weight(rollout.weights)

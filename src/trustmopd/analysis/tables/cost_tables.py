@@ -62,7 +62,7 @@ def _measured(runs: Iterable[Summary]) -> list[Summary]:
 
 
 def _scored(run: Summary) -> list[str]:
-    return [str((run.cost.get("scored") or {}).get(who, NONE)) for who in ("teachers", "reference")]
+    return [str(run.cost.get("scored", {}).get(who, NONE)) for who in ("teachers", "reference")]
 
 
 def _hours(runs: Sequence[Summary], evaluated: bool) -> float:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from trustmopd.analysis.readers.score_rows import REFERENCE_ROWS, TEACHER_ROW
 from trustmopd.analysis.statistics.comparison import ABLATIONS, UNIFORM, Comparison, Setting
 from trustmopd.analysis.tables.titled import NONE, Titled, percent, score_cells, signed, text, titled
 from trustmopd.rules import TRUST
+from trustmopd.runs.reference_rows import AVERAGE, INITIAL, ROUTED, TEACHER, TITLES
 from trustmopd.statistics import recovery, spread
 
-_REFERENCE_ORDER = ("initial", TEACHER_ROW, "routed-teachers", "parameter-average")
+_REFERENCE_ORDER = (INITIAL, TEACHER, ROUTED, AVERAGE)
 
 
 def main_table(comparison: Comparison) -> Titled:
@@ -88,15 +88,15 @@ def _rows_against(
 
 
 def _reference_rows(comparison: Comparison, student: str, team: str) -> list[list[str]]:
-    """Rows that no distillation made, of one student and its teachers."""
+    """The reference rows of one student and its teachers."""
     known = comparison.references.get((student, team), {})
-    low, high = (known.get(name, {}).get("overall") for name in ("initial", "routed-teachers"))
+    low, high = (known.get(name, {}).get("overall") for name in (INITIAL, ROUTED))
     students = {each for each, _ in comparison.references}
     teams = [each for each, _ in comparison.references if each == student]
     whose = ", ".join([student] * (len(students) > 1) + [f"teachers {team}"] * (len(teams) > 1))
     rows = []
     for name, row in sorted(known.items(), key=lambda item: _reference_place(item[0])):
-        title = REFERENCE_ROWS.get(name, name.replace(TEACHER_ROW, "teacher "))
+        title = TITLES.get(name, name.replace(TEACHER, "teacher "))
         cells = [f"{100 * row[c]:.1f}" if c in row else NONE for c in (*comparison.columns, "overall")]
         gained = share = NONE
         if low is not None:
@@ -107,4 +107,4 @@ def _reference_rows(comparison: Comparison, student: str, team: str) -> list[lis
 
 
 def _reference_place(name: str) -> int:
-    return _REFERENCE_ORDER.index(TEACHER_ROW if name.startswith(TEACHER_ROW) else name)
+    return _REFERENCE_ORDER.index(TEACHER if name.startswith(TEACHER) else name)

@@ -28,7 +28,7 @@ def titled(name: str, title: str, note: str, header: Iterable[str], rows: Iterab
 def by_teacher(
     comparison: Comparison, runs: Sequence[Summary], cells: Callable[[Summary, str], Iterable[str]]
 ) -> list[list[str]]:
-    """A row for each teacher of each run that has cells, with the run's method where there are several."""
+    """A row for each teacher of each run that has cells, with the run's method if there are several."""
     several = len(comparison.one_seed()) > 1
     return [
         [f"{comparison.label(run, run.method)}, {teacher}" if several else teacher, *row]
@@ -39,9 +39,9 @@ def by_teacher(
 
 
 def one_seed_note(comparison: Comparison, runs: Sequence[Summary]) -> str:
-    """Which seeds are shown, where there are others."""
+    """Which seeds are shown, if there are others."""
     seeds = sorted({run.seed for run in runs})
-    return f" Of each method one seed ({', '.join(map(str, seeds))})." if comparison.seeds > 1 else ""
+    return f" One seed of each method ({', '.join(map(str, seeds))})." if comparison.seeds > 1 else ""
 
 
 def text(found: Spread | None) -> str:

@@ -50,7 +50,7 @@ def scores_before_table(comparison: Comparison) -> Titled:
 
 
 def _team(comparison: Comparison, run: Summary) -> list[str]:
-    """The run's teachers, where others have other ones."""
+    """The run's teachers, if other runs have other teachers."""
     return [f"teachers {run.team}"] if len({each.team for each in comparison.runs}) > 1 else []
 
 
@@ -106,7 +106,7 @@ def allocation_table(comparison: Comparison) -> Titled:
     note = (
         "Means over recorded rollouts of each rollout's mean weight. Relevant mass: of the teachers that the prompts "
         "need. Margin: the matched teacher's mean weight minus the largest other. Labels only sort the rows."
-    ) + (" Mean ± standard deviation over seeds; rollouts are of all of them." if comparison.seeds > 1 else "")
+    ) + (" Mean ± standard deviation over seeds; rollouts are counted over all seeds." if comparison.seeds > 1 else "")
     return titled("allocation", "Where the weight went", note, header, rows)
 
 
@@ -145,5 +145,5 @@ def change_table(comparison: Comparison) -> Titled:
         for each in changes
     ]
     header = ("step/rollout:position", "before", "token", "from → to", "weight moved")
-    note = "The positions at which most weight changed hands, at most one a response; --case takes the first column."
+    note = "The positions at which most weight changed hands, at most one per response; --case takes the first column."
     return titled("changes", "Sharpest changes within a response", note, header, rows)

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 from trustmopd import Teacher
 from trustmopd.cli import app
-from trustmopd.evaluation.methods import AVERAGE, make_average, methods_of
+from trustmopd.evaluation.methods import make_average, methods_of
 from trustmopd.merge import merge_adapter, merge_checkpoints
 from trustmopd.recipe import load_recipe
+from trustmopd.runs.reference_rows import AVERAGE
 
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 
