@@ -126,20 +126,21 @@ def test_a_specialist_stopped_at_its_deadline_goes_on_from_its_checkpoint(tmp_pa
     save_base(tiny.model(0), tiny.tokenizer(), None, base)
     settings = Settings(
         max_prompt_tokens=1000,
-        max_new_tokens=4,
         lora=Lora(rank=2),
-        specialist=Specialist(max_steps=3, prompts_per_step=2, generations=2, micro_batches=2, save_every=10),
+        specialist_math=Specialist(
+            max_steps=3, prompts_per_step=2, generations=2, micro_batches=2, max_new_tokens=4, save_every=10
+        ),
     )
     tasks = stories.tasks(20, random.Random(0))
     first = train_specialist("math", base, tasks, settings, out, scratch, time.monotonic())
     assert first["steps"] == 1
-    assert not finished(first["rewards"], settings.specialist)
+    assert not finished(first["rewards"], settings.specialist_math)
     assert (out / ADAPTER).is_file()
     (scratch / "checkpoint-2").mkdir()  # begun, and killed
     second = train_specialist("math", base, tasks, settings, out, scratch, None)
     assert second["steps"] == 3
-    assert finished(second["rewards"], settings.specialist)
-    assert not reached(second["rewards"], settings.specialist)
+    assert finished(second["rewards"], settings.specialist_math)
+    assert not reached(second["rewards"], settings.specialist_math)
     assert second["rewards"][0] == first["rewards"][0]
     assert len(second["rewards"]) == len(second["kl"]) == 3
 
@@ -151,9 +152,8 @@ def test_a_specialist_whose_checkpoints_are_lost_goes_on_from_its_adapter(adapte
     shutil.copytree(adapter, out)
     settings = Settings(
         max_prompt_tokens=1000,
-        max_new_tokens=4,
         lora=Lora(rank=2),
-        specialist=Specialist(max_steps=6, prompts_per_step=2, generations=2, learning_rate=0.0),
+        specialist_math=Specialist(max_steps=6, prompts_per_step=2, generations=2, learning_rate=0.0, max_new_tokens=4),
     )
     earlier = {name: [0.5] * 5 for name in ("rewards", "kl", "lengths", "seconds")}
     tasks = stories.tasks(20, random.Random(0))

@@ -202,15 +202,15 @@ def test_nothing_shown_or_asked_in_training_is_evaluated(data):
     evaluated = {domain: evaluation_tasks(domain, 300, data) for domain in ("math", "code", "if")}
     assert [len(tasks) for tasks in evaluated.values()] == [300, 300, 300]
     for domain, tasks in evaluated.items():
-        asked = training_tasks(domain, settings, data, 0)
+        asked = training_tasks(domain, 3000, settings, data, 0)
         trained = {task.prompt for task in [*shown, *asked]}
         assert trained.isdisjoint(task.prompt for task in tasks)
     solved = {task.id for task in shown}
-    assert solved.isdisjoint(task.id for task in training_tasks("math", settings, data, 0))
+    assert solved.isdisjoint(task.id for task in training_tasks("math", 3000, settings, data, 0))
 
 
 def test_tasks_follow_from_the_seed_alone(data):
     for domain in ("math", "code", "if"):
-        again = [[task.id for task in training_tasks(domain, Base(), data, seed)] for seed in (0, 0, 1)]
+        again = [[task.id for task in training_tasks(domain, 3000, Base(), data, seed)] for seed in (0, 0, 1)]
         assert again[0] == again[1]
         assert again[0] != again[2]

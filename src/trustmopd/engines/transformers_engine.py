@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from trustmopd.engines import Completion, Params, loading, seed_of
+from trustmopd.engines.finite import finite_logits
 
 TAKES_ADAPTERS = True
 
@@ -41,6 +42,7 @@ class TransformersEngine:
                 input_ids=input_ids.to(self.device),
                 attention_mask=mask.to(self.device),
                 generation_config=self._config(params, self.context - width),
+                logits_processor=finite_logits(model),
             )
         logits = torch.stack(made.logits, dim=1) if params.logprobs else None
         new = (made.sequences if params.logprobs else made)[:, width:]

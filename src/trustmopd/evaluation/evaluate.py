@@ -17,6 +17,7 @@ from trustmopd.evaluation.methods import Method
 from trustmopd.evaluation.rows import Row
 from trustmopd.evaluation.run_record import run_folder
 from trustmopd.evaluation.sampling import Request, Sampler, Sampling
+from trustmopd.files import locked
 from trustmopd.runs import RowDirectory
 
 
@@ -29,9 +30,10 @@ def evaluate_checkpoint(
     *,
     jobs: int = 2,
     quiet: bool = False,
+    grading: bool = True,
 ) -> None:
     """Writes what was sampled, how it was graded, and a record of both into `folder`. The sampler is made only if
-    something is left to sample."""
+    something is left to sample. Without `grading`, responses are only sampled; `grade_responses` grades them later."""
     samplers: list[Sampler] = []
 
     def sampler() -> Sampler:
@@ -41,7 +43,26 @@ def evaluate_checkpoint(
 
     with run_folder(folder, method, sampling, benchmarks):
         for loaded in benchmarks:
-            _evaluate(loaded, RowDirectory(folder), sampling, sampler, jobs, None if quiet else method.folder)
+            label = None if quiet else method.folder
+            _evaluate(loaded, RowDirectory(folder), sampling, sampler, jobs, label, grading)
+
+
+def grade_responses(folder: Path, loaded: Loaded, *, jobs: int = 2) -> None:
+    """Grade what was sampled into `folder` and is not graded yet. The checkpoint need not be there."""
+    benchmark, rows, files = loaded.benchmark, {row["id"]: row for row in loaded.rows}, RowDirectory(folder)
+    with (
+        locked(folder, "Wait for it, or choose another --out."),
+        Journal(files.responses(benchmark.name), SAMPLED) as responses,
+        Journal(files.graded(benchmark.name), GRADED) as graded,
+        _Graders(benchmark, rows, graded, jobs) as graders,
+    ):
+        done = _by_key(graded, rows, benchmark)
+        sampled = _by_key(responses, rows, benchmark)
+        todo = [entry for key, entry in sampled.items() if key not in done and key[0] in rows]
+        with tqdm(total=len(todo), desc=f"{folder.name} {benchmark.name}", unit="response") as graders.bar:
+            for entry in todo:
+                graders.take(entry)
+            graders.collect(everything=True)
 
 
 def _evaluate(
@@ -51,6 +72,7 @@ def _evaluate(
     sampler: Callable[[], Sampler],
     jobs: int,
     label: str | None,
+    grading: bool,
 ) -> None:
     """`label` names the progress bar; None for no bar."""
     benchmark, rows = loaded.benchmark, {row["id"]: row for row in loaded.rows}
@@ -69,7 +91,7 @@ def _evaluate(
             for key in wanted:
                 if key in done:
                     graders.count(done[key])
-                elif key in sampled:
+                elif key in sampled and grading:
                     graders.take(sampled[key])
             bar.initial = bar.n = graders.counted  # the ETA starts here
             graders.bar = bar
@@ -85,8 +107,11 @@ def _evaluate(
                     "seconds": round(reply.seconds, 3),
                 }
                 responses.append(entry)
-                graders.take(entry)
-                graders.collect()
+                if grading:
+                    graders.take(entry)
+                    graders.collect()
+                else:
+                    bar.update()
             graders.collect(everything=True)
 
 

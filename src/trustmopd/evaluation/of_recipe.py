@@ -137,6 +137,7 @@ def evaluate_rows(
     devices: int = 1,
     jobs: int = 1,
     quiet: bool = False,
+    grading: bool = True,
 ) -> None:
     """Each row in a folder of its own below `out`; without a recipe, the one checkpoint in `out` itself. What cannot be
     written is refused before anything is sampled."""
@@ -151,7 +152,7 @@ def evaluate_rows(
         trained = recipe is not None and method.name == recipe.name
         with counted_evaluation(runs[method.seed], devices) if trained else nullcontext():
             sampler = partial(make_sampler, method)
-            evaluate_checkpoint(method, folder, benchmarks, sampling, sampler, jobs=jobs, quiet=quiet)
+            evaluate_checkpoint(method, folder, benchmarks, sampling, sampler, jobs=jobs, quiet=quiet, grading=grading)
 
 
 def hand_over(recipe: Recipe, out: Path, benchmarks: Collection[str]) -> None:

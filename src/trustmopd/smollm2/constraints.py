@@ -265,10 +265,14 @@ def _drawn(held_out: bool, count: int, rng: random.Random) -> list[tuple[Task, s
 
 
 def _task(mixture: tuple[Constraint, ...], instruction: str, rng: random.Random) -> Task:
-    checks, phrases = [], []
-    for constraint in mixture:
-        drawn = {name: rng.choice(values) for name, values in constraint.draws.items()}
-        checks.append(Check(constraint.kind, drawn))
-        phrases.append(constraint.phrase.format(**drawn))
-    prompt = " ".join([instruction, *phrases])
-    return Task(id=f"{name_of(mixture)}/{prompt}", domain="if", prompt=prompt, checks=tuple(checks))
+    drawn = [draw(constraint.kind, rng) for constraint in mixture]
+    prompt = " ".join([instruction, *(phrase for _, phrase in drawn)])
+    checks = tuple(check for check, _ in drawn)
+    return Task(id=f"{name_of(mixture)}/{prompt}", domain="if", prompt=prompt, checks=checks)
+
+
+def draw(kind: str, rng: random.Random) -> tuple[Check, str]:
+    """A constraint of this kind: its check, and how it is put."""
+    constraint = next(each for each in _CONSTRAINTS if each.kind == kind)
+    drawn = {name: rng.choice(values) for name, values in constraint.draws.items()}
+    return Check(kind, drawn), constraint.phrase.format(**drawn)

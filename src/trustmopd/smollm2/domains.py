@@ -1,15 +1,12 @@
 """The tasks of each domain: what supervised training shows, what RL asks, what is kept for evaluation."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from trustmopd.evaluation.rows import Row
-from trustmopd.smollm2 import constraints, list_functions, renumbered, stories, word_problems
+from trustmopd.smollm2 import constraints, list_functions, mixed, renumbered, stories, word_problems
 from trustmopd.smollm2.settings import Base
 from trustmopd.smollm2.tasks import Task, passes
-
-#: Prompts that RL draws from, for a domain; of mathematics, half are SVAMP's with other numbers, a tenth are GSM8K's.
-POOL = 3000
 
 Data = Mapping[str, str]
 
@@ -32,19 +29,26 @@ def demonstrations(settings: Base, data: Data, seed: int) -> list[Task]:
     return right
 
 
-def training_tasks(domain: str, settings: Base, data: Data, seed: int) -> list[Task]:
-    """Prompts of RL, in random order; no word problem that the base has seen solved."""
+def training_tasks(domain: str, count: int, settings: Base, data: Data, seed: int) -> list[Task]:
+    """Prompts of RL, in random order; no word problem that the base has seen solved. Of mathematics, half are SVAMP's
+    with other numbers, a tenth are GSM8K's."""
     rng = random.Random(f"reinforcement/{domain}/{seed}")
     if domain == "code":
-        tasks = list_functions.tasks(False, POOL, rng)
+        tasks = list_functions.tasks(False, count, rng)
     elif domain == "if":
-        tasks = constraints.tasks(False, POOL, rng)
+        tasks = constraints.tasks(False, count, rng)
+    elif domain in mixed.KINDS:
+        tasks = _mixed(domain, False, count, lambda first: training_tasks(first, count, settings, data, seed), rng)
     else:
         _, rows, known = _svamp_halves(settings, data, seed)
         shown = {task.id for task in demonstrations(settings, data, seed)}
         gsm8k = [task for task in word_problems.gsm8k(data.get("gsm8k"), 2) if task.id not in shown]
-        tasks = [*word_problems.svamp(rows), *renumbered.renumbered(rows, POOL // 2, rng, known), *gsm8k[: POOL // 10]]
-        tasks += stories.tasks(POOL - len(tasks), rng)
+        tasks = [
+            *word_problems.svamp(rows),
+            *renumbered.renumbered(rows, count // 2, rng, known),
+            *gsm8k[: count // 10],
+        ]
+        tasks += stories.tasks(count - len(tasks), rng)
     rng.shuffle(tasks)
     return tasks
 
@@ -56,7 +60,15 @@ def evaluation_tasks(domain: str, count: int, data: Data) -> list[Task]:
         return list_functions.tasks(True, count, rng)
     if domain == "if":
         return constraints.tasks(True, count, rng)
+    if domain in mixed.KINDS:
+        return _mixed(domain, True, count, lambda first: evaluation_tasks(first, count, data), rng)
     return word_problems.svamp(word_problems.svamp_rows(True, data.get("svamp")))[:count]
+
+
+def _mixed(kind: str, held_out: bool, count: int, first: Callable[[str], list[Task]], rng: random.Random) -> list[Task]:
+    if kind == "math+code":
+        return mixed.story_functions(held_out, count, rng)
+    return mixed.with_constraint(kind, first(kind.partition("+")[0]), rng)
 
 
 def _svamp_halves(settings: Base, data: Data, seed: int) -> tuple[list[Row], list[Row], set[str]]:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from trustmopd.engines.finite import finite_logits
 from trustmopd.smollm2.lora import ADAPTER, lora_config
 from trustmopd.smollm2.settings import Settings
 from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
@@ -30,7 +31,8 @@ class Sampler:
         wrapped = get_peft_model(model, lora_config(settings.lora), autocast_adapter_dtype=False)
         self.model = wrapped.to(self.device).eval()
         self._blank = {name: torch.zeros_like(each) for name, each in self._adapter().items()}
-        self.width = max(settings.max_prompt_tokens, *(len(prompt_tokens(self.tokenizer, task)) for task in tasks))
+        longest = max((len(prompt_tokens(self.tokenizer, task)) for task in tasks), default=0)
+        self.width = max(settings.max_prompt_tokens, longest)
         compiled = {"cache_implementation": "static", "max_cache_len": self.width + settings.max_new_tokens}
         self.config = GenerationConfig(
             max_new_tokens=settings.max_new_tokens,
@@ -62,9 +64,12 @@ class Sampler:
                 return_tensors="pt",
             ).to(self.device)
             with torch.inference_mode():
-                output = self.model.generate(**inputs, generation_config=self.config)[:, self.width :]
+                output = self._generate(inputs)[:, self.width :]
             responses += self.tokenizer.batch_decode(output[: len(batch)], skip_special_tokens=True)
         return responses
+
+    def _generate(self, inputs: Mapping[str, Any]) -> Any:
+        return self.model.generate(**inputs, generation_config=self.config, logits_processor=finite_logits(self.model))
 
     def _adapter(self) -> Mapping[str, Any]:
         return get_peft_model_state_dict(self.model)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from trustmopd.engines.finite import finite_logits
 from trustmopd.runs.checkpoints import all_checkpoints
 from trustmopd.smollm2.lora import ADAPTER, lora_config, save_adapter
+from trustmopd.smollm2.restarts import with_restarts
 from trustmopd.smollm2.settings import Settings, Specialist
 from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
 
@@ -26,6 +29,7 @@ _MEASURED = {
     "kl": ("kl", 5),
     "lengths": ("completions/mean_length", 1),
     "seconds": ("step_time", 2),
+    "no_variance": ("frac_reward_zero_std", 3),  # the share of prompts whose samples all got one reward
 }
 
 
@@ -41,12 +45,32 @@ def train_specialist(
 ) -> dict[str, Any]:
     """Train on `tasks` until the rule of `settings.specialist` or `deadline` (of time.monotonic) ends it; save the
     adapter in `out`. It continues from the last checkpoint in `scratch`. If there is none and `out` has an adapter, it
-    continues from that with a new optimiser; `earlier` is what was measured in the steps before."""
-    how = settings.specialist
+    continues from that with a new optimiser; `earlier` is what was measured in the steps before. If sampling breaks,
+    training restarts."""
+
+    def train(compiled: bool) -> dict[str, Any]:
+        return _train(domain, base, tasks, settings, out, scratch, deadline, earlier or {}, compiled)
+
+    made, faults = with_restarts(domain, train)
+    return {**made, "faults": faults}
+
+
+def _train(
+    domain: str,
+    base: Path,
+    tasks: Sequence[Task],
+    settings: Settings,
+    out: Path,
+    scratch: Path,
+    deadline: float | None,
+    earlier: Mapping[str, list[float]],
+    compiled: bool,
+) -> dict[str, Any]:
+    how = settings.of_specialist(domain)
     on_gpu = torch.cuda.is_available()
     tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
     checkpoint = _last_checkpoint(scratch)
-    before = {name: [] if checkpoint else list((earlier or {}).get(name, ())) for name in _MEASURED}
+    before = {name: [] if checkpoint else list(earlier.get(name, ())) for name in _MEASURED}
     done = len(before["rewards"])
     watch = _Watch(domain, how, deadline, before["rewards"])
     asked = [task for task in tasks if len(prompt_tokens(tokenizer, task)) <= settings.max_prompt_tokens]
@@ -63,14 +87,14 @@ def train_specialist(
             max_steps=how.max_steps - done,
             learning_rate=how.learning_rate,
             lr_scheduler_type="constant_with_warmup",  # where it stops must not depend on max_steps
-            warmup_steps=5,
+            warmup_steps=how.warmup_steps,
             beta=how.beta,
             temperature=1.0,
             num_generations=how.generations,
             per_device_train_batch_size=how.prompts_per_step * how.generations // how.micro_batches,
             gradient_accumulation_steps=how.micro_batches,
             steps_per_generation=how.micro_batches,
-            max_completion_length=settings.max_new_tokens,
+            max_completion_length=how.max_new_tokens,
             cache_implementation="static" if on_gpu else None,
             scale_rewards="group",
             loss_type="dapo",
@@ -87,12 +111,14 @@ def train_specialist(
     )
     trainer.remove_callback(PrinterCallback)
     if on_gpu:  # a cache of fixed size is there to be compiled, which TRL forbids; of one size, it is compiled once
-        trainer.generation_config.disable_compile = False
-        trainer.generation_config.max_cache_len = settings.max_prompt_tokens + settings.max_new_tokens
+        trainer.generation_config.disable_compile = not compiled
+        trainer.generation_config.max_cache_len = settings.max_prompt_tokens + how.max_new_tokens
+    student = trainer.accelerator.unwrap_model(trainer.model)
+    student.generate = partial(student.generate, logits_processor=finite_logits(student))
     if done:
-        set_peft_model_state_dict(trainer.accelerator.unwrap_model(trainer.model), load_file(out / ADAPTER))
+        set_peft_model_state_dict(student, load_file(out / ADAPTER))
     trainer.train(resume_from_checkpoint=checkpoint)
-    save_adapter(trainer.accelerator.unwrap_model(trainer.model), out)
+    save_adapter(student, out)
     logs = [log for log in trainer.state.log_history if "reward" in log]
     measured = {
         name: [*before[name], *(round(log.get(key, 0.0), digits) for log in logs)]

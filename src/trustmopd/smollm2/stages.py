@@ -1,9 +1,7 @@
-"""The stages of the study, each resumable: the instruction model, the base, the specialists, and their scores."""
+"""The first stages of the study, each resumable: the instruction model, the base, the specialists, their scores."""
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,7 +18,9 @@ from trustmopd.smollm2.gguf_base import find_gguf, load_instruct, save_base
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.policy_scores import score
 from trustmopd.smollm2.reinforcement import finished, train_specialist
+from trustmopd.smollm2.screening import sometimes_solved
 from trustmopd.smollm2.settings import Settings
+from trustmopd.smollm2.side_by_side import Again, side_by_side
 from trustmopd.smollm2.supervised import train_adapter
 from trustmopd.smollm2.tasks import DOMAINS
 from trustmopd.testbed.machine import made_by, quiet
@@ -58,16 +58,16 @@ class Study:
             self._enter("instruct", {"fingerprint": save_base(model, tokenizer, None, folder)})
         return self._score("instruct", folder, {"instruct": None})
 
-    def specialists(self, only: Sequence[str], jobs: int, deadline: float | None, again: Sequence[str]) -> list[str]:
-        """Trains those of `only` here; or all three, `jobs` at a time in processes of their own: the command `again`.
-        Returns those that ran out of time and stopped at a checkpoint."""
+    def specialists(self, only: Sequence[str], jobs: int, deadline: float | None, again: Again) -> list[str]:
+        """Trains those of `only` here; or all three, `jobs` at a time in processes of their own. Returns those that
+        ran out of time and stopped at a checkpoint."""
         self.base()
         todo = [domain for domain in only or DOMAINS if not self._finished(domain)]
         if only:
             for domain in todo:
                 self._specialist(domain, deadline)
             return []
-        _side_by_side({domain: [*again, "--only", domain] for domain in todo}, jobs)
+        side_by_side(todo, lambda domain: again("specialists", [domain]), jobs, deadline)
         for domain in DOMAINS:
             self._enter(domain, {**self._record(domain), "finished": self._finished(domain)})
         return [domain for domain in DOMAINS if not self._finished(domain)]
@@ -98,7 +98,11 @@ class Study:
         self._enter("base", {"fingerprint": found, "sha256": digest(adapter / ADAPTER)})
 
     def _specialist(self, domain: str, deadline: float | None) -> None:
-        tasks = training_tasks(domain, self.settings.base, self.data, self.settings.seed)
+        how = self.settings.of_specialist(domain)
+        tasks = training_tasks(domain, how.pool, self.settings.base, self.data, self.settings.seed)
+        if how.screen_samples:
+            path = self.out / "specialists" / f"{domain}-screening.json"
+            tasks = sometimes_solved(domain, self.out / "base", tasks, self.settings, path)
         made = train_specialist(
             domain,
             self.out / "base",
@@ -120,7 +124,7 @@ class Study:
 
     def _finished(self, domain: str) -> bool:
         """By the current settings: a higher target makes it continue."""
-        return finished(self._record(domain).get("rewards", ()), self.settings.specialist)
+        return finished(self._record(domain).get("rewards", ()), self.settings.of_specialist(domain))
 
     def _score(self, stage: str, base: Path, adapters: Mapping[str, Path | None]) -> TextTable:
         tasks = {domain: evaluation_tasks(domain, self.settings.scoring.prompts, self.data) for domain in DOMAINS}
@@ -140,22 +144,3 @@ class Study:
         self.card["stages"].setdefault(stage, {}).update(measured)
         self.card |= {"settings": self.settings.model_dump(), **made_by(), "date": datetime.now(UTC).date().isoformat()}
         write_json(self.out / CARD, self.card)
-
-
-def _side_by_side(commands: Mapping[str, Sequence[str]], jobs: int) -> None:
-    waiting, running, failed = list(commands), dict[str, subprocess.Popen[bytes]](), []
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                name = waiting.pop(0)
-                running[name] = subprocess.Popen([sys.executable, "-m", "trustmopd", *commands[name]])
-            for name, process in list(running.items()):
-                if process.poll() is not None:
-                    failed += [name] if process.returncode else []
-                    del running[name]
-            time.sleep(0.2)
-    finally:
-        for process in running.values():
-            process.terminate()
-    if failed:
-        raise ChildProcessError(f"the training of {', '.join(failed)} failed; see above. Checkpoints are kept.")

@@ -1,7 +1,9 @@
 """Mathematics: word problems of our own in SVAMP's manner, some with a number that is not needed."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trustmopd.evaluation.mathematics import INSTRUCTION
 from trustmopd.smollm2.tasks import Task, number_task
@@ -21,7 +23,7 @@ class Story:
     largest: int = 99
 
 
-_STORIES = (
+STORIES = (
     Story(
         "{name} had {a} {things}. {name} gave {b} of them to {other}. How many {things} does {name} have left?", "a - b"
     ),
@@ -100,12 +102,13 @@ _STORIES = (
 def tasks(count: int, rng: random.Random) -> list[Task]:
     made: dict[str, Task] = {}
     while len(made) < count:
-        task = _task(rng.choice(_STORIES), rng)
+        task = _task(rng.choice(STORIES), rng)
         made.setdefault(task.prompt, task)
     return list(made.values())
 
 
-def _task(story: Story, rng: random.Random) -> Task:
+def draw(story: Story, rng: random.Random) -> tuple[dict[str, int], str]:
+    """Numbers for its letters, and the equation with them; it comes to a whole number above 0."""
     while True:
         largest = story.largest * rng.choice((1, 1, 1, 10 if story.largest == 99 else 1))
         numbers = {letter: rng.randint(2, largest) for letter in "abc"}
@@ -114,9 +117,18 @@ def _task(story: Story, rng: random.Random) -> Task:
             numbers[bottom] = rng.randint(2, 12)
             numbers[top] = numbers[bottom] * rng.randint(2, 15)
         equation = "".join(str(numbers.get(sign, sign)) for sign in story.equation)
-        answer = value_of(equation)
-        if answer > 0:
-            break
+        if value_of(equation) > 0:
+            return numbers, equation
+
+
+def tell(story: Story, letters: Mapping[str, Any], rng: random.Random) -> str:
+    """Its text with people and things, and `letters` for its numbers."""
     name, other = rng.sample(_NAMES, 2)
-    text = story.text.format(**numbers, name=name, other=other, things=rng.choice(_THINGS), place=rng.choice(_PLACES))
-    return number_task(f"story/{text}", f"{text}\n\n{INSTRUCTION}", f"{answer:g}", worked_equation(equation))
+    return story.text.format(**letters, name=name, other=other, things=rng.choice(_THINGS), place=rng.choice(_PLACES))
+
+
+def _task(story: Story, rng: random.Random) -> Task:
+    numbers, equation = draw(story, rng)
+    text = tell(story, numbers, rng)
+    answer = f"{value_of(equation):g}"
+    return number_task(f"story/{text}", f"{text}\n\n{INSTRUCTION}", answer, worked_equation(equation))

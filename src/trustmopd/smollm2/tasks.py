@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 DOMAINS = ("math", "code", "if")
@@ -36,6 +36,12 @@ def number_task(name: str, prompt: str, answer: str, solution: str) -> Task:
     """A word problem whose answer is a number."""
     known = {"prompt": prompt, "answer": answer}
     return Task(id=name, domain="math", prompt=prompt, checks=(Check("number", known),), solution=solution)
+
+
+def row_of(task: Task) -> dict[str, Any]:
+    """As a file of prompts has it."""
+    checks = [asdict(check) for check in task.checks]
+    return {"id": task.id, "prompt": task.prompt, "domain": task.domain, "checks": checks}
 
 
 def prompt_tokens(tokenizer: Any, task: Task) -> list[int]:

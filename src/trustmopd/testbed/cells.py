@@ -63,10 +63,10 @@ def all_cells(seeds: Iterable[int], only: Sequence[str] = (), methods: Collectio
     return cells
 
 
-def finished_cells(out: Path) -> dict[Cell, dict[str, Any]]:
+def finished_cells(out: Path, methods: Iterable[str] = (*METHODS, *FROM_STUDENT)) -> dict[Cell, dict[str, Any]]:
     """Those below `out`, with their scores, in the order of the tables."""
     seeds = {int(path.name.removeprefix(SEED)) for path in (out / "runs").glob(f"*/*/{SEED}*")}
-    every = [Cell(*each) for each in product(PROMPT_SETS, (*METHODS, *FROM_STUDENT), sorted(seeds))]
+    every = [Cell(*each) for each in product(PROMPT_SETS, methods, sorted(seeds))]
     return {cell: scores for cell in every if (scores := cell.scores(out)) is not None}
 
 

@@ -1,7 +1,7 @@
 """The comparison's results: means and standard deviations over seeds (n − 1) as CSV, and one report of all runs."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -28,15 +28,6 @@ def write_results(out: Path) -> Path:
     """`results.csv`, `cells.csv` with every seed, the scores of all rows, and the report, whose path is returned. An
     incomplete comparison is shown as far as it goes."""
     study, cells = read_study(out), finished_cells(out)
-    evaluation = RunDirectory(out).evaluation
-    references = [row for row in REFERENCES if (evaluation / row).is_dir()]
-    done = [*references, *(f"{cell.row}/{seed_folder(cell.seed)}" for cell in cells)]  # not what a kill left unfinished
-    rows = score_rows(collect([evaluation / row for row in done])[0])
-    write_scores(evaluation, rows)
-    runs = {cell: open_run(cell.run(out).path) for cell in cells}
-    weights = {cell: mean(line["agreement/max_weight"] for line in run.logged_steps) for cell, run in runs.items()}
-    write_text(out / "results.csv", _result_table(rows, cells, weights).to_csv())
-    write_text(out / "cells.csv", _cell_table(cells, weights).to_csv())
     scale = study["scale"]
     notes = [
         f"{scale['steps']} steps of {scale['batch_size']} prompts, C = {scale['num_candidates']}, learning rate "
@@ -50,7 +41,21 @@ def write_results(out: Path) -> Path:
             "run them again, or keep comparisons apart with --out.",
             stacklevel=2,
         )
-    return write_report(list(runs.values()), out, title="The paper's comparison in the small world", notes=notes)
+    return write_comparison(out, cells, "The paper's comparison in the small world", notes)
+
+
+def write_comparison(out: Path, cells: Mapping[Cell, Mapping[str, Any]], title: str, notes: Sequence[str]) -> Path:
+    """What `write_results` writes, of the cells of any comparison of these three domains."""
+    evaluation = RunDirectory(out).evaluation
+    references = [row for row in REFERENCES if (evaluation / row).is_dir()]
+    done = [*references, *(f"{cell.row}/{seed_folder(cell.seed)}" for cell in cells)]  # not what a kill left unfinished
+    rows = score_rows(collect([evaluation / row for row in done])[0])
+    write_scores(evaluation, rows)
+    runs = {cell: open_run(cell.run(out).path) for cell in cells}
+    weights = {cell: mean(line["agreement/max_weight"] for line in run.logged_steps) for cell, run in runs.items()}
+    write_text(out / "results.csv", _result_table(rows, cells, weights).to_csv())
+    write_text(out / "cells.csv", _cell_table(cells, weights).to_csv())
+    return write_report(list(runs.values()), out, title=title, notes=notes)
 
 
 def _result_table(

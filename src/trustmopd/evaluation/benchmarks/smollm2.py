@@ -1,0 +1,40 @@
+"""The held-out prompts of the SmolLM2 study: its three domains, and the pairs of them. Its own checks grade them.
+
+`trustmopd reproduce smollm2` writes them as files, so that no SVAMP is needed to read them again."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from trustmopd.evaluation.benchmark import Benchmark, Grade
+from trustmopd.evaluation.rows import Row, text_of
+from trustmopd.smollm2.mixed import KINDS
+from trustmopd.smollm2.tasks import DOMAINS, Check, Task, passes, row_of
+
+
+def _row(source: Mapping[str, Any], number: int) -> Row:
+    checks = tuple(Check(each["kind"], each["arguments"]) for each in source["checks"])
+    task = Task(text_of(source, "id"), text_of(source, "domain"), text_of(source, "prompt"), checks)
+    return {**row_of(task), "task": task}
+
+
+def _grade(row: Row, response: str) -> Grade:
+    return Grade(float(passes(row["task"], response)), {"extracted": response})
+
+
+def _generated(kind: str, count: int) -> list[dict[str, Any]]:
+    from trustmopd.smollm2.domains import evaluation_tasks
+
+    return [row_of(task) for task in evaluation_tasks(kind, count, {})]
+
+
+BENCHMARKS = [
+    Benchmark(
+        name=f"smollm2_{kind.replace('+', '_')}",
+        domain=kind if kind in DOMAINS else "mixed",
+        generated=partial(_generated, kind),
+        row=_row,
+        grader=_grade,
+    )
+    for kind in (*DOMAINS, *KINDS)
+]

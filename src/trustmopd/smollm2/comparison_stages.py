@@ -1,0 +1,130 @@
+"""The later stages: prompts, diagnosis, learning rate, distillation, evaluation, results. Each continues where it
+stopped."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from trustmopd.evaluation.graded import collect
+from trustmopd.evaluation.of_recipe import scored
+from trustmopd.smollm2.distillation import METHODS, Comparison, all_cells
+from trustmopd.smollm2.lora import ADAPTER
+from trustmopd.smollm2.prompt_sets import SETS, write_prompt_sets
+from trustmopd.smollm2.results_page import write_page
+from trustmopd.smollm2.side_by_side import Again, side_by_side
+from trustmopd.smollm2.stages import Study
+from trustmopd.smollm2.tasks import DOMAINS
+from trustmopd.testbed.cells import MOST_SEEDS, Cell, finished_cells
+from trustmopd.testbed.experiment import REFERENCES
+from trustmopd.testbed.machine import describe, made_by
+
+
+def check_only(only: Sequence[str]) -> None:
+    runs = {cell.name for cell in all_cells(MOST_SEEDS)}
+    known = (*DOMAINS, *SETS, *METHODS, *REFERENCES)
+    if unknown := [name for name in only if name not in known and name not in runs and not name.startswith("lr-")]:
+        raise ValueError(
+            f"--only {unknown[0]}: there is no such name. Choose from {', '.join(known)}, or a run such as "
+            "singlecap/trust/seed-0."
+        )
+
+
+class ComparisonStages:
+    """`only` are names of prompt sets and methods, or of single runs and rows. Those are worked on in this process:
+    what a stage starts side by side are commands with such names."""
+
+    def __init__(self, study: Study, only: Sequence[str], jobs: int, deadline: float | None, again: Again) -> None:
+        self.study, self.only, self.jobs, self.deadline, self.again = study, only, jobs, deadline, again
+        self.all = Comparison(study.out, study.settings, study.data)
+
+    def prompts(self) -> None:
+        write_prompt_sets(self.study.out, self.study.settings, self.study.data)
+
+    def diagnose(self) -> None:
+        """One prompt set after the other; both are needed by many runs."""
+        self._ready()
+        for prompts in SETS:
+            self.all.diagnose(prompts)
+
+    def sweep(self) -> None:
+        rates = self.all.sweep_rates()
+        if here := [name for name in self.only if name in rates]:
+            for name in here:
+                self.all.sweep(name, None)
+            return
+        if (self.study.out / "sweep.json").is_file():
+            return
+        self._ready()
+        side_by_side(list(rates), lambda name: self.again("sweep", [name]), self.jobs)
+        self.all.choose_rate()
+
+    def distil(self) -> None:
+        by_name = {cell.name: cell for cell in self.all.cells}
+        if here := [by_name[name] for name in self.only if name in by_name]:
+            for cell in here:
+                self.all.train(cell, self.deadline)
+            return
+        self._ready()
+        todo = [cell.name for cell in self._untrained()]
+        side_by_side(todo, lambda name: self.again("distil", [name]), self.jobs, self.deadline)
+        if left := self._untrained():
+            names = ", ".join(cell.name for cell in left)
+            print(f"Out of time: not finished are {names}. The same command continues.", flush=True)
+
+    def evaluate(self) -> None:
+        """As many processes as `jobs`, each with some of the rows."""
+        by_name: dict[str, str | Cell] = {row: row for row in REFERENCES}
+        by_name |= {cell.name: cell for cell in self.all.cells}
+        if here := [by_name[name] for name in self.only if name in by_name]:
+            for row in here:
+                if self.deadline is None or time.monotonic() < self.deadline:
+                    self.all.evaluate(row)
+            return
+        self._ready()
+        trained = [cell for cell in self._chosen() if self.all.is_trained(self.all.recipe_of(cell))]
+        rows = [*(row for row in REFERENCES if not self._is_evaluated(row)), *(cell.name for cell in trained)]
+        shares = {", ".join(share): share for place in range(self.jobs) if (share := rows[place :: self.jobs])}
+        side_by_side(list(shares), lambda name: self.again("evaluate", shares[name]), self.jobs, self.deadline)
+
+    def grade(self) -> None:
+        self.all.grade()
+
+    def results(self) -> Path:
+        """Tables, figures and report of the finished runs, the scores of the other prompts, and the page."""
+        out, how = self.study.out, self.study.settings
+        if cells := finished_cells(out, METHODS):
+            from trustmopd.testbed.tables import write_comparison  # draws figures, which a GPU machine need not
+
+            notes = [
+                f"{how.distil.steps} steps of {how.distil.batch_size} prompts, C = {how.distil.num_candidates}, "
+                f"learning rate {self.all.learning_rate:g}, adapters of rank {how.lora.rank}; {how.scoring.prompts} "
+                f"held-out prompts a domain, {how.scoring.samples} samples each at temperature "
+                f"{how.scoring.temperature:g}. {describe(made_by())}."
+            ]
+            write_comparison(out, cells, "The paper's comparison with SmolLM2-135M", notes)
+        for folder in (out / "mixed", out / "public"):
+            if collect([folder])[0]:
+                scored([folder], folder)
+        return write_page(self.all)
+
+    def _ready(self) -> None:
+        self.study.base()
+        self.prompts()
+        lacking = [domain for domain in DOMAINS if not (self.study.adapter(domain) / ADAPTER).is_file()]
+        if lacking:
+            raise FileNotFoundError(
+                f"{self.study.out} has no specialist in {', '.join(lacking)}. Train it first: --stage specialists."
+            )
+
+    def _chosen(self) -> list[Cell]:
+        """Of the prompt sets and methods that `only` names; all where it names none."""
+        sets = [name for name in self.only if name in SETS] or SETS
+        methods = [name for name in self.only if name in METHODS] or METHODS
+        return [cell for cell in self.all.cells if cell.prompts in sets and cell.method in methods]
+
+    def _untrained(self) -> list[Cell]:
+        return [cell for cell in self._chosen() if not self.all.is_trained(self.all.recipe_of(cell))]
+
+    def _is_evaluated(self, row: str) -> bool:
+        folders = [self.study.out / folder / row for folder in ("evaluation", "mixed")]
+        return all(found and not unfinished for found, unfinished in (collect([folder]) for folder in folders))

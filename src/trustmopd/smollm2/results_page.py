@@ -1,0 +1,128 @@
+"""The page of the study, from its files alone: what is not measured yet is said, with the stage that measures it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trustmopd.files import read_json, write_text
+from trustmopd.runs.layout import TABLES
+from trustmopd.smollm2.distillation import Comparison
+from trustmopd.smollm2.prompt_sets import SETS
+from trustmopd.smollm2.tasks import DOMAINS
+from trustmopd.statistics import paired_difference
+from trustmopd.testbed.machine import describe
+from trustmopd.text_tables import text_table
+
+PAGE = "results.md"
+_TITLES = {"singlecap": "SingleCap", "multicap": "MultiCap"}
+
+
+def write_page(comparison: Comparison) -> Path:
+    return write_text(comparison.out / PAGE, "\n\n".join(part.strip() for part in _parts(comparison)) + "\n")
+
+
+def _parts(comparison: Comparison) -> Iterator[str]:
+    out, how = comparison.out, comparison.settings
+    yield "# The paper's comparison with SmolLM2-135M"
+    yield "Made by `trustmopd reproduce smollm2`; [the study](../smollm2.md) explains domains, prompts and stages."
+    yield "## Base and specialists"
+    yield from _specialists(out)
+    yield "## Before training"
+    for prompts in SETS:
+        yield from _diagnosis(out / "diagnosis" / prompts / "diagnosis.json", _TITLES[prompts])
+    yield "## Learning rate"
+    yield from _sweep(out / "sweep.json")
+    yield "## Held-out prompts of one domain"
+    yield (
+        f"{how.distil.steps} steps of {how.distil.batch_size} prompts. *Recovery* is the share of the gap between the "
+        "base (`initial`) and the routed teachers. In brackets: 95% intervals over prompts. ± is the standard "
+        "deviation over seeds."
+    )
+    yield _table(out / "evaluation", "evaluate")
+    yield from _came_true(comparison)
+    yield "## Mixed prompts"
+    yield _table(out / "mixed", "evaluate")
+    yield "## Public benchmarks"
+    yield _table(out / "public", "evaluate, then --stage grade")
+
+
+def _missing(stage: str) -> str:
+    return f"Not measured yet (`--stage {stage}`)."
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_json(path, what="result", remedy="Remove it, and run its stage again.") if path.is_file() else {}
+
+
+def _specialists(out: Path) -> Iterator[str]:
+    found = _read(out / "scores" / "specialists.json") or _read(out / "scores" / "base.json")
+    if not found:
+        yield _missing("scores")
+        return
+    instruct = _read(out / "scores" / "instruct.json").get("scores", {})
+    rows = [
+        [name, *(f"{100 * row[each]:.1f}" for each in DOMAINS)] for name, row in (instruct | found["scores"]).items()
+    ]
+    yield f"Held-out prompts right, in percent. {describe(found)}."
+    yield text_table(("", *DOMAINS), rows).to_markdown()
+    if lacking := [domain for domain in DOMAINS if not (out / "adapters" / domain).is_dir()]:
+        yield f"Not finished: {', '.join(lacking)}."
+
+
+def _diagnosis(path: Path, title: str) -> Iterator[str]:
+    found = _read(path)
+    yield f"### {title}"
+    if not found:
+        yield _missing("diagnose")
+        return
+    domains = found["domains"]
+    rows = [
+        [teacher, *(f"{each['score'][teacher]:.2f} ± {each['spread'][teacher]:.2f}" for each in domains)]
+        for teacher in domains[0]["score"]
+    ]
+    leads = ["own teacher leads on", *("–" if each["leads"] is None else f"{each['leads']:.0%}" for each in domains)]
+    yield "Calibrated scores of rollouts of the base, mean over tokens ± standard deviation across prompts:"
+    header = ("teacher", *(f"{each['domain']} ({each['rollouts']})" for each in domains))
+    yield text_table(header, [*rows, leads]).to_markdown()
+    yield f"`diagnose` says: {found['verdict']}"
+
+
+def _sweep(path: Path) -> Iterator[str]:
+    found = _read(path)
+    if not found:
+        yield _missing("sweep")
+        return
+    yield "Chosen once, on uniform weights, by the mean loss of the last quarter of the steps."
+    yield text_table(
+        ("learning rate", "loss"), [(rate, f"{loss:.4f}") for rate, loss in found["losses"].items()]
+    ).to_markdown()
+    yield f"Chosen: {found['chosen']:g}."
+
+
+def _table(folder: Path, stage: str) -> str:
+    path = folder / TABLES / "scores.md"
+    return path.read_text(encoding="utf-8") if path.is_file() else _missing(stage)
+
+
+def _came_true(comparison: Comparison) -> Iterator[str]:
+    """Trust against uniform, paired by seed: what a good separation promises."""
+    out = comparison.out
+    for prompts in SETS:
+        separates = _read(out / "diagnosis" / prompts / "diagnosis.json").get("separates")
+        recovered = {
+            method: {
+                cell.seed: row["recovery"]
+                for cell in comparison.cells
+                if cell.prompts == prompts
+                if cell.method == method and (row := (cell.scores(out) or {})).get("recovery") is not None
+            }
+            for method in ("trust", "uniform")
+        }
+        ahead = paired_difference(recovered["trust"], recovered["uniform"])
+        if separates is None or ahead is None:
+            continue
+        predicted = "separates" if separates else "does not separate"
+        yield (
+            f"{_TITLES[prompts]}: `diagnose` predicted that displacement {predicted} the teachers. Trust recovers "
+            f"{ahead.percent()} points more of the gap than uniform weights (seeds: {ahead.n})."
+        )

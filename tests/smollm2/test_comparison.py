@@ -1,0 +1,165 @@
+"""The comparison at a tiny size, through the command line: prompts, diagnosis, students, scores, the page."""
+
+import csv
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from trustmopd.data import load_prompts
+from trustmopd.evaluation import Unavailable, get_benchmark
+from trustmopd.runs import newest_checkpoint, step_of
+from trustmopd.smollm2.distillation import METHODS, all_cells
+from trustmopd.smollm2.lora import ADAPTER
+from trustmopd.testbed.cells import Cell, finished_cells
+
+TRUST, UNIFORM = (Cell("multicap", method, 0) for method in ("trust", "uniform"))
+ROWS = ("initial", "teacher-math", "teacher-code", "teacher-if", "parameter-average", TRUST.name, UNIFORM.name)
+
+
+def only(*names):
+    return [part for name in names for part in ("--only", name)]
+
+
+@pytest.fixture(scope="module")
+def trained(base, run, tmp_path_factory):
+    """Two students on mixed prompts, diagnosed before."""
+    out = shutil.copytree(base, tmp_path_factory.mktemp("comparison") / "study")
+    for arguments in (("--stage", "diagnose"), ("--stage", "distil", *only(TRUST.name, UNIFORM.name))):
+        result = run(out, *arguments)
+        assert result.exit_code == 0, result.output
+    return out
+
+
+@pytest.fixture(scope="module")
+def evaluated(trained, run):
+    result = run(trained, "--stage", "evaluate", "--stage", "results", *only(*ROWS))
+    assert result.exit_code == 0, result.output
+    return trained
+
+
+def test_three_rules_have_three_seeds_and_mixed_prompts_are_not_routed():
+    cells = all_cells(3)
+    assert len(cells) == len(set(cells)) == 3 * 5 + 4 + 8
+    assert {cell.method for cell in cells} == set(METHODS)
+    assert Cell("multicap", "routed", 0) not in cells
+    assert cells[-1].method == "teacher-student-kl"  # the proxies come last
+
+
+def test_prompt_sets_are_screened_against_every_evaluation_set(trained):
+    cards = {
+        name: json.loads((trained / "prompts" / name / "card.json").read_text()) for name in ("singlecap", "multicap")
+    }
+    kinds = {"math", "code", "if", "math+if", "code+if", "math+code"}
+    for card in cards.values():
+        assert set(card["comparison"]) == kinds | {"mbpp", "ifeval"}
+    mixed = load_prompts(trained / "prompts" / "multicap")
+    assert len(mixed) == 3 * 4 + 3 * 4
+    assert {tuple(row["capabilities"]) for row in mixed if row["domain"] is None} == {
+        ("math", "if"),
+        ("code", "if"),
+        ("math", "code"),
+    }
+    evaluated = {
+        json.loads(line)["prompt"]
+        for file in (trained / "prompts" / "evaluation").iterdir()
+        for line in file.read_text().splitlines()
+    }
+    assert evaluated.isdisjoint(row["prompt"][0]["content"] for row in mixed)
+
+
+def test_every_policy_shares_one_set_of_weights(trained):
+    manifest = json.loads(TRUST.run(trained).manifest.read_text())
+    assert manifest["models"]["student"]["adapter"]["r"] == 2
+    found = json.loads((trained / "diagnosis" / "multicap" / "diagnosis.json").read_text())
+    assert {each["domain"] for each in found["domains"]} == {"math", "code", "if", "mixed"}
+    assert json.loads(TRUST.run(trained).diagnosis.read_text()) == found
+    used = TRUST.run(trained).calibration
+    measured = trained / "diagnosis" / "multicap" / "calibration.json"
+    assert json.loads(used.read_text())["mu"] == json.loads(measured.read_text())["mu"]
+
+
+def test_a_finished_student_is_small_and_is_not_trained_again(trained, run):
+    checkpoint = newest_checkpoint(TRUST.run(trained).path)
+    assert step_of(checkpoint) == 2
+    assert not list(checkpoint.glob("optimizer*"))
+    assert {tensor.dtype for tensor in load_file(checkpoint / ADAPTER).values()} == {torch.bfloat16}
+    before = (checkpoint / ADAPTER).stat().st_mtime_ns
+    assert run(trained, "--stage", "distil", *only(TRUST.name)).exit_code == 0
+    assert (checkpoint / ADAPTER).stat().st_mtime_ns == before
+
+
+def test_a_student_stopped_by_the_clock_continues(trained, run, tmp_path):
+    out = shutil.copytree(trained, tmp_path / "study")
+    cell = Cell("multicap", "uniform", 1)
+    assert run(out, "--stage", "distil", *only(cell.name), "--stop-after", "0").exit_code == 0
+    assert step_of(newest_checkpoint(cell.run(out).path)) == 1
+    assert run(out, "--stage", "distil", *only(cell.name)).exit_code == 0
+    assert step_of(newest_checkpoint(cell.run(out).path)) == 2
+    steps = [json.loads(line)["step"] for line in cell.run(out).metrics.read_text().splitlines()]
+    assert sorted(set(steps)) == [1, 2]
+
+
+@pytest.mark.slow
+def test_the_learning_rate_is_chosen_by_uniforms_loss_in_processes_of_their_own(trained, run, tmp_path):
+    out = shutil.copytree(trained, tmp_path / "study")
+    result = run(out, "--stage", "sweep")
+    assert result.exit_code == 0, result.output
+    found = json.loads((out / "sweep.json").read_text())
+    assert found["chosen"] == 2e-4
+    assert found["losses"].keys() == {"0.0002"}
+    manifest = json.loads((out / "sweep" / "lr-0.0002" / "manifest.json").read_text())
+    assert (manifest["config"]["allocation"], manifest["config"]["learning_rate"]) == ("uniform", 2e-4)
+
+
+def test_scores_of_all_rows_make_the_tables_and_the_page(evaluated):
+    cells = finished_cells(evaluated, METHODS)
+    assert list(cells) == [TRUST, UNIFORM]
+    assert set(cells[TRUST]["benchmarks"]) == {"smollm2_math", "smollm2_code", "smollm2_if"}
+    with (evaluated / "results.csv").open() as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    assert {"initial", "routed-teachers", "parameter-average", "trust", "uniform"} <= rows.keys()
+    mixed = json.loads((evaluated / "mixed" / "scores.json").read_text())
+    assert set(mixed["initial"]["benchmarks"]) == {"smollm2_math_if", "smollm2_code_if", "smollm2_math_code"}
+    assert (evaluated / "report.html").is_file()
+    page = (evaluated / "results.md").read_text()
+    for name in (TRUST.row, "routed-teachers", "own teacher leads on", "smollm2_math_if"):
+        assert name in page
+    assert page.count("Not measured yet") == 3  # specialists' scores, learning rate, public benchmarks
+
+
+def test_public_benchmarks_are_sampled_first_and_graded_later_without_the_models(evaluated, run, tmp_path):
+    try:
+        for name in ("mbpp", "ifeval"):
+            get_benchmark(name).ready()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    out = tmp_path / "study"
+    shutil.copytree(evaluated / "public", out / "public")
+    result = run(out, "--stage", "grade", "--stage", "results")
+    assert result.exit_code == 0, result.output
+    row = out / "public" / TRUST.row / "seed-0"
+    sampled, graded = (
+        [json.loads(line)["id"] for line in (row / name).read_text().splitlines()]
+        for name in ("mbpp.responses.jsonl", "mbpp.jsonl")
+    )
+    assert sampled == ["11", "12"]  # MBPP's test problems
+    assert sorted(graded) == sampled
+    scores = json.loads((out / "public" / "scores.json").read_text())
+    assert scores["initial"]["benchmarks"]["ifeval"]["prompts"] == 2
+
+
+def test_a_name_that_is_no_run_is_refused(run, tmp_path):
+    result = run(tmp_path, "--stage", "distil", "--only", "multicap/routed/seed-0")
+    assert result.exit_code == 1
+    assert "multicap/routed/seed-0" in result.stderr
+
+
+def test_a_missing_specialist_is_named(base, run, tmp_path):
+    out = shutil.copytree(base, tmp_path / "study")
+    shutil.rmtree(out / "adapters" / "math")
+    result = run(out, "--stage", "distil")
+    assert result.exit_code == 1
+    assert "math" in result.stderr
