@@ -133,8 +133,8 @@ class RunFiles(TrainerCallback):
 
 
 def set_aside(output_dir: Path, run_id: str, step: int) -> None:
-    """Move away checkpoints that were cut short, of another run, or of later steps: they could be mistaken for the newest
-    one of this run. Nothing is deleted."""
+    """Move away checkpoints that were cut short, of another run, or of later steps: they could be mistaken for the
+    newest one of this run. Nothing is deleted."""
     whole, own = whole_checkpoints(output_dir), whole_checkpoints(output_dir, run_id)
     for path in all_checkpoints(output_dir):
         if path not in whole:
