@@ -506,7 +506,7 @@ def test_a_dry_run_compares_the_references_and_the_engine_of_a_resume(refuse, re
         ({"weight_decay": 0.5}, [1e-3] * 4),
     ],
 )
-def test_optimisation_settings_that_change_on_resume_take_effect(begun, run_dir, changes, expected):
+def test_optimization_settings_that_change_on_resume_take_effect(begun, run_dir, changes, expected):
     cli("train", begun, *(f"training.{name}={value}" for name, value in changes.items()), "--resume")
     assert [line["learning_rate"] for line in steps_of(run_dir)] == pytest.approx(expected)
     manifest = json.loads((run_dir / "manifest.json").read_text())

@@ -134,5 +134,5 @@ def _show(found: "Diagnosis") -> None:
     leads = ["own teacher leads on", *("–" if d.leads is None else f"{d.leads:.0%}" for d in found.domains)]
     show_table(text_table(header, [*rows(lambda d, t: f"{d.weight[t]:.3f}"), leads]), "weight, mean")
     if not found.held_out:
-        say("There are too few prompts to hold enough out of calibration: some were used for both.")
+        say("Too few prompts: some were used for both calibration and diagnosis.")
     console.print(plain(found.verdict, "bold"))

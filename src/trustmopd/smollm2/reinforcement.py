@@ -41,7 +41,7 @@ def train_specialist(
 ) -> dict[str, Any]:
     """Train on `tasks` until the rule of `settings.specialist` or `deadline` (of time.monotonic) ends it; save the
     adapter in `out`. It continues from the last checkpoint in `scratch`. If there is none and `out` has an adapter, it
-    continues from that with a new optimiser; `earlier` is what was measured in the steps before."""
+    continues from that with a new optimizer; `earlier` is what was measured in the steps before."""
     how = settings.specialist
     on_gpu = torch.cuda.is_available()
     tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
