@@ -27,8 +27,8 @@ def plan(
     """What fits on which GPUs, and how long it takes: from the models' configurations, without their weights."""
     with errors():
         loaded = load(recipe, overrides)
+        from trustmopd.planning import fastest, to_json, workload_of
         from trustmopd.planning import plan as rows_of
-        from trustmopd.planning import to_json, workload_of
         from trustmopd.training.from_recipe import config_of, lora_of
 
         # Of the machine that is planned for, not of this one.
@@ -42,7 +42,7 @@ def plan(
         else:
             _show(rows, f"{loaded.name}: {_machine(gpus, memory, nodes)}")
             _recommend(rows, words, work, memory)
-    if not any(row.fits for row in rows):
+    if fastest(rows) is None:
         raise typer.Exit(1)
 
 
@@ -56,9 +56,20 @@ def _show(rows: "list[Row]", title: str) -> None:
         hours = "" if row.gpu_hours is None else f"{row.gpu_hours:,.0f}"
         setup, time = row.setup, [f"{row.seconds_per_step:,.0f}", hours, f"{row.network_gb:,.0f}"]
         mark = "yes" if row.fits and row.at_hand else "yes*" if row.fits else "no"
-        shown.append([setup.placement, setup.engine, setup.student_dtype, mark, *parts, f"{row.gib.total:.1f}", *time])
+        shown.append(
+            [
+                setup.placement,
+                setup.engine,
+                setup.student_dtype,
+                mark,
+                *parts,
+                f"{row.gib.total:.1f}",
+                *time,
+                str(row.extra_gpus or ""),
+            ]
+        )
     header = ["placement", "engine", "student", "fits", *(part.replace("_", " ") for part in _PARTS), "total"]
-    header += ["s/step", "GPU hours", "GB sent"]
+    header += ["s/step", "GPU hours", "GB sent", "extra GPUs"]
     show_table(text_table(header, shown, left=("engine", "student", "fits")), title)
     say(
         "GiB of one GPU at the peak of a step. Seconds and GPU hours (of one seed) are estimates, from rates measured "
@@ -67,7 +78,8 @@ def _show(rows: "list[Row]", title: str) -> None:
     if any(row.fits and not row.at_hand for row in rows):
         say(
             "* This would fit, but this recipe cannot use it: `adapters` needs teachers that are LoRA adapters of the "
-            "student's base; `sharded` and FSDP2 need more than one GPU; ZeRO-3 does not go with use_vllm."
+            "student's base; `sharded` and FSDP2 need more than one GPU; ZeRO-3 does not go with use_vllm; `ray` needs "
+            "the extra GPUs, for its teachers."
         )
 
 
@@ -93,15 +105,20 @@ def _recommend(rows: "list[Row]", words: list[str], work: "Workload", memory: fl
 
 
 def _what_is_lacking(rows: "list[Row]", memory: float) -> str:
+    from trustmopd.planning.workload import ADAPTERS, RAY
+
     usable = [row for row in rows if row.at_hand]
-    least, adapted = (min(some, key=lambda row: row.gib.total) for some in (usable, rows))
+    adapters, on_ray = ([row for row in rows if row.setup.placement == place] for place in (ADAPTERS, RAY))
+    least, adapted, away = (min(some, key=lambda row: row.gib.total) for some in (usable, adapters, on_ray))
     fixed = least.gib.weights + least.gib.gradients + least.gib.optimizer
     told = f"Nothing fits. The least that this recipe can use is {_named(least)}: {least.gib.total:.1f} GiB a GPU. "
     if fixed > memory:
         told += f"Its weights and optimizer alone are {fixed:.1f}, so shorter responses do not help. "
     else:
         told += "Lower training.global_batch_size, training.max_prompt_length or training.max_completion_length. "
-    if adapted is not least:
+    if away.gib.total < least.gib.total:
+        told += f"With teachers on Ray, on {away.extra_gpus} more GPUs, it would be {away.gib.total:.1f}. "
+    if adapted.gib.total < least.gib.total:
         told += f"A LoRA student (`peft`) whose teachers are adapters of its base would need {adapted.gib.total:.1f}. "
     return told + "Or use more or larger GPUs."
 
