@@ -33,7 +33,7 @@ ROLLOUTS = {"given": GivenRollouts, "sampled": TrustMOPDTrainer}
 
 
 class PeakClock(PhaseClock):
-    """The peak of memory in each phase, in GiB; what belongs to none is the optimiser's."""
+    """The peak of memory in each phase, in GiB; what belongs to none is the optimizer's."""
 
     def __init__(self, device: torch.device):
         super().__init__(device)

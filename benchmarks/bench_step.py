@@ -10,7 +10,7 @@ its own, bench_rollouts.py. `trl` is the loss of TRL's DistillationTrainer, call
 `trl-shared` spares it the repeated forwards: its divergence alone, on the hidden states that our trainer would use.
 `adapters` trains a LoRA student; teachers are adapters over its base, which is the reference. No calibration. Each case
 warms up one step, then counts `--steps`; cases take turns, `--rounds` times; medians are shown. `step` is wall clock,
-optimiser included.
+optimizer included.
 """
 
 import gc

@@ -213,7 +213,7 @@ def measure(
 
 
 def _finds_a_skipped_sync(made: Any, engine: Any) -> bool:
-    """After the last optimiser step the engine still has the weights of the step before."""
+    """After the last optimizer step the engine still has the weights of the step before."""
     from trustmopd.engines.weights import StaleWeights
 
     engine.push = lambda: None

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import trustmopd
 from trustmopd.cli import app
+from trustmopd.training import run_files
 
 TRAINING = {
     "max_steps": 4,
@@ -538,7 +539,7 @@ def test_a_dry_run_compares_the_references_and_the_engine_of_a_resume(refuse, re
         ({"weight_decay": 0.5}, [1e-3] * 4),
     ],
 )
-def test_optimisation_settings_that_change_on_resume_take_effect(begun, run_dir, changes, expected):
+def test_optimization_settings_that_change_on_resume_take_effect(begun, run_dir, changes, expected):
     cli("train", begun, *(f"training.{name}={value}" for name, value in changes.items()), "--resume")
     assert [line["learning_rate"] for line in steps_of(run_dir)] == pytest.approx(expected)
     manifest = json.loads((run_dir / "manifest.json").read_text())
@@ -669,3 +670,68 @@ def test_a_second_process_does_not_write_into_a_run_that_is_training(recipe, run
     finally:
         first.kill()
         first.communicate()
+
+
+# ---- Broken files of a run that is resumed
+
+
+@pytest.mark.parametrize("broken", ["", '{"schema_version": 0}', '{"schema_version": 1, "dev', None])
+def test_a_broken_cost_file_is_set_aside_and_does_not_stop_a_resumed_run(begun, run_dir, caplog, broken):
+    cost = run_dir / "cost.json"
+    cost.unlink()
+    cost.mkdir() if broken is None else cost.write_text(broken)
+    cli("train", begun, "--resume")
+    assert json.loads(cost.read_text())["training"]["steps"] == 4
+    aside = run_dir / "cost.json.broken"
+    assert aside.is_dir() if broken is None else aside.read_text() == broken
+    assert sum(str(cost) in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_broken_trainer_state_is_refused_before_models_are_loaded(begun, run_dir):
+    state = run_dir / "checkpoints" / "checkpoint-2" / "trainer_state.json"
+    whole = json.loads(state.read_text())
+    damaged = [{name: whole[name] for name in whole if name != left_out} for left_out in ("epoch", "log_history")]
+    broken = [None, {}, [], {"global_step": 2}, whole | {"global_step": "2"}, whole | {"a new field": 1}, *damaged]
+    for text in (*map(json.dumps, broken), "{"):
+        state.write_text(text)
+        for options in (["--resume"], ["--resume", "--dry-run"]):
+            said = cli("train", begun, *options, code=1)
+            assert str(state) in said and "another checkpoint" in said
+            assert "Engine:" not in said  # which is said once the models are loaded
+
+
+def test_a_broken_calibration_of_a_checkpoint_is_mended_as_the_message_says(begun, run_dir):
+    calibration = run_dir / "checkpoints" / "checkpoint-2" / "calibration.json"
+    for broken in ('{"schema_version": 1, "mu"', '{"schema_version": 1}'):
+        calibration.write_text(broken)
+        for options in (["--resume"], ["--resume", "--dry-run"]):
+            said = cli("train", begun, *options, code=1)
+            assert str(calibration) in said and "trustmopd calibrate" not in said and "Engine:" not in said
+    shutil.copy(run_dir / "calibration.json", calibration)
+    cli("train", begun, "--resume")
+
+
+def test_checkpoints_that_are_set_aside_are_told_apart(begun, run_dir, caplog):
+    checkpoints = run_dir / "checkpoints"
+    for step in (3, 5):
+        shutil.copytree(checkpoints / "checkpoint-2", checkpoints / f"checkpoint-{step}")
+    (checkpoints / "checkpoint-3" / "manifest.json").unlink()
+    foreign = checkpoints / "checkpoint-5" / "manifest.json"
+    foreign.write_text(json.dumps(json.loads(foreign.read_text()) | {"run": "another"}))
+    run_files.set_aside(checkpoints, json.loads((run_dir / "manifest.json").read_text())["run"], step=1)
+    said = {name: next(r.getMessage() for r in caplog.records if f"{name} " in r.getMessage())
+            for name in ("checkpoint-2", "checkpoint-3", "checkpoint-5")}  # fmt: skip
+    assert "step 1" in said["checkpoint-2"] and "cut short" in said["checkpoint-3"]
+    assert "another run" in said["checkpoint-5"]
+    assert not any("another run" in said[name] for name in ("checkpoint-2", "checkpoint-3"))
+
+
+def test_steps_that_were_trained_are_told_beside_a_later_checkpoint_of_another_run(begun, run_dir):
+    later = shutil.copytree(run_dir / "checkpoints" / "checkpoint-2", run_dir / "checkpoints" / "checkpoint-4")
+    stored = json.loads((later / "manifest.json").read_text())
+    (later / "manifest.json").write_text(json.dumps(stored | {"run": "another"}))
+    said = cli("train", begun, "--resume")
+    assert "Trained to step 4" in said and "Nothing to train" not in said
+    manifest = run_dir / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"run": "a third"}))
+    assert str(run_dir / "checkpoints") in cli("train", begun, "--resume", code=1)

@@ -511,6 +511,8 @@ def test_a_file_that_cannot_be_read_says_so(write, tmp_path):
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
     assert f"{binary} cannot be read" in fails(binary)
+    empty = write("")
+    assert fails(empty).count(str(empty)) == 1
 
 
 def test_a_missing_or_broken_base_is_named_with_the_file_that_extends_it(write, tmp_path):

@@ -60,6 +60,9 @@ def read_json(path: str | Path, *, what: str, remedy: str, schema_version: int =
         payload = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{what} {path} does not exist. {remedy}") from None
+    except OSError as error:
+        reason = "it is a folder, not a file" if path.is_dir() else error.strerror
+        raise OSError(f"{what} {path} cannot be read: {reason}. {remedy}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{what} {path} is not whole JSON ({error}): it was cut short or edited. {remedy}") from None
     found = payload.pop("schema_version", None) if isinstance(payload, dict) else None

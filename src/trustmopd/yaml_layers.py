@@ -129,7 +129,8 @@ def _read(path: Path, children: tuple[Path, ...] = ()) -> list[Fields]:
         ) from None
     if not isinstance(fields, dict):
         found = "is empty" if fields is None else f"holds {fields!r:.80}"
-        raise RecipeError(f"{chain}: {path} {found}, not fields. Start with `name:`, or `extends:` another recipe.")
+        where = f"{chain}: {path}" if children else path
+        raise RecipeError(f"{where} {found}, not fields. Start with `name:`, or `extends:` another recipe.")
     base = fields.pop("extends", None)
     if base is None:
         return [fields]

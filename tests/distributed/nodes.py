@@ -68,7 +68,7 @@ def _in_namespaces(names: list[str], disks: list[Path]) -> tuple[list[Node], str
 
 @contextmanager
 def torchrun(nodes: list[Node], address: str, arguments: list[str]) -> Iterator[list[subprocess.Popen]]:
-    """One launcher a node, each with one process, in the node's folder."""
+    """One launcher per node, each with one process, in the node's folder."""
     port, running = free_port(), []
     for node in nodes:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]

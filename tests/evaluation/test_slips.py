@@ -270,3 +270,10 @@ def test_a_warning_is_one_clean_line_and_told_once(world: Path, tmp_path: Path) 
     assert warning.startswith("warning: ") and "6 malformed rows" in warning
     assert f"{path}, line 1" in warning and f"{path}, line 3 and 4 more" in warning
     assert "warnings.warn" not in found.stderr and ".py" not in found.stderr
+
+
+def test_scores_of_a_folder_with_a_broken_record_name_it_and_how_to_go_on(tmp_path: Path) -> None:
+    record = tmp_path / "run.json"
+    record.write_text('{"schema_version": 2}')
+    said = run("scores", tmp_path, code=1)
+    assert str(record) in said and "Restore" in said and "evaluate again" in said

@@ -351,3 +351,10 @@ def test_answers_beyond_their_share_of_the_gpu_go_to_the_host(recipe: Path) -> N
     assert roomy.gib.answers > 0.001 and roomy.host_gib == 0
     assert tight.gib.answers == pytest.approx(0.001) and none.gib.answers == 0
     assert none.host_gib == pytest.approx(2 * roomy.gib.answers), "of both GPUs"
+
+
+def test_a_folder_without_a_configuration_is_not_said_to_be_elsewhere(recipe: Path, tmp_path: Path) -> None:
+    result = invoke(recipe, f"student={tmp_path}")
+    said = " ".join(result.output.split())
+    assert result.exit_code == 1 and str(tmp_path) in said and "config.json" in said
+    assert "not on this machine" not in said

@@ -1,6 +1,8 @@
 """Every JSON file of a run has one shape: written by it, read by it, and left out field by field where it is not."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +16,10 @@ from trustmopd.runs.cost import add_cost, counted_evaluation, device_time, read_
 from trustmopd.runs.schemas import CalibrationFile, in_shape, read_file, write_file
 
 MANIFEST: dict[str, Any] = {
-    "models": {"student": {"source": "s"}, "teachers": {"math": {"source": "m"}, "code": None}},
-    "config": {"allocation": "trust", "gamma": 7, "seed": 0},
+    "run": "mine",
+    "models": {"student": {"source": "s"}, "reference": None, "teachers": {"math": {"source": "m"}, "code": None}},
+    "prompts": {"fingerprint": "p"},
+    "config": {"allocation": "trust", "gamma": 7, "seed": 0, "max_steps": 116},
     "planned_steps": 116,
     "a field of a later release": [1],
 }
@@ -34,8 +38,8 @@ ROW: dict[str, Any] = {
     ("change", "lost"),
     [
         ({"planned_steps": "116"}, ["planned_steps"]),
-        ({"config": {"allocation": "trust", "gamma": float("nan")}}, ["config", "gamma"]),
-        ({"models": {"student": {"source": "s"}, "teachers": {"math": 3}}}, ["models", "teachers"]),
+        ({"config": MANIFEST["config"] | {"gamma": float("nan")}}, ["config", "gamma"]),
+        ({"models": MANIFEST["models"] | {"teachers": {"math": 3}}}, ["models", "teachers"]),
         ({"models": []}, ["models"]),
     ],
 )
@@ -51,6 +55,38 @@ def test_a_field_of_a_wrong_shape_is_named_and_the_others_are_kept(change: dict[
         holder = holder[name]
     del holder[lost[-1]]
     assert json.dumps(kept) == json.dumps(expected) and json.dumps(payload) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "payload", "missing"),
+    [
+        ("manifest.json", {name: MANIFEST[name] for name in MANIFEST if name != "config"}, ["config"]),
+        ("manifest.json", MANIFEST | {"config": {"allocation": "trust", "gamma": 7, "seed": 0}}, ["config.max_steps"]),
+        ("manifest.json", MANIFEST | {"prompts": {}, "models": {"reference": None, "teachers": {}}},
+         ["models.student", "prompts.fingerprint"]),
+        ("calibration.json", {"mu": {"math": 1.0}, "depends_on": {}, "spread": {}, "tokens": 1, "batches": 1},
+         ["global_batch_size"]),
+        ("diagnosis.json", {"domains": [], "held_out": True, "separates": None}, ["verdict"]),
+    ],
+)  # fmt: skip
+def test_a_missing_field_is_named(file: str, payload: dict[str, Any], missing: list[str]) -> None:
+    kept, said = in_shape(file, payload)
+    assert kept == payload and len(said) == len(missing)
+    for sentence, name in zip(said, missing, strict=True):
+        assert file in sentence and sentence.endswith(f" {name}.")
+
+
+def test_a_folder_in_place_of_a_file_and_a_file_that_may_not_be_read_are_named(tmp_path: Path) -> None:
+    folder, locked = tmp_path / "manifest.json", tmp_path / "locked" / "manifest.json"
+    folder.mkdir()
+    locked.parent.mkdir()
+    locked.write_text("{}")
+    locked.chmod(0)
+    for path in (folder, locked):
+        if path.is_dir() or not os.access(path, os.R_OK):  # root may read all files
+            with pytest.raises(OSError, match=re.escape(str(path))) as caught:
+                read_file(path, what="manifest", remedy="Do this.")
+            assert str(caught.value).endswith("Do this.") and "Errno" not in str(caught.value)
 
 
 def test_a_part_that_lacks_a_field_is_left_out_whole() -> None:
@@ -81,7 +117,8 @@ def test_a_calibration_has_one_shape_under_any_name(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_the_id_of_a_run_belongs_to_none(tmp_path: Path) -> None:
-    for step, payload in ((1, MANIFEST), (2, MANIFEST | {"run": "mine"}), (3, {"run": 3})):
+    without = {name: MANIFEST[name] for name in MANIFEST if name != "run"}
+    for step, payload in ((1, without), (2, MANIFEST), (3, {"run": 3})):
         checkpoint = tmp_path / f"checkpoint-{step}"
         checkpoint.mkdir()
         (checkpoint / "manifest.json").write_text(json.dumps({"schema_version": 1, **payload}))

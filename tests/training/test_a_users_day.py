@@ -73,7 +73,7 @@ def test_the_rule_cannot_be_changed_in_mid_run(tmp_path: Path, field: str, value
     make(tmp_path).train()
     with pytest.raises(ValueError, match=f"^{field} .*{value}"):
         make(tmp_path, max_steps=3, **{field: value}).train(resume_from_checkpoint=True)
-    make(tmp_path, max_steps=3, learning_rate=1e-4).train(resume_from_checkpoint=True)  # optimisation may
+    make(tmp_path, max_steps=3, learning_rate=1e-4).train(resume_from_checkpoint=True)  # optimization may
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -43,7 +43,7 @@ def test_the_engine_samples_from_the_students_weights_at_every_step(case: str, b
     assert trainer.calibration.engine.startswith("vllm 0.")
 
 
-def test_a_skipped_sync_stops_the_run_before_the_optimiser_at_a_learning_rate_of_1e_6(build: Any) -> None:
+def test_a_skipped_sync_stops_the_run_before_the_optimizer_at_a_learning_rate_of_1e_6(build: Any) -> None:
     trainer = build(learning_rate=1e-6, calibrated=False)
     push, after = trainer.rollout_engine.push, []
 

@@ -77,7 +77,7 @@ def _rank() -> str:
 
 
 def plain(text: object, style: str = "") -> Text:
-    """As it is: no markup, so that out/[run] keeps its brackets, no :emoji:, and nothing that commands the terminal."""
+    """As it is: no markup, so that out/[run] keeps its brackets, no :emoji:, no control characters."""
     return Text(printable(str(text)), style)
 
 

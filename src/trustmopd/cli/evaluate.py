@@ -137,8 +137,9 @@ def _show(found: "Evaluation") -> None:
             counts = {
                 "cut short": facts["truncated"],
                 "not sampled (prompt longer than the model's context)": facts["overlong"],
-                "with an error of the grader": facts["grader_errors"],
+                "graded with an error": facts["grader_errors"],
             }
-            if said := ", ".join(f"{count:g} {what}" for what, count in counts.items() if count):
-                say(f"{name}, {benchmark}: of {facts['responses']:g} responses {said}.")
+            for what, count in counts.items():
+                if count:
+                    say(f"{name}, {benchmark}: {count:g} of {facts['responses']:g} responses were {what}.")
     say(f"Scores: {found.folder / SCORES}\nTables: {found.folder / TABLES / 'scores'}.md, .csv, .tex")

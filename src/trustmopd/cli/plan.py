@@ -124,7 +124,7 @@ def _what_is_lacking(rows: "list[Row]", memory: float) -> str:
 
 
 def _named(row: "Row") -> str:
-    return f"{row.setup.placement} teachers, {row.setup.engine}, {row.setup.student_dtype} student"
+    return f"{row.setup.placement.removesuffix('s')} teachers, {row.setup.engine}, {row.setup.student_dtype} student"
 
 
 def _machine(gpus: int, memory: float, nodes: int) -> str:

@@ -142,5 +142,5 @@ def _show(found: "Diagnosis") -> None:
         header = ("reference", "its teachers", "nats from the student", "separates")
         show_table(text_table(header, lines, left=("its teachers",)), "by reference")
     if not found.held_out:
-        say("There are too few prompts to hold enough out of calibration: some were used for both.")
+        say("Too few prompts: some were used for both calibration and diagnosis.")
     console.print(plain(found.verdict, "bold"))

@@ -1,4 +1,4 @@
-"""Prompt sets as the trainer reads them: a `prompt` column, text or conversational, and what rides along (`id`,
+"""Prompt sets as the trainer reads them: a `prompt` column, text or conversational, and extra columns (`id`,
 `domain`, …)."""
 
 import glob
@@ -14,7 +14,7 @@ import datasets
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Json, concatenate_datasets, load_dataset, load_from_disk
 
-from trustmopd.files import file_sha256
+from trustmopd.files import file_sha256, read_json
 from trustmopd.messages import first_line
 from trustmopd.rows import Location, hub_dataset, kind_of, local_files, named, read_source
 from trustmopd.runs.layout import CARD
@@ -100,10 +100,16 @@ def card_of(path: str | Path, split: str = "train") -> dict[str, Any] | None:
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """Empty if `data build` wrote none there: other data sets have files of that name too."""
+    """Empty if `data build` wrote none there: other data sets have files of that name too. A damaged one of ours is
+    named in a warning."""
     try:
-        return read_file(folder / CARD, what="card", remedy="")
+        read_json(folder / CARD, what="card", remedy="")
     except (OSError, ValueError):
+        return {}
+    try:
+        return read_file(folder / CARD, what="card", remedy="It is ignored. Restore it, or build the set again.")
+    except ValueError as error:
+        warnings.warn(str(error), stacklevel=2)
         return {}
 
 

@@ -51,7 +51,8 @@ class Need:
 
 
 def shuffled(items: Iterable[Named], seed: int, purpose: str, names: Iterable[str]) -> list[Named]:
-    """By a hash of seed, purpose and each item's name: no generator's version, and no other item, changes the order."""
+    """By a hash of seed, purpose and each item's name. The order does not depend on the random generator's version or
+    on other items."""
     keys = (hashlib.blake2b(f"{seed}/{purpose}/{name}".encode(), digest_size=16).digest() for name in names)
     return [item for _, item in sorted(zip(keys, items, strict=True), key=lambda pair: pair[0])]
 

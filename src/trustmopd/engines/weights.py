@@ -86,7 +86,7 @@ def check_equal(kept: Mapping[str, Tensor], student: Iterable[tuple[str, Tensor]
     if wrong:
         raise StaleWeights(
             f"after the sync, {len(wrong)} of {len(differ)} compared tensors of the vLLM engine are not the student's "
-            f"(the first is {wrong[0]}): it would sample from another policy. Training stopped before the optimiser's "
+            f"(the first is {wrong[0]}): it would sample from another policy. Training stopped before the optimizer's "
             "step, and the last checkpoint is whole. Resume; if this comes back, set use_vllm = False."
         )
 

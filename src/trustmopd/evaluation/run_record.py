@@ -106,5 +106,5 @@ def _record_of_responses(row: RowDirectory) -> dict[str, Any] | None:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    what = "the record of an evaluation"
-    return read_file(RowDirectory(folder).record, what=what, remedy="Choose another --out.")
+    what, remedy = "the record of an evaluation", "Restore this file, or evaluate again with another --out."
+    return read_file(RowDirectory(folder).record, what=what, remedy=remedy)

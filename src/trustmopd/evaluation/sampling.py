@@ -53,7 +53,7 @@ class Reply(NamedTuple):
 
 
 def check_engine(name: str, source: TeacherSource) -> None:
-    """What can be known before an hour is spent, or anything is written."""
+    """Checks that need no model."""
     module = engine_module(name)
     if not module.TAKES_ADAPTERS and (source.adapter or is_adapter(str(source.model))):
         raise ValueError(

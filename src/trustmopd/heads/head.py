@@ -69,7 +69,7 @@ def _check_plain_linear(layer: nn.Module | None, model_name: str) -> None:
     if layer.weight.ndim != 2 or not layer.weight.is_floating_point():
         raise ValueError(
             f"the head of {model_name} keeps its weight as {layer.weight.dtype} {tuple(layer.weight.shape)}, which "
-            "cannot be multiplied with hidden states. Load the model with lm_head unquantized, for example in "
+            "cannot be multiplied by hidden states. Load the model with lm_head unquantized, for example in "
             "torch.bfloat16."
         )
 

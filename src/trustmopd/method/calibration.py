@@ -104,12 +104,12 @@ class Calibration:
         return write_file(Path(path), asdict(self), CalibrationFile)
 
     @classmethod
-    def load(cls, path: str | Path) -> "Calibration":
-        if not Path(path).is_file():
+    def load(cls, path: str | Path, *, remedy: str = _REMEDY) -> "Calibration":
+        if not Path(path).exists():
             raise FileNotFoundError(
                 f"calibration {path} does not exist. Check calibration_path, or leave it unset to calibrate again."
             )
-        payload = read_file(Path(path), what="calibration", remedy=_REMEDY, schema=CalibrationFile)
+        payload = read_file(Path(path), what="calibration", remedy=remedy, schema=CalibrationFile)
         return cls(**{name: payload[name] for name in CalibrationFile.model_fields if name in payload})
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from peft import LoraConfig
@@ -43,9 +44,11 @@ def shape_of(role: str, source: str, revision: str | None = None, trust_remote_c
     try:
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
+        here = Path(source).is_dir()
+        found = "cannot be read from that folder" if here else "is not on this machine, and could not be fetched"
         raise ValueError(
-            f"{role}: the configuration of {source!r} is not on this machine, and could not be fetched "
-            f"({first_line(error)}). Give a folder that has its config.json; no weights are needed."
+            f"{role}: the configuration of {source!r} {found} ({first_line(error)}). "
+            "Give a folder that has its config.json; no weights are needed."
         ) from error
     model: Any = skeleton(source, revision=revision, trust_remote_code=trust_remote_code)
     head = None if model is None else model.get_output_embeddings()

@@ -45,7 +45,8 @@ def resumable_checkpoint(checkpoint: str | bool, output_dir: str | Path, run_dir
     found = whole_checkpoints(Path(output_dir), run_id(run_dir))
     if not found:
         raise ValueError(
-            f"there is no whole checkpoint in {output_dir} to resume from. Start the run without resuming."
+            f"there is no whole checkpoint of this run in {output_dir} to resume from. Start without resuming, in "
+            "another output folder if this one has checkpoints of another run."
         )
     return found[-1]
 

@@ -283,17 +283,17 @@ def write_file(path: Path, payload: Mapping[str, Any], schema: type[BaseModel] |
 
 
 def in_shape(file: str, payload: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The payload without parts of a wrong shape, and a sentence on each of those."""
-    kept, said = deepcopy(dict(payload)), []
+    """The payload without parts of a wrong shape, and a sentence on each of those and on each missing field."""
+    kept = deepcopy(dict(payload))
+    said: dict[tuple[Any, ...], str] = {}  # one for each part, whatever else is wrong in it
     for wrong in _errors(SCHEMAS[file], payload):
-        *parents, name = _left_out(SCHEMAS[file], wrong["loc"])
+        *parents, name = part = _left_out(SCHEMAS[file], wrong["loc"])
         holder: Any = kept
         for parent in parents:
             holder = holder.get(parent, {})
-        if name in holder:  # not absent, nor left out for an earlier error
-            del holder[name]
-            said.append(f"{file} has {_said(wrong)}.")
-    return kept, said
+        holder.pop(name, None)
+        said.setdefault(tuple(part), f"{file} has {_said(wrong)}.")
+    return kept, list(said.values())
 
 
 def _errors(schema: type[BaseModel], payload: Mapping[str, Any]) -> list[Any]:

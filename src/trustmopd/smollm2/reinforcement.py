@@ -45,7 +45,7 @@ def train_specialist(
 ) -> dict[str, Any]:
     """Train on `tasks` until the rule of `settings.specialist` or `deadline` (of time.monotonic) ends it; save the
     adapter in `out`. It continues from the last checkpoint in `scratch`. If there is none and `out` has an adapter, it
-    continues from that with a new optimiser; `earlier` is what was measured in the steps before. If sampling breaks,
+    continues from that with a new optimizer; `earlier` is what was measured in the steps before. If sampling breaks,
     training restarts."""
 
     def train(compiled: bool) -> dict[str, Any]:

@@ -56,7 +56,7 @@ EVALUATION_BATCH = 500
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything: the default is the paper's 116 steps of 64 prompts; tests run a smaller one."""
+    """Sizes of a comparison: the default is the paper's 116 steps of 64 prompts; tests run a smaller one."""
 
     steps: int = 116
     batch_size: int = 64

@@ -86,11 +86,11 @@ class TrustMOPDConfig(DistillationConfig):
     record_allocation_every: int = _field(10, "Write token records of some rollouts every this many steps; 0: never.")
     run_dir: str | None = _field(None, "Where manifest, calibration, metrics and records go; None: output_dir.")
 
-    # The paper's optimisation and rollouts
+    # The paper's optimization and rollouts
     global_batch_size: int = _field(64, "Prompts per step over all processes; accumulation follows unless it is set.")
     per_device_train_batch_size: int = _field(4, "Micro-batch per process.")
     gradient_accumulation_steps: int | None = _field(None, "None: global_batch_size / (micro-batch × processes).")
-    max_steps: int = _field(116, "Optimisation steps.")
+    max_steps: int = _field(116, "Optimization steps.")
     learning_rate: float = _field(1e-6, "Peak learning rate.")
     lr_scheduler_type: str = _field("constant_with_warmup", "Constant after linear warm-up.")
     warmup_steps: float = _field(0.03, "Warm-up, as a share of the steps when below 1.")

@@ -87,7 +87,7 @@ def identity_of(
 
 
 def _adapter_of(student: Any) -> dict[str, Any] | None:
-    """As JSON keeps it."""
+    """As a JSON-ready dict."""
     if not isinstance(student, PeftModel):
         return None
     settings = adapter_settings(student.peft_config[student.active_adapter])

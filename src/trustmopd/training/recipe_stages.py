@@ -16,7 +16,7 @@ from trustmopd.training.diagnosis import diagnose
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, trainer_of
 from trustmopd.training.progress import show_progress
-from trustmopd.training.resuming import check_same_settings
+from trustmopd.training.resuming import check_checkpoint, check_same_settings
 from trustmopd.training.trainer import TrustMOPDTrainer
 
 
@@ -52,7 +52,9 @@ def train_recipe(
             check_writable(run.run.path)
             if run.began_at is not None:
                 config = configs[run.seed]
-                check_same_settings(resumable_checkpoint(True, str(config.output_dir), run.run.path), config.to_dict())
+                checkpoint = resumable_checkpoint(True, str(config.output_dir), run.run.path)
+                check_checkpoint(checkpoint)
+                check_same_settings(checkpoint, config.to_dict())
 
     first_decides(check_folders)
     calibration: dict[str, str] = {}
@@ -87,7 +89,8 @@ def check_runs(recipe: Recipe, *, resume: bool = False) -> list[SeedRun]:
                 f"{run.path} contains checkpoints of an earlier run. Continue it with --resume (in Python: "
                 "resume=True), or choose another output=FOLDER."
             )
-        runs.append(SeedRun(seed, run, step_of(checkpoints[-1]) if checkpoints else None))
+        newest = resumable_checkpoint(True, run.checkpoints, run.path) if checkpoints else None
+        runs.append(SeedRun(seed, run, None if newest is None else step_of(newest)))
     if "no" in [config_of(recipe, seed).save_strategy for seed in recipe.seeds]:
         warnings.warn("save_strategy = no: the trained student is not saved anywhere.", stacklevel=2)
     return runs

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
+from trustmopd.messages import first_line
+from trustmopd.method import Calibration
+from trustmopd.runs import RunDirectory
 from trustmopd.runs.checkpoints import read_manifest, step_of
 from trustmopd.runs.layout import CHECKPOINT
 from trustmopd.teachers.facts import check_files
@@ -23,6 +27,17 @@ logger = logging.getLogger(__name__)
 
 #: The files in which each engine stores the optimizer's state.
 _OPTIMIZER = {"ZeRO": "global_step*/*optim_states.pt", "FSDP": "optimizer*"}
+
+
+class _State(BaseModel):
+    """What resuming needs of transformers' trainer_state.json."""
+
+    global_step: int
+    epoch: float
+    max_steps: int
+    num_train_epochs: int
+    train_batch_size: int | None
+    log_history: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -43,11 +58,7 @@ class Resume:
         check_same_engine(checkpoint, manifest["engine"])
         check_same_settings(checkpoint, manifest["config"])
         check_same_ingredients(checkpoint, manifest)
-        stored, path = read_manifest(checkpoint), checkpoint / TRAINER_STATE_NAME
-        try:
-            state = TrainerState.load_from_json(str(path))
-        except ValueError as error:
-            raise ValueError(f"{path} was cut short ({error}). Resume from another checkpoint.") from error
+        stored, state = read_manifest(checkpoint), read_state(checkpoint)
         changed = changes(checkpoint, manifest["config"])
         for name, (was, now) in changed.items():
             logger.warning("%s was %r up to step %d, and is %r from now on.", name, was, state.global_step, now)
@@ -82,6 +93,28 @@ def check_checkpoint(checkpoint: Path) -> None:
     for file in sorted((*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth"))):
         if not zipfile.is_zipfile(file):
             raise ValueError(f"{file} was cut short. Resume from another checkpoint, or start the run again.")
+
+    read_state(checkpoint)
+    calibration = RunDirectory(checkpoint).calibration
+    if calibration.exists():
+        remedy = f"Copy the run directory's {calibration.name} into {checkpoint}, or delete"
+        Calibration.load(calibration, remedy=f"{remedy} that folder to resume from the checkpoint before.")
+
+
+def read_state(checkpoint: Path) -> TrainerState:
+    path = checkpoint / TRAINER_STATE_NAME
+    try:
+        _State.model_validate_json(path.read_bytes(), strict=True)
+        return TrainerState.load_from_json(str(path))
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        reason = " ".join(filter(None, (".".join(map(str, wrong["loc"])), wrong["msg"].lower())))
+    except (OSError, TypeError) as error:
+        reason = first_line(error)
+    raise ValueError(
+        f"{path} was cut short or edited ({reason}). Resume from another checkpoint: --resume takes the one before if "
+        f"you delete {checkpoint}."
+    )
 
 
 def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:

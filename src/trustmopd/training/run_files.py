@@ -134,15 +134,23 @@ class RunFiles(TrainerCallback):
 
 
 def set_aside(output_dir: Path, run_id: str, step: int) -> None:
-    """Move away checkpoints of another run or of later steps, which could be mistaken for the newest one of this run.
-    Nothing is deleted."""
-    mine = {path for path in whole_checkpoints(output_dir, run_id) if step_of(path) <= step}
-    for path in (path for path in all_checkpoints(output_dir) if path not in mine):
+    """Move away checkpoints that were cut short, of another run, or of later steps: they could be mistaken for the
+    newest one of this run. Nothing is deleted."""
+    whole, own = whole_checkpoints(output_dir), whole_checkpoints(output_dir, run_id)
+    for path in all_checkpoints(output_dir):
+        if path not in whole:
+            why = "was cut short"
+        elif path not in own:
+            why = "belongs to another run"
+        elif step_of(path) > step:
+            why = f"is later than step {step}, from which this run goes on"
+        else:
+            continue
         home = output_dir / SET_ASIDE
         number = next(n for n in count(1) if not (home / f"{path.name}.{n}").exists())
         home.mkdir(exist_ok=True)
         path.rename(home / f"{path.name}.{number}")
-        logger.warning("%s does not belong to this run: it was moved to %s.", path, home / f"{path.name}.{number}")
+        logger.warning("%s %s: it was moved to %s.", path, why, home / f"{path.name}.{number}")
 
 
 def keep_newest(output_dir: Path, run_id: str, limit: int | None, best: str | None) -> None:

@@ -372,6 +372,22 @@ def test_what_is_left_out_for_its_shape_is_said(tmp_path: Path) -> None:
     assert "could not be made" not in page and (tmp_path / "figures" / "training.svg").is_file()
 
 
+def test_a_missing_field_is_named_and_a_broken_diagnosis_has_a_remedy(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", steps=1)
+    recorded.write_diagnosis(folder, "math", {"math": 1.25}, {"math": 0.1})
+    lost = {"manifest.json": "config.gamma", "calibration.json": "mu", "cost.json": "training.steps"}
+    for name, field in {**lost, "diagnosis.json": "verdict"}.items():
+        damaged(folder, name, field, ...)
+    said = missing(page_of(folder, out=tmp_path))
+    for name, field in {**lost, "diagnosis.json": "verdict"}.items():
+        assert f"{name} has no {field}." in said
+    assert "trustmopd diagnose" in said
+    (folder / "diagnosis.json").write_text("{")
+    assert "trustmopd diagnose" in missing(page_of(folder, out=tmp_path))
+    (folder / "diagnosis.json").unlink()
+    assert "trustmopd diagnose" not in missing(page_of(folder, out=tmp_path))
+
+
 def strictly(path: Path) -> dict:
     """JSON as it is defined, which has no NaN."""
 

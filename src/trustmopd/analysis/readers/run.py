@@ -56,10 +56,10 @@ class Run:
     def _json(self, file: Path, what: str, how: str | None = None) -> dict[str, Any]:
         """The file's fields; empty if it is absent or damaged. Damage is noted; absence is noted only if `how` is
         given."""
-        own = file.is_relative_to(self.path)
+        own, remedy = file.is_relative_to(self.path), f"It is left out. {how or ''}".strip()
         try:
-            payload, said = read_parts(file, what=what, remedy=f"It is left out. {how or ''}".strip())
-            self.missing.extend(Missing(each if own else f"{file.parent}: {each}") for each in said)
+            payload, said = read_parts(file, what=what, remedy=remedy)
+            self.missing.extend(Missing(each if own else f"{file.parent}: {each}", remedy) for each in said)
             return payload
         except FileNotFoundError:
             if how:
@@ -109,7 +109,8 @@ class Run:
 
     @cached_property
     def diagnosis(self) -> dict[str, Any]:
-        return self._json(self._files.diagnosis, "calibrated scores before training")
+        file, how = self._files.diagnosis, "Run `trustmopd diagnose RECIPE` again."
+        return self._json(file, "calibrated scores before training", how) if file.exists() else {}
 
     @cached_property
     def _rows(self) -> dict[str, Mapping[str, Any]]:

@@ -1,7 +1,7 @@
 """Calls a small Python function from a model's response without ever executing it: a walk over its syntax tree.
 
 What is not listed here does not exist: no imports but of `typing`, no attributes but the methods below, no classes, no
-exceptions. Every operation first weighs its operands against one budget of steps, so that no loop, no nesting of
+exceptions. Every operation first measures its operands against one budget of steps, so that no loop, no nesting of
 shared lists and no huge number can take long or much memory.
 """
 

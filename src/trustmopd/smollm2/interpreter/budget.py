@@ -1,4 +1,5 @@
-"""One budget for all that a program does: every value is weighed before and after an operation."""
+"""One budget for all that a program does: every value is measured against it before and after an
+operation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -58,5 +59,6 @@ class Budget:
 
 
 def whole(value: Any) -> Any:
-    """An iterator as the list of what is left of it: nothing may be drawn from it unweighed."""
+    """An iterator as the list of what is left of it: nothing may be drawn from it that is not measured
+    against the budget."""
     return list(value) if isinstance(value, ITERATOR) else value

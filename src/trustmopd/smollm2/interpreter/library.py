@@ -80,7 +80,7 @@ class Scope(dict[str, Any]):
 
 
 class Library(Budget):
-    """Functions and operators whose arguments and results are weighed."""
+    """Functions and operators whose arguments and results are measured against the budget."""
 
     def _builtins(self) -> Scope:
         scope = Scope()
