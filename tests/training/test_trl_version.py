@@ -34,7 +34,7 @@ def test_another_trl_is_refused_before_it_is_imported(version: str, command: lis
     result = subprocess.run(
         [sys.executable, *command],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "TRUSTMOPD_ANY_TRL": ""},
         capture_output=True,
         text=True,
         check=False,
