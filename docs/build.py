@@ -54,7 +54,11 @@ def relinked(page: Path, places: dict[Path, Path]) -> str:
             if not (page.parent / target).exists():
                 sys.exit(f"{page.relative_to(ROOT)}: the link {target} leads to no file. Fix it, or remove it.")
             return text
-        return f"{image}[{text}]({os.path.relpath(place, places[page].parent)}{anchor})"
+        path = os.path.relpath(place, places[page].parent)
+        dark = place.with_name(place.name.replace("-light.", "-dark."))
+        if image and dark != place and dark in places.values():  # each theme has its picture
+            return f"![{text}]({path}#only-light)![{text}]({path.replace(place.name, dark.name)}#only-dark)"
+        return f"{image}[{text}]({path}{anchor})"
 
     text, kept = page.read_text(encoding="utf-8"), []
     # A link's own text may be code, so code is put aside by number and back afterwards.

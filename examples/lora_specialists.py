@@ -29,7 +29,7 @@ shared = {"max_steps": steps, "save_steps": steps, "learning_rate": 1e-3, "bf16"
 
 def lessons(domain: str) -> Dataset:
     """Prompts of one domain with their right answers."""
-    tasks = draw_distinct(domain, 1000, random.Random(0), "train")
+    tasks = draw_distinct(domain, 32 * steps, random.Random(0), "train")
     return Dataset.from_list(
         [
             {
