@@ -52,11 +52,11 @@ def workload(shape: Shape, *, trust: bool, tokens: int, responses: int, micro_ba
     widths = 4 * shape.hidden + 2 * shape.hidden + shape.key_value  # in and out of q, o and of k, v
     return Workload(
         student=shape,
-        teachers=(shape,) * len(NAMES),
+        teachers=dict.fromkeys(NAMES, shape),
         adapter_teachers=0,
-        reference=shape if trust else None,
-        reference_is_student=True,
-        scores_reference=trust,
+        references=(),
+        keeps_initial_student=trust,
+        asked_references=int(trust),
         is_lora=False,
         lora=shape.layers * RANK * widths,
         prompt=PROMPT,

@@ -265,6 +265,8 @@ def test_repeated_prompts_are_counted_and_another_encoding_is_told(recipe, refus
         ("dataloader_num_workers", -1),
         ("resume_from_checkpoint", "elsewhere"),
         ("adam_beta1", 1.5),
+        ("fsdp", "true"),  # in one process
+        ("teacher_placement", "sharded"),
         ("max_tokens_per_micro_batch", 0),
         ("max_tokens_per_micro_batch", -512),
         ("max_tokens_per_micro_batch", "many"),
@@ -276,6 +278,16 @@ def test_repeated_prompts_are_counted_and_another_encoding_is_told(recipe, refus
 )
 def test_a_dry_run_refuses_what_the_run_could_not_do(refuse, field, value):
     refuse(*([] if field in ("optim", "lr_scheduler_type") else [field]), overrides=[f"training.{field}={value}"])
+
+
+def test_a_benchmark_of_almost_that_name_is_suggested(refuse):
+    refuse("'ifevl'", "Did you mean ifeval?", overrides=["evaluation.benchmarks=[ifevl]"])
+
+
+@pytest.mark.parametrize(("peft", "pinned"), [("null", 3), ("{target_modules: [q_proj]}", 2)], ids=["all", "lora"])
+def test_offload_pins_no_base_that_the_student_lends(recipe, caplog, peft, pinned):
+    cli("train", recipe, "training.teacher_placement=offload", "training.max_steps=1", f"peft={peft}")
+    assert f"{pinned} models of" in caplog.text  # two teachers; the reference is the student's own base under LoRA
 
 
 def test_a_token_budget_is_a_field_of_recipes(recipe, run_dir):
@@ -462,6 +474,26 @@ def test_a_dry_run_compares_the_models_of_a_resume(refuse, begun, models, tmp_pa
     moved = shutil.copytree(models / "math", tmp_path / "moved")
     said = "".join(cli("train", begun, f"teachers.math={moved}", *resumes).replace("│", "").split())
     assert "teacher'math'" in said and str(moved) in said
+
+
+def test_a_dry_run_compares_the_references_and_the_engine_of_a_resume(refuse, recipe, models, run_dir, tmp_path):
+    other, resumes = tiny.save(tiny.specialist(tiny.model(0), 7), tmp_path / "other"), ("--resume", "--dry-run")
+    own = f"teachers.code.reference={other}"
+    cli("train", recipe, "training.max_steps=2", own)
+    cli("train", recipe, own, *resumes)
+    refuse("reference of teacher 'code'", "checkpoint-2", options=resumes)
+    refuse("reference of teacher 'math'", overrides=[own, f"teachers.math.reference={other}"], options=resumes)
+    same, copied = (shutil.copytree(each, tmp_path / f"copy-{n}") for n, each in enumerate((models / "base", other)))
+    for override, name in ((f"reference={same}", "thereference"), (f"teachers.code.reference={copied}", "'code'")):
+        said = "".join(cli("train", recipe, own, override, *resumes).replace("│", "").split())
+        assert f"{name}{override.partition('=')[2]}insteadof" in said  # moved, perhaps: the run compares the weights
+    refuse("reference of teacher 'code'", overrides=[f"teachers.code.reference={same}"], options=resumes)
+    manifest = run_dir / "checkpoints" / "checkpoint-2" / "manifest.json"
+    stored = json.loads(manifest.read_text())
+    stored["engine"] |= {"name": "FSDP2", "checkpoints": "sharded", "processes": 8}
+    manifest.write_text(json.dumps(stored))
+    for options in (resumes, ("--resume",)):
+        refuse("FSDP2", "one process", overrides=[own], options=options)
 
 
 @pytest.mark.parametrize(

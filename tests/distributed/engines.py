@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ TRAINING: dict[str, Any] = {
 @dataclass(frozen=True)
 class Engine:
     """`config` is a file of recipes/accelerate, `options` what the launcher is told beside it, `recipe` one that
-    `write_recipes` writes, `overrides` what changes in it."""
+    `write_recipes` writes, `overrides` what changes in it, `combined` the names of more runs in `COMBINED`."""
 
     name: str
     config: str
@@ -56,6 +57,7 @@ class Engine:
     options: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     changes_processes: bool = True
+    combined: tuple[str, ...] = ()
 
     @property
     def settings(self) -> dict[str, str]:
@@ -70,31 +72,41 @@ class Engine:
         return {name: value for name, value in found.items() if name.startswith(("ACCELERATE_", "FSDP_"))}
 
 
+#: A recipe, and what changes in it. One process without these settings takes the same steps.
+SHARDED = ("training.teacher_placement=sharded", "training.max_tokens_per_micro_batch=90")
+COMBINED = {
+    "token budget, own reference": ("own", SHARDED[1:]),
+    "sharded teachers, token budget, own reference": ("own", SHARDED),
+    "offloaded teachers, own reference": ("own", ("training.teacher_placement=offload",)),
+    "sharded base, token budget": ("lora", SHARDED),
+}
+*OF_MODELS, OF_ADAPTERS = COMBINED
 FULL = ("--fsdp_state_dict_type", "FULL_STATE_DICT")
 ENGINES = {
-    "ddp": Engine("DDP", "ddp.yaml", "tied"),
-    "ddp-lora": Engine("DDP", "ddp.yaml", "lora"),
-    "fsdp2": Engine("FSDP2", "fsdp2.yaml", "untied"),
+    "ddp": Engine("DDP", "ddp.yaml", "tied", combined=(*OF_MODELS,)),
+    "ddp-lora": Engine("DDP", "ddp.yaml", "lora", combined=(OF_ADAPTERS,)),
+    "fsdp2": Engine("FSDP2", "fsdp2.yaml", "untied", combined=(*OF_MODELS,)),
     "fsdp2-full": Engine("FSDP2", "fsdp2.yaml", "tied", FULL),
     "fsdp2-activation-checkpointing": Engine(
         *("FSDP2", "fsdp2.yaml", "untied", ("--fsdp_activation_checkpointing", "true")),
         overrides=("training.gradient_checkpointing=false",),
     ),
     "fsdp2-sharded-teachers": Engine("FSDP2", "fsdp2.yaml", "tied", overrides=("training.teacher_placement=sharded",)),
-    "fsdp2-lora": Engine("FSDP2", "fsdp2.yaml", "lora"),
+    "fsdp2-lora": Engine("FSDP2", "fsdp2.yaml", "lora", combined=(OF_ADAPTERS,)),
     "fsdp2-lora-full": Engine("FSDP2", "fsdp2.yaml", "lora", FULL),
-    "zero2": Engine("ZeRO-2", "zero2.yaml", "tied", changes_processes=False),
-    "zero2-lora": Engine("ZeRO-2", "zero2.yaml", "lora", changes_processes=False),
-    "zero3": Engine("ZeRO-3", "zero3.yaml", "untied", changes_processes=False),
-    "zero3-lora": Engine("ZeRO-3", "zero3.yaml", "lora", changes_processes=False),
+    "zero2": Engine("ZeRO-2", "zero2.yaml", "tied", changes_processes=False, combined=(*OF_MODELS,)),
+    "zero2-lora": Engine("ZeRO-2", "zero2.yaml", "lora", changes_processes=False, combined=(OF_ADAPTERS,)),
+    "zero3": Engine("ZeRO-3", "zero3.yaml", "untied", changes_processes=False, combined=(*OF_MODELS,)),
+    "zero3-lora": Engine("ZeRO-3", "zero3.yaml", "lora", changes_processes=False, combined=(OF_ADAPTERS,)),
 }
 
 
 def write_recipes(folder: Path) -> None:
-    """`tied` and `untied` train all weights; `lora` trains an adapter, and its teachers are adapters."""
+    """`tied` and `untied` train all weights; `own` too, and one of its teachers has a reference of its own. `lora`
+    trains an adapter, and its teachers are adapters."""
     prompts = folder / "prompts.jsonl"
     tiny.prompts(len(LENGTHS)).to_json(prompts)
-    for name, tied in (("tied", True), ("untied", False), ("lora", True)):
+    for name, tied in (("tied", True), ("untied", False), ("own", True), ("lora", True)):
         base = tiny.model(0, tied=tied)
         teachers = {}
         for seed, teacher in enumerate(replay.TEACHERS, 1):
@@ -103,6 +115,9 @@ def write_recipes(folder: Path) -> None:
                 teachers[teacher] = {"adapter": str(tiny.adapter(base, path, seed))}
             else:
                 teachers[teacher] = tiny.save(tiny.specialist(base, seed), path)
+        if name == "own":
+            start = tiny.save(tiny.specialist(base, 11), folder / name / "start")
+            teachers[replay.TEACHERS[0]] = {"model": teachers[replay.TEACHERS[0]], "reference": start}
         fields = {
             "name": name,
             "student": tiny.save(base, folder / name / "student"),
@@ -186,16 +201,27 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in metrics(run)]
 
 
-def start_and_resume(recipe: Path, folder: Path, *overrides: str) -> None:
-    """Leaves the runs `whole`, `resumed` and `own`, and the gradients of `whole`."""
-    assert train(recipe, folder / "whole", *overrides) == 0
-    first = int(os.environ.get("RANK", "0")) == 0
-    if first:
-        torch.save(Watched.last.gradients, folder / "gradients.pt")
+def start_and_resume(recipe: Path, folder: Path, *overrides: str, combined: Sequence[str] = ()) -> None:
+    """Leaves the runs `whole`, `resumed`, `sampled` and the combined ones, and the gradients of all but `sampled`."""
+    _train_watched(recipe, folder / "whole", *overrides)
+    if Watched.last.accelerator.is_main_process:
         keep_until(folder / "whole", MIDDLE, folder / "resumed")
     Watched.last.accelerator.wait_for_everyone()
-    assert train(recipe, folder / "resumed", "--resume", *overrides) == 0
-    assert train(recipe, folder / "own", "training.max_steps=1", *overrides, replayed=False) == 0
+    assert train(recipe, folder / "resumed", "--resume", "--dry-run", *overrides) == 0
+    _train_watched(recipe, folder / "resumed", "--resume", *overrides)
+    assert train(recipe, folder / "sampled", "training.max_steps=1", *overrides, replayed=False) == 0
+    if Watched.last.is_deepspeed_enabled:  # which does not go with vLLM; the test reads what this says
+        assert train(recipe, folder / "vllm", "training.use_vllm=true", "--dry-run", *overrides) == 1
+    for name in combined:
+        other, changes = COMBINED[name]
+        short = ("training.max_steps=2", "training.save_strategy=no")
+        _train_watched(recipe.with_stem(other), folder / name, *short, *changes)
+
+
+def _train_watched(recipe: Path, run: Path, *overrides: str) -> None:
+    assert train(recipe, run, *overrides) == 0
+    if Watched.last.accelerator.is_main_process:
+        torch.save(Watched.last.gradients, run / "gradients.pt")
 
 
 if __name__ == "__main__":
@@ -204,9 +230,10 @@ if __name__ == "__main__":
     what, recipe, folder = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     status = 0
     if what == "start_and_resume":
-        start_and_resume(recipe, folder, *sys.argv[4:])
+        combined, *overrides = sys.argv[4:]
+        start_and_resume(recipe, folder, *overrides, combined=json.loads(combined))
     else:
-        status = train(recipe, folder, *sys.argv[4:])
+        status = train(recipe, folder, *sys.argv[4:], replayed=what != "sampled")
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     sys.stdout.flush()

@@ -1,12 +1,15 @@
-"""As a script, in each of several processes: training in which the last one dies, hangs or meets a NaN half-way."""
+"""As a script, in each of several processes: training in which the last one dies, hangs or meets a NaN half-way, or has
+no host memory (`memory`)."""
 
 import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import engines
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -49,5 +52,7 @@ class Failing(engines.Watched):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     Failing.moment = sys.argv[1]
+    if Failing.moment == "memory" and os.environ["RANK"] == "1":
+        psutil.virtual_memory = lambda: SimpleNamespace(available=0)
     engines.Watched = Failing  # what `train` trains with
     sys.exit(engines.train(Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:]))

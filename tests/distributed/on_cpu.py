@@ -7,6 +7,8 @@ from typing import Any
 from accelerate.state import AcceleratorState, DistributedType, PartialState
 from accelerate.utils import DeepSpeedPlugin
 
+from trustmopd.training import parallelism
+
 
 def allow_sharding() -> None:
     if os.environ.get("ACCELERATE_USE_FSDP") == "true":
@@ -39,3 +41,4 @@ def _allow_fsdp() -> None:
             PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 
     AcceleratorState.__init__ = with_fsdp
+    parallelism.WITHOUT_FSDP = {DistributedType.NO}

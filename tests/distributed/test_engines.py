@@ -24,11 +24,15 @@ class Ran:
     name: str
     folder: Path
     recipe: Path
-    baseline: Path
+    baselines: dict[str, Path]
 
     @property
     def engine(self) -> engines.Engine:
         return ENGINES[self.name]
+
+    @property
+    def baseline(self) -> Path:
+        return self.baselines[self.engine.recipe]
 
     @property
     def checkpoint(self) -> Path:
@@ -46,7 +50,7 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def baselines(recipes: Path) -> dict[str, Path]:
     """What one process leaves, by recipe."""
     done = {}
-    for name in {engine.recipe for engine in ENGINES.values()}:
+    for name in (*{engine.recipe for engine in ENGINES.values()}, "own"):
         done[name] = recipes / f"one-{name}"
         done[name].mkdir()
         engines.start_and_resume(recipes / f"{name}.yaml", done[name])
@@ -62,9 +66,10 @@ def ran(
     if engine.name.startswith("ZeRO") and find_spec("deepspeed") is None:
         pytest.skip("DeepSpeed is not installed: make test-distributed installs it")
     folder, recipe = tmp_path_factory.mktemp(request.param), recipes / f"{engine.recipe}.yaml"
-    arguments = [engines.__file__, "start_and_resume", str(recipe), str(folder), *engine.overrides]
+    arguments = [engines.__file__, "start_and_resume", str(recipe), str(folder), json.dumps(engine.combined)]
+    arguments += engine.overrides
     launch(arguments, processes=2, logs=folder, settings=engine.settings)
-    return Ran(request.param, folder, recipe, baselines[engine.recipe])
+    return Ran(request.param, folder, recipe, baselines)
 
 
 def test_the_manifest_and_the_terminal_name_the_engine_that_runs(ran: Ran) -> None:
@@ -75,9 +80,28 @@ def test_the_manifest_and_the_terminal_name_the_engine_that_runs(ran: Ran) -> No
 
 
 def test_the_first_gradient_is_that_of_one_process(ran: Ran) -> None:
-    one, two = (torch.load(folder / "gradients.pt") for folder in (ran.baseline, ran.folder))
+    one, two = (torch.load(folder / "whole" / "gradients.pt") for folder in (ran.baseline, ran.folder))
     assert len(one) == len(two) == STEPS
     assert replay.difference(one[0], two[0]) < 2e-5
+
+
+def test_token_budgets_own_references_and_placements_take_the_same_steps(ran: Ran) -> None:
+    for name in ran.engine.combined:
+        recipe, _ = engines.COMBINED[name]
+        folders = ran.baselines[recipe] / "whole", ran.folder / name
+        one, two = (torch.load(folder / "gradients.pt") for folder in folders)
+        assert len(two) == 2 and replay.difference(one[0], two[0]) < 2e-5, name
+        expected, found = (engines.losses(folder)[:2] for folder in folders)
+        assert found == pytest.approx(expected, rel=1e-4), name
+        models = json.loads((ran.folder / name / "manifest.json").read_text())["models"]
+        assert [*models["own_references"]] == ([replay.TEACHERS[0]] if recipe == "own" else [])
+
+
+def test_a_dry_run_of_the_resume_knows_the_engine(ran: Ran) -> None:
+    said = " ".join((ran.folder / "rank-0.log").read_text().replace("│", " ").split())
+    assert "all checks passed" in said and f"at the peak of a step with {ran.engine.name}" in said
+    if offloaded := [name for name in ran.engine.combined if name.startswith("offloaded")]:
+        assert len(offloaded) == 1 and "'offload' pins" in said and "5 models of" in said
 
 
 def test_the_losses_and_norms_are_those_of_one_process(ran: Ran) -> None:
@@ -104,8 +128,13 @@ def test_a_resumed_run_ends_where_the_whole_one_does(ran: Ran) -> None:
 
 
 def test_it_samples_its_own_rollouts(ran: Ran) -> None:
-    (loss,) = engines.losses(ran.folder / "own")
+    (loss,) = engines.losses(ran.folder / "sampled")
     assert 0 < loss < 10
+
+
+def test_deepspeed_with_vllm_is_refused(ran: Ran) -> None:
+    said = (ran.folder / "rank-0.log").read_text()
+    assert ("use_vllm = True is not supported" in said) == ran.engine.name.startswith("ZeRO")
 
 
 def test_four_processes_go_on_or_say_why_not(ran: Ran, tmp_path: Path) -> None:
@@ -128,7 +157,7 @@ def test_an_engine_that_accelerate_would_replace_is_refused(recipes: Path, tmp_p
     with pytest.raises(RuntimeError, match="processes ended"):
         launch([*arguments, "training.use_cpu=true"], processes=2, logs=tmp_path, settings=ENGINES["fsdp2"].settings)
     said = (tmp_path / "rank-0.log").read_text()
-    assert "FSDP was asked for" in said and "DDP, 2 processes" in said and "Traceback" not in said
+    assert "FSDP2 was asked for" in said and "DDP, 2 processes" in said and "Traceback" not in said
 
 
 def test_sharded_teachers_need_several_processes(recipes: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

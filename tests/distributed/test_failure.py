@@ -34,6 +34,17 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
+def test_one_process_without_memory_for_its_teachers_stops_all(recipes: Path, tmp_path: Path) -> None:
+    arguments = [failing.__file__, "memory", str(recipes / "tied.yaml"), str(tmp_path / "run")]
+    with started([*arguments, "training.teacher_placement=offload"], processes=2, logs=tmp_path) as running:
+        for process in running:
+            process.wait(300)
+    assert [process.returncode for process in running] == [1, 1]
+    for rank in range(2):
+        said = (tmp_path / f"rank-{rank}.log").read_text()
+        assert "rank 1" in said and "only 0 GiB are free" in said and "Traceback" not in said
+
+
 @pytest.mark.parametrize("moment", failing.MOMENTS)
 def test_when_one_process_fails_the_others_end_and_the_run_goes_on(
     moment: str, recipes: Path, whole: list[float], tmp_path: Path

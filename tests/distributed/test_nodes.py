@@ -70,3 +70,16 @@ def test_a_run_on_two_nodes_survives_the_loss_of_one(
     found = engines.losses(both[0].folder / "run")
     print(f"largest difference of a loss: {max(abs(a - b) for a, b in zip(whole, found, strict=True)):.2g}")
     assert found == pytest.approx(whole, abs=1e-6) and len(found) == 8
+
+
+def test_several_seeds_run_one_after_the_other_on_two_nodes(recipe: Path, tmp_path: Path) -> None:
+    with nodes.two_nodes(tmp_path, shared_disk=True) as (both, address):
+        arguments = train(recipe, "seeds=[3, 5]", "training.max_steps=2")
+        with nodes.torchrun(both, address, arguments) as running:
+            assert [ends(process, 300) > 0 and process.returncode for process in running] == [0, 0]
+    runs = [both[0].folder / "run" / f"seed-{seed}" for seed in (3, 5)]
+    manifests = [json.loads((run / "manifest.json").read_text()) for run in runs]
+    assert [(each["config"]["seed"], each["engine"]["nodes"]) for each in manifests] == [(3, 2), (5, 2)]
+    assert manifests[1]["config"]["calibration_path"].endswith("seed-3/calibration.json")  # all seeds share it
+    losses = [engines.losses(run) for run in runs]
+    assert [len(each) for each in losses] == [2, 2] and losses[0] != losses[1]

@@ -12,7 +12,7 @@ from planned import measured_steps, results, work
 
 from trustmopd.planning.memory import GIB, frozen_weights, gradients, moments, peak, student_weights
 from trustmopd.planning.shapes import lora_parameters, shape_of
-from trustmopd.planning.workload import DTYPES, ENGINES, LORA, PLACEMENTS, Setup
+from trustmopd.planning.workload import DDP, DTYPES, ENGINES, LORA, PLACEMENTS, ZERO2, ZERO3, Setup
 
 STEPS = [pytest.param(row, id=f"{row['shape']}-{row['placement']}-{row['allocation']}") for row in measured_steps()]
 
@@ -139,3 +139,12 @@ def test_vllm_takes_its_share_or_what_it_cannot_do_without() -> None:
     assert tight > given.student.parameters * 2 / GIB
     asleep = moments(replace(given, vllm_sleeps=True), Setup("resident", "DDP", "bfloat16", memory=80))
     assert asleep["train"].rollout_engine == 0 and asleep["rollout"].rollout_engine == pytest.approx(24)
+
+
+def test_zero_2_keeps_the_weights_whole_and_spreads_the_rest() -> None:
+    given = work("smollm3-3b")
+    found = {engine: Setup("resident", engine, "float32", gpus=8) for engine in (DDP, ZERO2, ZERO3)}
+    weights = {engine: student_weights(given, setup) for engine, setup in found.items()}
+    assert weights[ZERO2] == 2 * given.student.parameters and weights[ZERO3] < weights[ZERO2] < weights[DDP]
+    assert gradients(given, found[ZERO2]) == gradients(given, found[ZERO3]) < gradients(given, found[DDP])
+    assert peak(given, found[ZERO2]).optimizer == pytest.approx(12 * given.student.parameters / 8 / GIB)

@@ -7,12 +7,14 @@ from subprocess import run
 from sys import executable
 
 import pytest
+import tiny
 import torch
 
-from trustmopd import TrustMOPDConfig
+from trustmopd import Teacher, TrustMOPDConfig
 from trustmopd.engines import engine_names, vllm_package
+from trustmopd.teachers.references import as_pool
 from trustmopd.training.rollout_gap import LogprobGap
-from trustmopd.training.vllm_checks import check_memory
+from trustmopd.training.vllm_checks import check_memory, frozen_bytes
 
 BILLIONS = 3_075_000_000  # SmolLM3-3B
 
@@ -40,14 +42,26 @@ def test_versions_outside_what_trl_takes_are_refused(
 
 def test_an_80_gb_card_holds_a_3b_student_as_promised_and_nothing_more(tmp_path: Path) -> None:
     """80 GB are 74.5 GiB. Held: bfloat16 with three resident teachers and the reference; float32 with offload."""
-    frozen = [BILLIONS] * 4
+    frozen, all_weights = [2 * BILLIONS] * 4, {"trained": BILLIONS}
     half = {"model_init_kwargs": {"dtype": "bfloat16"}, "vllm_enable_sleep_mode": True}
-    check_memory(BILLIONS, frozen, settings(tmp_path, **half), 74.5)
+    check_memory(BILLIONS, frozen, settings(tmp_path, **half), 74.5, **all_weights)
     whole = {"vllm_enable_sleep_mode": True, "teacher_placement": "offload"}
-    check_memory(BILLIONS, frozen, settings(tmp_path, **whole), 74.5)
+    check_memory(BILLIONS, frozen, settings(tmp_path, **whole), 74.5, **all_weights)
     for slip in ({"teacher_placement": "resident"}, {"vllm_gpu_memory_utilization": 0.7}):
         with pytest.raises(ValueError, match="74.5"):
-            check_memory(BILLIONS, frozen, settings(tmp_path, **whole | slip), 74.5)
+            check_memory(BILLIONS, frozen, settings(tmp_path, **whole | slip), 74.5, **all_weights)
+    check_memory(BILLIONS, frozen, settings(tmp_path, **whole | {"teacher_placement": "resident"}), 74.5, trained=0)
+
+
+def test_teachers_own_references_take_memory_too(tmp_path: Path) -> None:
+    base = tiny.model(0)
+    student, other = tiny.save(base, tmp_path / "student"), tiny.save(tiny.model(5, hidden=64), tmp_path / "other")
+    size, larger = (sum(p.numel() for p in model.parameters()) for model in (base, tiny.model(5, hidden=64)))
+    args = settings(tmp_path)
+    named = {"math": Teacher(model=student, reference=other), "code": Teacher(model=student, dtype="float32")}
+    pool, reference = as_pool(named, None, student)
+    assert frozen_bytes(student, pool, reference, args) == [2 * size, 4 * size, 2 * size, 2 * larger]
+    assert frozen_bytes(student, pool, reference, args, lent=True) == [2 * size, 4 * size, 2 * larger]
 
 
 def test_a_gap_is_measured_against_that_of_step_0() -> None:

@@ -46,6 +46,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def settings() -> dict[str, Any]:
+    return SETTINGS
+
+
 @pytest.fixture
 def build(world: Path, tmp_path: Path) -> Any:
     def trainer(student: str = "tied", folder: str = "run", peft_config: Any = None, **settings: Any) -> Any:

@@ -1,11 +1,9 @@
 """`trustmopd plan`: what a recipe needs on a machine, before there is one."""
 
 import json
-import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 
 from trustmopd.cli.common import app, errors, say, show_table
 from trustmopd.cli.training import Overrides, RecipePath, load
@@ -30,7 +28,6 @@ def plan(
         loaded = load(recipe, overrides)
         from trustmopd.planning import plan as rows_of
         from trustmopd.planning import to_json, workload_of
-        from trustmopd.planning.seconds import rate_of_sampling
         from trustmopd.training.from_recipe import config_of, lora_of
 
         # Of the machine that is planned for, not of this one.
@@ -38,13 +35,12 @@ def plan(
         half = loaded.training.get("bf16") is not False or bool(loaded.training.get("fp16"))
         work = workload_of(loaded, args, lora_of(loaded), half=half)
         rows = rows_of(loaded, work, gpus=gpus, memory=memory, nodes=nodes)
+        words = [str(recipe), *(overrides or [])]
         if as_json:
-            typer.echo(json.dumps(to_json(rows), indent=1, ensure_ascii=False))
+            typer.echo(json.dumps(to_json(rows, words), indent=1, ensure_ascii=False))
         else:
             _show(rows, f"{loaded.name}: {_machine(gpus, memory, nodes)}")
-            if work.uses_vllm and rate_of_sampling(work) != "vllm":
-                say("vLLM's rate was not measured: seconds count the slower sampling of transformers.")
-            _recommend(rows, [str(recipe), *(overrides or [])])
+            _recommend(rows, words)
     if not any(row.fits for row in rows):
         raise typer.Exit(1)
 
@@ -70,11 +66,11 @@ def _show(rows: "list[Row]", title: str) -> None:
     if any(not row.at_hand for row in rows):
         say(
             "* This would fit, but this recipe cannot use it: `adapters` needs teachers that are LoRA adapters of the "
-            "student's base, and `sharded` needs more than one GPU."
+            "student's base; `sharded` and FSDP2 need more than one GPU; ZeRO-3 does not go with use_vllm."
         )
 
 
-def _recommend(rows: "list[Row]", command: list[str]) -> None:
+def _recommend(rows: "list[Row]", words: list[str]) -> None:
     from trustmopd.planning import fastest
 
     row = fastest(rows)
@@ -89,13 +85,9 @@ def _recommend(rows: "list[Row]", command: list[str]) -> None:
     say(f": {_named(row)}, {row.gib.total:.1f} GiB a GPU, about {row.seconds_per_step:,.0f} s a step.", lead="Fastest")
     if row.host_gib:
         say(f"It pins {row.host_gib:.1f} GiB of host memory on each node.")
-    fields = [f"{name}={_flow(value)}" for name, value in row.set.items()]
-    say("Set: " + "\n     ".join(fields))
-    say(f"Check it with: {shlex.join(['trustmopd', 'train', *command, *fields, '--dry-run'])}")
-
-
-def _flow(value: object) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n").removesuffix("\n...")
+    say("Set: " + "\n     ".join(row.overrides))
+    each = "" if row.setup.nodes == 1 else " on each node, with its own RANK,"
+    say(f"Check it{each} with: {row.command(words)} --dry-run\nStart it with the same, without --dry-run.")
 
 
 def _named(row: "Row") -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from trustmopd.engines import Completion, EngineError, Params, reason
 from trustmopd.engines.time_limit import time_limit
 from trustmopd.engines.vllm_engine import quick_start, sample_from
-from trustmopd.engines.weights import can_be_merged_apart, check_equal, kept_as_they_are, merged, repack_tied
+from trustmopd.engines.weights import can_be_merged_apart, check_equal, kept_as_they_are, merged, repack_tied, reshard
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +65,8 @@ class VLLMRollouts(trls.VLLMGeneration):
     # ---- Weights
 
     def _iter_named_params(self) -> Iterator[tuple[str, Tensor]]:
-        sharded = self._dist.is_fsdp or self._dist.is_zero3
-        if is_peft_model(self.model) and not sharded and can_be_merged_apart(self.model):
+        reshard(self.model)
+        if is_peft_model(self.model) and can_be_merged_apart(self.model):
             return merged(self.model)
         return super()._iter_named_params()
 

@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 from peft.tuners.lora import LoraLayer
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from trustmopd.engines import EngineError
 
@@ -17,18 +19,31 @@ class StaleWeights(EngineError):
 
 
 def merged(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """A LoRA student's tensors as one model's, under the base's names. Nothing of the student is touched: PEFT's merge
-    and unmerge would leave rounding behind in the base, and the base may be the frozen reference."""
+    """A LoRA student's tensors as one model's, under the base's names; those that FSDP2 has sharded are gathered one at
+    a time, by all processes. Nothing of the student is touched: PEFT's merge and unmerge would leave rounding behind in
+    the base, and the base may be the frozen reference."""
     layers = {f"{name}.base_layer.weight": layer for name, layer in model.named_modules() if _is_lora(layer)}
     for name, parameter in model.named_parameters():
         if model.prefix in name or "original_module" in name:
             continue
-        tensor = parameter.data
+        tensor = _whole(parameter.data)
         if (layer := layers.get(name)) is not None:
             for adapter in layer.active_adapters:
-                tensor = tensor + layer.get_delta_weight(adapter).to(tensor.dtype)
+                tensor = tensor + _whole(layer.get_delta_weight(adapter)).to(tensor.dtype)
         plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
         yield plain.replace("modules_to_save.default.", ""), tensor
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def reshard(model: nn.Module) -> None:
+    """After a pass without gradients, FSDP2 leaves the tensors of the outermost module gathered, as plain tensors. TRL
+    expects all of them sharded."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def can_be_merged_apart(model: Any) -> bool:

@@ -8,9 +8,10 @@ import psutil
 import torch
 from peft import LoraConfig
 
+from trustmopd.planning.launching import asked_engine
 from trustmopd.planning.memory import GIB, peak
 from trustmopd.planning.plan import fits
-from trustmopd.planning.workload import DDP, FSDP2, ZERO3, Setup, student_dtype_of, workload_of
+from trustmopd.planning.workload import ENGINES, ZERO2, Setup, student_dtype_of, workload_of
 from trustmopd.recipe import Recipe
 
 
@@ -24,6 +25,9 @@ def memory_here(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prom
 
 def _line(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prompt: int) -> str:
     on_gpu = torch.cuda.is_available() and not args.use_cpu
+    engine = asked_engine(args)
+    if engine not in (*ENGINES, ZERO2):
+        return f"not known: {engine} is not supported"
     prompt = min(longest_prompt, args.max_prompt_length or longest_prompt)
     work = workload_of(recipe, args, lora, half=bool(args.bf16 or args.fp16), prompt=prompt)
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -32,7 +36,7 @@ def _line(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prompt: in
     size = torch.cuda.get_device_properties(0).total_memory if on_gpu else psutil.virtual_memory().total / on_node
     setup = Setup(
         args.teacher_placement,
-        _engine(args),
+        engine,
         student_dtype_of(args),
         gpus=on_node,
         nodes=max(1, world // on_node),
@@ -43,15 +47,11 @@ def _line(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prompt: in
     parts = ", ".join(f"{name.replace('_', ' ')} {size:.2g}" for name, size in asdict(gib).items() if size)
     verdict = "fits in" if fits(gib, setup) else "does not fit in"
     of = "each GPU" if on_gpu else "the host" if on_node == 1 else "each process's share of the host"
-    sentence = f"about {gib.total:.2g} GiB at the peak of a step {verdict} the {setup.memory:.3g} GiB of {of} ({parts})"
+    by = "" if world == 1 else f" with {engine}"
+    sentence = (
+        f"about {gib.total:.2g} GiB at the peak of a step{by} {verdict} the {setup.memory:.3g} GiB of {of} ({parts})"
+    )
     return sentence + ("" if fits(gib, setup) else ". `trustmopd plan` shows what would")
-
-
-def _engine(args: Any) -> str:
-    launched = {name: os.environ.get(f"ACCELERATE_USE_{name}", "false") == "true" for name in ("FSDP", "DEEPSPEED")}
-    if args.deepspeed is not None or launched["DEEPSPEED"]:
-        return ZERO3
-    return FSDP2 if args.fsdp or launched["FSDP"] else DDP
 
 
 def _accumulation(args: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from trustmopd.planning.workload import (
     FLOAT32,
     OFFLOAD,
     SHARDED,
+    ZERO2,
     ZERO3,
     Setup,
     Workload,
@@ -53,7 +54,7 @@ def moments(work: Workload, setup: Setup) -> dict[str, Gib]:
     student, optimizer = student_weights(work, setup), _optimizer(work, setup)
     kept, reading = frozen_weights(work, setup)
     responses = work.batch // setup.world
-    answers = responses * work.response * work.student.hidden * work.compute_bytes * work.policies
+    answers = min(answer_bytes(work, setup), work.answers_on_device)
     engine = vllm(work, setup)
     awake = 0.0 if work.vllm_sleeps else engine
     cache, sampling = _sampling(work, setup, responses)
@@ -65,11 +66,19 @@ def moments(work: Workload, setup: Setup) -> dict[str, Gib]:
     }
 
 
+def answer_bytes(work: Workload, setup: Setup) -> float:
+    """What the frozen models leave for later; beyond `answers_on_device` it goes to host memory."""
+    responses = work.batch // setup.world
+    return responses * work.response * work.student.hidden * work.compute_bytes * work.policies
+
+
 def student_weights(work: Workload, setup: Setup) -> float:
     student, size = work.student, _student_bytes(setup)
     lora = work.lora * ADAPTER_BYTES if work.trains_adapter(setup.placement) else 0
     if setup.engine == DDP:
         return student.parameters * size + lora
+    if setup.engine == ZERO2:
+        return student.parameters * 2 + lora
     if setup.engine == ZERO3:
         return (student.parameters * 2 + lora) / setup.world + 2 * min(student.parameters, LIVE)
     # accelerate raises what is trained to float32; a frozen base keeps its precision.
@@ -86,21 +95,21 @@ def gradients(work: Workload, setup: Setup) -> float:
         gathered = (work.student.layer + work.student.root) * work.compute_bytes
     if setup.engine == DDP:
         return trained * size * (2 if setup.world > 1 else 1)  # and the buckets in which they travel
-    if setup.engine == ZERO3:
+    if setup.engine in (ZERO2, ZERO3):
         return trained * 2 / setup.world + gathered
     whole = trained * work.compute_bytes  # of all micro-batches but the last, unless each is reduced
     return trained * 4 / setup.world + (gathered if setup.sync_each_batch else max(whole, gathered))
 
 
 def _optimizer(work: Workload, setup: Setup) -> float:
-    """AdamW's two moments, in the precision of what they move; ZeRO-3 keeps float32 weights too."""
+    """AdamW's two moments, in the precision of what they move; ZeRO keeps float32 weights too."""
     if work.trains_adapter(setup.placement):
         trained, size = work.lora, ADAPTER_BYTES
     else:
         trained, size = work.student.parameters, _student_bytes(setup) if setup.engine == DDP else 4
     if setup.engine == DDP:
         return 2 * trained * size
-    return trained * (12 if setup.engine == ZERO3 else 8) / setup.world
+    return trained * (12 if setup.engine in (ZERO2, ZERO3) else 8) / setup.world
 
 
 def frozen_weights(work: Workload, setup: Setup) -> tuple[float, float]:

@@ -1,11 +1,15 @@
 """Every way to run a recipe on a machine: what it needs, whether that fits, how long it takes, what to set for it."""
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-from trustmopd.planning.memory import GIB, Gib, peak
+import yaml
+
+from trustmopd.planning.launching import FIELDS, launch_command
+from trustmopd.planning.memory import GIB, Gib, answer_bytes, peak
 from trustmopd.planning.seconds import gpu_hours, learning_bytes, rollout_bytes, seconds_per_step
 from trustmopd.planning.workload import (
     ADAPTERS,
@@ -16,6 +20,7 @@ from trustmopd.planning.workload import (
     LORA,
     OFFLOAD,
     PLACEMENTS,
+    RESIDENT,
     SHARDED,
     ZERO3,
     Setup,
@@ -26,6 +31,8 @@ from trustmopd.recipe import Recipe
 SCHEMA_VERSION = 1
 #: Share of a GPU's memory that a plan may fill: the driver, the libraries and gaps between tensors take the rest.
 USABLE = 0.92
+#: Rows whose seconds differ by less than this share count as equally fast: rates are known to 5%.
+TIE = 0.05
 _DEEPSPEED = {
     "zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True},
     "bf16": {"enabled": "auto"},
@@ -37,8 +44,8 @@ _DEEPSPEED = {
 
 @dataclass(frozen=True)
 class Row:
-    """`set` are the recipe's fields, by dotted name, that make this row of it. `at_hand`: it
-    needs no other checkpoints than the recipe's."""
+    """`set` are the recipe's fields, by dotted name, that make this row of it. `at_hand`: it needs no other checkpoints
+    than the recipe's, and `train` does not refuse it."""
 
     setup: Setup
     gib: Gib
@@ -63,6 +70,15 @@ class Row:
             "set": dict(self.set),
         }
 
+    @property
+    def overrides(self) -> list[str]:
+        """`set` as words of the command line, without the engine: the launcher's file asks for it."""
+        return [f"{name}={_flow(value)}" for name, value in self.set.items() if name not in FIELDS.values()]
+
+    def command(self, words: Sequence[str]) -> str:
+        """What starts this row; `words` are the recipe and its overrides."""
+        return shlex.join(launch_command(self.setup, [*words, *self.overrides]))
+
 
 def plan(recipe: Recipe, work: Workload, *, gpus: int, memory: float, nodes: int = 1) -> list[Row]:
     """All rows, in the order of the placements. `gpus` of each node, `memory` of each GPU in GiB."""
@@ -76,15 +92,23 @@ def plan(recipe: Recipe, work: Workload, *, gpus: int, memory: float, nodes: int
 
 
 def fastest(rows: list[Row]) -> Row | None:
-    """Of those that fit and need no other checkpoints; of equally fast ones, the one that trains in float32."""
+    """Of those that fit and need no other checkpoints. Of equally fast ones, one that trains in float32; of those the
+    simplest: resident teachers, then DDP, then no teachers in host memory."""
     able = [row for row in rows if row.fits and row.at_hand]
-    return min(
-        able, key=lambda row: (row.seconds_per_step, row.setup.student_dtype != FLOAT32, row.gib.total), default=None
-    )
+    least = min((row.seconds_per_step for row in able), default=0.0)
+    tied = [row for row in able if row.seconds_per_step <= least * (1 + TIE)]
+    return min(tied, key=_simplest_first, default=None)
 
 
-def to_json(rows: list[Row]) -> dict[str, Any]:
-    return {"schema_version": SCHEMA_VERSION, "rows": [row.to_dict() for row in rows]}
+def _simplest_first(row: Row) -> tuple[Any, ...]:
+    setup = row.setup
+    return setup.student_dtype != FLOAT32, setup.placement != RESIDENT, ENGINES.index(setup.engine), row.host_gib
+
+
+def to_json(rows: list[Row], words: Sequence[str]) -> dict[str, Any]:
+    """`words` are the recipe and its overrides."""
+    told = [{**row.to_dict(), "launch": row.command(words)} for row in rows]
+    return {"schema_version": SCHEMA_VERSION, "rows": told}
 
 
 def fits(gib: Gib, setup: Setup) -> bool:
@@ -97,6 +121,7 @@ def _row(recipe: Recipe, work: Workload, setup: Setup) -> Row:
     chosen = next((each for each in tried if fits(peak(each, setup), setup)), tried[-1])
     gib, seconds = peak(chosen, setup), seconds_per_step(chosen, setup)
     hosts = chosen.hosts(setup) if setup.placement == OFFLOAD else ()
+    spilt = max(0.0, answer_bytes(chosen, setup) - chosen.answers_on_device)
     return Row(
         setup,
         gib,
@@ -104,11 +129,16 @@ def _row(recipe: Recipe, work: Workload, setup: Setup) -> Row:
         seconds,
         gpu_hours(chosen, setup, seconds),
         network_gb=(learning_bytes(chosen, setup) + rollout_bytes(chosen, setup)) / 1e9,
-        host_gib=sum(host.parameters - host.head for host in hosts) * chosen.frozen_bytes * setup.gpus / GIB,
+        host_gib=(sum(host.parameters - host.head for host in hosts) * chosen.frozen_bytes + spilt) * setup.gpus / GIB,
         set=_fields(recipe, chosen, setup, fewer_rows=chosen is not tried[0]),
-        at_hand=(setup.placement != ADAPTERS or not chosen.teachers)
-        and (setup.placement != SHARDED or setup.gpus * setup.nodes > 1),
+        at_hand=_at_hand(chosen, setup),
     )
+
+
+def _at_hand(work: Workload, setup: Setup) -> bool:
+    other_checkpoints = setup.placement == ADAPTERS and bool(work.teachers)
+    nobody_to_share_with = setup.world == 1 and (setup.placement == SHARDED or setup.engine == FSDP2)
+    return not (other_checkpoints or nobody_to_share_with or (setup.engine == ZERO3 and work.uses_vllm))
 
 
 def _fields(recipe: Recipe, work: Workload, setup: Setup, *, fewer_rows: bool) -> dict[str, Any]:
@@ -127,14 +157,17 @@ def _fields(recipe: Recipe, work: Workload, setup: Setup, *, fewer_rows: bool) -
         fields["training.max_tokens_per_micro_batch"] = micro_batch * (work.prompt + work.response)
     if setup.placement == ADAPTERS:
         fields["peft"] = recipe.peft or LORA
-        fields |= {
-            f"teachers.{name}": {"adapter": "PATH"} for name, t in recipe.teachers.items() if t.model is not None
-        }
+        fields |= {f"teachers.{name}": {"adapter": "PATH"} for name in work.teachers}
     if setup.engine == FSDP2:
-        fields["training.fsdp"] = True
+        fields[FIELDS[FSDP2]] = True
         if accumulation > 1:  # otherwise every GPU holds all gradients until the last micro-batch
             synced = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
             fields["training.accelerator_config"] = {**(given.get("accelerator_config") or {}), **synced}
     if setup.engine == ZERO3:
-        fields["training.deepspeed"] = _DEEPSPEED
+        fields[FIELDS[ZERO3]] = _DEEPSPEED
     return fields
+
+
+def _flow(value: Any) -> str:
+    """On one line, as an override is written."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n").removesuffix("\n...")

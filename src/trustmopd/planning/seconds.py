@@ -23,12 +23,6 @@ def rates() -> dict[str, Any]:
     return json.loads((files(__package__) / "rates.json").read_text())
 
 
-def rate_of_sampling(work: Workload) -> str:
-    """The engine whose rate is counted with: transformers' default cache where the recipe's was not measured."""
-    engine = "vllm" if work.uses_vllm else "static" if work.static_cache else "default"
-    return engine if engine in rates()["decode"] else "default"
-
-
 def seconds_per_step(work: Workload, setup: Setup) -> float:
     """With every prompt and response as long as the limits allow."""
     bandwidth = NVLINK if setup.nodes == 1 else NETWORK
@@ -47,7 +41,7 @@ def gpu_hours(work: Workload, setup: Setup, seconds: float) -> float | None:
 
 def sampling_seconds(work: Workload, setup: Setup) -> float:
     student, responses = work.student, work.batch // setup.world
-    engine = rate_of_sampling(work)
+    engine = "vllm" if work.uses_vllm else "static" if work.static_cache else "default"
     rate = rates()["decode"][engine]
     length = work.prompt + (work.response if engine == "static" else work.response / 2)
     cache_bytes = responses * length * student.key_value * student.layers * 2

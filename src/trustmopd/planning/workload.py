@@ -9,10 +9,12 @@ from peft import LoraConfig
 
 from trustmopd.planning.shapes import Shape, lora_parameters, shape_of
 from trustmopd.recipe import Recipe
-from trustmopd.teachers.spec import STUDENT
+from trustmopd.teachers.references import as_pool, frozen_models, is_reference, role_of, starts_of
+from trustmopd.teachers.spec import Teacher
 
 RESIDENT, OFFLOAD, SHARDED, ADAPTERS = PLACEMENTS = ("resident", "offload", "sharded", "adapters")
 DDP, FSDP2, ZERO3 = ENGINES = ("DDP", "FSDP2", "ZeRO-3")
+ZERO2 = "ZeRO-2"  # no row of a plan: it needs at least as much as ZeRO-3
 FLOAT32, BFLOAT16 = DTYPES = ("float32", "bfloat16")
 #: Prompts of a run that sets no limit are taken to be this long.
 LONGEST_PROMPT = 4096
@@ -40,16 +42,18 @@ class Setup:
 
 @dataclass(frozen=True)
 class Workload:
-    """`teachers` have weights of their own, `adapter_teachers` is the number of those that are adapters over the
-    reference. `lora` counts the parameters of the student's adapter, or of the one it would have; `is_lora` says which.
-    Sizes are bytes an element: `frozen_bytes` of the frozen weights, `compute_bytes` of hidden states."""
+    """`teachers` have weights of their own; `adapter_teachers` is the number of those that are adapters over a
+    reference. `references` are the frozen models that are neither a teacher nor the initial student;
+    `keeps_initial_student` says whether that one is kept too. `asked_references` of them answer about every response.
+    `lora` counts the parameters of the student's adapter, or of the one it would have; `is_lora` says which. Sizes are
+    bytes an element: `frozen_bytes` of the frozen weights, `compute_bytes` of hidden states."""
 
     student: Shape
-    teachers: tuple[Shape, ...]
+    teachers: Mapping[str, Shape]
     adapter_teachers: int
-    reference: Shape | None
-    reference_is_student: bool
-    scores_reference: bool
+    references: tuple[Shape, ...]
+    keeps_initial_student: bool
+    asked_references: int
     is_lora: bool
     lora: int
     prompt: int
@@ -57,6 +61,7 @@ class Workload:
     batch: int
     micro_batch: int
     candidates: int
+    answers_on_device: float = math.inf
     frozen_bytes: int = 2
     compute_bytes: int = 2
     checkpointing: bool = True
@@ -71,18 +76,19 @@ class Workload:
     @property
     def policies(self) -> int:
         """Frozen policies that answer about every response."""
-        return len(self.teachers) + self.adapter_teachers + self.scores_reference
+        return len(self.teachers) + self.adapter_teachers + self.asked_references
 
     def trains_adapter(self, placement: str) -> bool:
         return self.is_lora or placement == ADAPTERS
 
     def hosts(self, setup: Setup) -> tuple[Shape, ...]:
         """Frozen models with weights of their own. A LoRA student lends its base, unless the engine takes it apart."""
-        lends = setup.engine == DDP
-        if setup.placement == ADAPTERS:
-            return () if lends else (self.student,)
-        lent = self.is_lora and self.reference_is_student and lends
-        return self.teachers + (() if self.reference is None or lent else (self.reference,))
+        lent = self.trains_adapter(setup.placement) and setup.engine == DDP
+        if setup.placement == ADAPTERS:  # on the references, or else on the student's base
+            own, on_student = self.references, self.keeps_initial_student or not self.references
+        else:
+            own, on_student = (*self.teachers.values(), *self.references), self.keeps_initial_student
+        return own + ((self.student,) if on_student and not lent else ())
 
     def adapters(self, setup: Setup) -> int:
         """Teachers that are adapters."""
@@ -111,21 +117,17 @@ def workload_of(
     trusted = {"trust_remote_code": bool(args.trust_remote_code)}
     student = shape_of("the student", recipe.student, (args.model_init_kwargs or {}).get("revision"), **trusted)
     single = getattr(recipe.allocation, "teacher", None)
-    used = {name: t for name, t in recipe.teachers.items() if single in (None, name)}
-    full = {name: t for name, t in used.items() if t.model is not None}
-    teachers = tuple(shape_of(f"teacher '{n}'", str(t.model), t.revision, **trusted) for n, t in full.items())
-    if args.needs_reference:  # each distinct reference of a teacher's own is one more frozen model
-        common = {STUDENT, recipe.student, recipe.reference or recipe.student}
-        own = {(str(t.reference.model), t.reference.revision): n for n, t in used.items() if t.reference is not None}
-        teachers += tuple(
-            shape_of(f"the reference of teacher '{name}'", model, revision, **trusted)
-            for (model, revision), name in own.items()
-            if model not in common
-        )
-    own_reference = recipe.reference not in (None, recipe.student)
-    reference = None
-    if args.needs_reference or len(full) < len(used):
-        reference = shape_of("the reference", str(recipe.reference), **trusted) if own_reference else student
+    named = {name: Teacher.of(source) for name, source in recipe.teachers.items() if single in (None, name)}
+    used, common = as_pool(named, recipe.reference, recipe.student)
+    models = frozen_models(used, common, with_reference=args.needs_reference)
+    # A revision given with an adapter may be the adapter's.
+    shapes = {
+        name: shape_of(role_of(name), str(each.model), None if each.adapter else each.revision, **trusted)
+        for name, each in models.items()
+        if each is not None
+    }
+    teachers = {name: shape for name, shape in shapes.items() if not is_reference(name)}
+    asked = [start for start in starts_of(used, common) if start.measures and args.needs_reference]
     colocated = args.use_vllm and args.vllm_mode == "colocate"
     longest = prompt or args.max_prompt_length or LONGEST_PROMPT
     budget = args.max_tokens_per_micro_batch
@@ -133,10 +135,10 @@ def workload_of(
     return Workload(
         student=student,
         teachers=teachers,
-        adapter_teachers=len(used) - len(full),
-        reference=reference,
-        reference_is_student=not own_reference,
-        scores_reference=args.needs_reference,
+        adapter_teachers=len(used) - len(teachers),
+        references=tuple(shape for name, shape in shapes.items() if is_reference(name)),
+        keeps_initial_student=None in models.values(),
+        asked_references=len(asked),
         is_lora=lora is not None,
         lora=lora_parameters(lora or LoraConfig(**LORA, task_type="CAUSAL_LM"), recipe.student, **trusted),
         prompt=longest,
@@ -144,6 +146,7 @@ def workload_of(
         batch=args.global_batch_size,
         micro_batch=rows,
         candidates=args.num_candidates,
+        answers_on_device=args.answers_on_device_gib * 2**30,
         frozen_bytes=4 if args.teacher_dtype == FLOAT32 or not (half or args.teacher_dtype) else 2,
         compute_bytes=2 if half else 4,
         checkpointing=bool(args.gradient_checkpointing),

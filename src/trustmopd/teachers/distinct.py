@@ -26,7 +26,7 @@ def check_distinct(teachers: Mapping[str, Teacher], base: Teacher, student: Teac
     pairs += [(name, start.name, start.given or student) for start in starts for name in start.measures]
     for name, other, theirs in pairs:
         ours = policies[name]
-        if _same_model(ours, theirs) and _same_adapter(ours.adapter, theirs.adapter):
+        if same_model(ours, theirs) and _same_adapter(ours.adapter, theirs.adapter):
             raise _refusal(name, ours.source, other, theirs.source)
 
 
@@ -58,7 +58,7 @@ def _refusal(name: str, source: str, other: str, other_source: str) -> ValueErro
     )
 
 
-def _same_model(ours: Teacher, theirs: Teacher) -> bool:
+def same_model(ours: Teacher, theirs: Teacher) -> bool:
     if not all(isinstance(each.model, (str, Path)) for each in (ours, theirs)):
         return ours.model is theirs.model
     if all(Path(str(each.model)).is_dir() for each in (ours, theirs)):

@@ -1,27 +1,28 @@
 """The host memory that offloaded models need: each process pins its own copy of every model."""
 
 import os
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import psutil
 import torch
 
-from trustmopd.checkpoint_files import tensors_of
+from trustmopd.teachers.sizes import size_of
+from trustmopd.teachers.spec import Teacher
 
 _GIB = 2**30
 
 
-def check_host_memory(models: Iterable[Any], dtype: torch.dtype) -> str:
-    """A sentence on how much memory `models` (paths or loaded models) pin on this node. Raises an error if it is more
-    than is free. Hub models that are not downloaded yet are not counted."""
-    sizes = [_numbers(model) * dtype.itemsize / _GIB for model in models]
+def check_host_memory(models: Sequence[Teacher], dtype: torch.dtype) -> str:
+    """A sentence on how much memory `models` pin on this node; `dtype` is for those that have none of their own. Raises
+    an error if it is more than is free. Output heads, which stay on the device, are not counted; nor are models whose
+    configuration is not on this machine yet."""
+    known = [size for model in models if (size := size_of(model, dtype)) is not None]
+    sizes = [size.bytes_without_head / _GIB for size in known]
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     pinned, free = sum(sizes) * processes, psutil.virtual_memory().available / _GIB
     told = (
         f"teacher_placement = 'offload' pins {pinned:.3g} GiB of host memory on this node: {len(sizes)} models of "
-        f"{max(sizes):.3g} GiB at most, in each of {processes} processes"
+        f"{max(sizes, default=0):.3g} GiB at most, in each of {processes} processes"
     )
     if pinned > free:
         raise ValueError(
@@ -29,9 +30,3 @@ def check_host_memory(models: Iterable[Any], dtype: torch.dtype) -> str:
             "a smaller teacher_dtype."
         )
     return told
-
-
-def _numbers(model: Any) -> int:
-    if isinstance(model, (str, Path)):
-        return sum(torch.Size(tensor.shape).numel() for tensor in tensors_of(model).values())
-    return sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())

@@ -1,10 +1,11 @@
 """The reference of each teacher, from which its displacement is measured: the pool's common one or its own."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from trustmopd.teachers.spec import REFERENCE, STUDENT, Teacher
+from trustmopd.teachers.spec import REFERENCE, STUDENT, Teacher, as_reference, as_teachers
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,34 @@ class Start:
     def used(self, with_reference: bool) -> bool:
         """Whether a run loads it; `with_reference`: the score of the run needs a reference."""
         return bool(self.carries) or (with_reference and bool(self.measures))
+
+
+def as_pool(teachers: Mapping[str, Any], reference: Any, student: Any) -> tuple[dict[str, Teacher], Teacher | None]:
+    """The arguments of the trainer as records. A reference that is the student itself, by object or by name, becomes
+    None, or STUDENT as a teacher's own."""
+    pool = as_teachers(teachers)
+    for name, teacher in pool.items():
+        own = teacher.reference
+        if isinstance(own, Teacher) and _is_student(own.model, student) and own.adapter is None:
+            pool[name] = replace(teacher, reference=STUDENT)
+    if reference is None or _is_student(reference, student):
+        return pool, None
+    return pool, replace(as_reference("the reference", reference), name=REFERENCE)
+
+
+def _is_student(reference: Any, student: Any) -> bool:
+    return reference is student or (isinstance(reference, (str, Path)) and str(reference) == str(student))
+
+
+def frozen_models(
+    teachers: Mapping[str, Teacher], reference: Teacher | None, *, with_reference: bool
+) -> dict[str, Teacher | None]:
+    """The models that a run loads, by their names in the pool; None is the initial student. A teacher that is an
+    adapter on a reference needs no model of its own."""
+    starts = starts_of(teachers, reference)
+    carried = {name for start in starts for name in start.carries}
+    own: dict[str, Teacher | None] = {name: teacher for name, teacher in teachers.items() if name not in carried}
+    return own | {start.name: start.given for start in starts if start.used(with_reference)}
 
 
 def starts_of(teachers: Mapping[str, Teacher], reference: Teacher | None) -> list[Start]:

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from trustmopd.checkpoint_files import same_weights, tensors_of
 from trustmopd.heads import Head
 from trustmopd.messages import first_line
+from trustmopd.teachers.whole import whole_loading
 
 
 def skeleton(model: Any, *, revision: str | None = None, trust_remote_code: bool = False) -> nn.Module | None:
@@ -23,7 +24,7 @@ def skeleton(model: Any, *, revision: str | None = None, trust_remote_code: bool
             config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
         else:
             config = (model.get_base_model() if isinstance(model, PeftModel) else model).config
-        with torch.device("meta"):
+        with whole_loading(), torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     except Exception:  # a model's own code may raise anything; it is reported when the model is loaded
         return None

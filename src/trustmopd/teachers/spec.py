@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from trustmopd.teacher_source import REFERENCE as REFERENCE
-from trustmopd.teacher_source import check_teacher_name
+from trustmopd.teacher_source import TeacherSource, check_teacher_name
 
 #: As a teacher's `reference`: the initial student. For teachers whose own starting point is not available.
 STUDENT = "student"
@@ -28,6 +28,12 @@ class Teacher:
     revision: str | None = None
     dtype: str | torch.dtype | None = None
     name: str | None = None
+
+    @classmethod
+    def of(cls, source: TeacherSource) -> "Teacher":
+        """As a recipe names it."""
+        fields = source.model_dump(exclude={"reference"})
+        return cls(**fields, reference=None if source.reference is None else cls.of(source.reference))
 
     @property
     def source(self) -> str:

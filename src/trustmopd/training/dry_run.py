@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,18 @@ from trustmopd.method import Calibration
 from trustmopd.planning.here import memory_here
 from trustmopd.recipe import Recipe
 from trustmopd.rows import SUFFIXES
-from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
-from trustmopd.runs.checkpoints import read_manifest
+from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher, fingerprint_tokenizer
-from trustmopd.teachers.references import role_of, starts_of
+from trustmopd.teachers.references import frozen_models, is_reference, role_of, starts_of
+from trustmopd.teachers.sizes import size_of
 from trustmopd.teachers.skeleton import check_student_lora, skeleton
 from trustmopd.training.config import TrustMOPDConfig, rule_name
+from trustmopd.training.dry_resume import checkpoint_to_resume
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
 from trustmopd.training.lessons import SAMPLING
+from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.prompt_lengths import fit_prompts
-from trustmopd.training.resuming import changes, check_checkpoint, check_same_settings
 from trustmopd.training.setup import Ingredients, check_ingredients, used_teachers
 
 
@@ -34,10 +35,13 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
     would raise before it loads its models, and some of the later ones."""
     configs = {seed: config_of(recipe, seed) for seed in recipe.seeds}
     args = configs[recipe.seeds[0]]
+    engine = Parallelism.expected(args)
+    engine.check(args)
     for seed in recipe.seeds:
         check_writable(recipe.run_directory(seed))
     prompts = load_prompts(recipe.prompts.path, recipe.prompts.split)
-    given = check_ingredients(recipe.student, teachers_of(recipe), recipe.reference, args, prompts)
+    adapter = {"trains_adapter": recipe.peft is not None}
+    given = check_ingredients(recipe.student, teachers_of(recipe), recipe.reference, args, prompts, **adapter)
     prompts, _ = fit_prompts(prompts, given.prompt_lengths, args)
     lora = lora_of(recipe)
     student = (
@@ -48,7 +52,9 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
     known = _known_dependencies(args, given, prompts)
     if args.calibrates and args.calibration_path is not None:
         Calibration.load(args.calibration_path).check_known(known)
-    begun = {seed: _resumed(recipe, seed, config, known) for seed, config in configs.items() if resume}
+    begun = {
+        seed: checkpoint_to_resume(recipe, seed, config, known, given) for seed, config in configs.items() if resume
+    }
     for path in (*(b for b in recipe.evaluation.benchmarks if b.endswith(SUFFIXES)), *recipe.evaluation.data.values()):
         if not Path(path).exists():
             warnings.warn(f"evaluation: {path} does not exist here; `trustmopd evaluate` will need it.", stacklevel=2)
@@ -65,6 +71,7 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
         + ("plain text: no chat template is applied" if isinstance(prompts[0]["prompt"], str) else "conversational")
         + f", up to {max(given.prompt_lengths)} tokens",
         "training": _training(args, len(prompts)),
+        "engine": str(engine),
         "machine": _machine(args),
         "seeds": ", ".join(str(seed) for seed in recipe.seeds),
         "output": ", ".join(str(recipe.run_directory(seed)) for seed in recipe.seeds),
@@ -85,46 +92,6 @@ def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any)
         "prompts": prompt_hash(prompts),
         **{name: getattr(args, name) for name in SAMPLING},
     }
-
-
-def _resumed(recipe: Recipe, seed: int, args: TrustMOPDConfig, known: dict[str, Any]) -> str | None:
-    """The checkpoint that a seed is resumed from; None if it has none."""
-    run = recipe.run_directory(seed)
-    if not whole_checkpoints(RunDirectory(run).checkpoints):
-        return None
-    checkpoint = resumable_checkpoint(True, str(args.output_dir), run)
-    check_checkpoint(checkpoint)
-    check_same_settings(checkpoint, args.to_dict())
-    stored = read_manifest(checkpoint)
-    moved = _other_models(recipe, stored, known["prompts"], checkpoint)
-    if args.calibrates:
-        Calibration.load(RunDirectory(checkpoint).calibration).check_known(known)
-    changed = {**moved, **changes(checkpoint, args.to_dict())}
-    told = "".join(f", {name} {now} instead of {was}" for name, (was, now) in changed.items())
-    return f"{checkpoint} (step {step_of(checkpoint)}{told})"
-
-
-def _other_models(
-    recipe: Recipe, manifest: Mapping[str, Any], prompts: str, checkpoint: Path
-) -> dict[str, tuple[str, str]]:
-    """Models with another path than when the run began. They may have been moved: their weights are compared when they
-    are loaded. Refuses what can be compared now: the prompts, the teachers' names, whether an adapter is trained."""
-    stored = manifest["models"]
-    adapter = stored["student"].get("adapter", recipe.peft)
-    for what, was, now in (
-        ("the prompt set", manifest["prompts"]["fingerprint"], prompts),
-        ("teachers", sorted(stored["teachers"]), sorted(recipe.teachers)),
-        ("peft", "none" if adapter is None else "one", "none" if recipe.peft is None else "one"),
-    ):
-        if was != now:
-            raise ValueError(
-                f"{what} was {was} when this run began ({checkpoint}), and is {now} now. Restore it, or start a new "
-                "run in another output."
-            )
-    sources = {f"teacher '{name}'": (stored["teachers"][name], each) for name, each in teachers_of(recipe).items()}
-    named = {name: (was.get("source"), now.source) for name, (was, now) in sources.items()}
-    named |= {"student": (stored["student"]["source"], recipe.student)}
-    return {name: (was, now) for name, (was, now) in named.items() if was != now}
 
 
 def _references(args: TrustMOPDConfig, given: Ingredients) -> str:
@@ -185,28 +152,22 @@ def _machine(args: TrustMOPDConfig) -> str:
 
 def _weights(recipe: Recipe, args: TrustMOPDConfig, given: Ingredients, student: Any) -> str:
     """GiB of weights by model, as they are loaded."""
-    frozen = str(args.frozen_dtype).removeprefix("torch.")
     trained = str((args.model_init_kwargs or {}).get("dtype", "float32"))
-    told, total = [], 0
-
-    def add(name: str, model: Any, dtype: str) -> None:
-        nonlocal total
-        if model is not None:
-            size = sum(p.numel() for p in model.parameters()) * getattr(torch, dtype, torch.float32).itemsize
-            total += size
-            told.append(f"{name} {_size(size)} ({dtype})")
-
-    add("student", student, trained)
+    sizes: dict[str, tuple[int, str]] = {}
+    if student is not None:
+        numbers = sum(parameter.numel() for parameter in student.parameters())
+        sizes["student"] = numbers * getattr(torch, trained, torch.float32).itemsize, trained
     teachers = used_teachers(given.teachers, args)
-    starts = starts_of(teachers, given.reference)
-    for name, teacher in teachers.items():
-        if not any(name in start.carries for start in starts):
-            add(name, skeleton(teacher.model, revision=teacher.revision), str(teacher.dtype or frozen))
-    for start in starts:
-        lent = start.given is None and recipe.peft is not None  # by the student, whose base is frozen
-        if not lent and start.used(args.needs_reference):
-            source = start.given or Teacher(model=recipe.student)
-            add(role_of(start.name), skeleton(source.model, revision=source.revision), str(source.dtype or frozen))
+    for name, model in frozen_models(teachers, given.reference, with_reference=args.needs_reference).items():
+        if model is None and recipe.peft is not None:
+            continue  # lent by the student, whose base is frozen
+        size = size_of(
+            model or Teacher(model=recipe.student), args.frozen_dtype, trust_remote_code=args.trust_remote_code
+        )
+        if size is not None:
+            sizes[role_of(name) if is_reference(name) else name] = size.bytes, str(size.dtype).removeprefix("torch.")
+    told = [f"{name} {_size(size)} ({dtype})" for name, (size, dtype) in sizes.items()]
+    total = sum(size for size, _ in sizes.values())
     free = shutil.disk_usage(next(path for path in Path(args.output_dir).absolute().parents if path.exists())).free
     return f"{', '.join(told)}; {_size(total)} in all. The disk of the output has {_size(free)} free"
 

@@ -11,6 +11,7 @@ from transformers.integrations import get_available_reporting_integrations
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from trustmopd.engines.vllm_package import check_port, check_vllm
+from trustmopd.planning.launching import asked_engine
 from trustmopd.runs.layout import METRICS
 from trustmopd.training.config import TrustMOPDConfig
 
@@ -21,6 +22,11 @@ def check_environment(args: TrustMOPDConfig) -> None:
     check_launch(args)
     _check_trackers([args.report_to] if isinstance(args.report_to, str) else args.report_to or [])
     if args.use_vllm:
+        if (engine := asked_engine(args)).startswith("ZeRO"):
+            raise ValueError(
+                f"use_vllm = True is not supported with DeepSpeed ({engine}): the two were never tested together. Use "
+                "FSDP2 (recipes/accelerate/fsdp2.yaml), or set use_vllm = False."
+            )
         check_vllm("use_vllm = True", "set use_vllm = False to sample with transformers")
         if args.vllm_mode == "server":
             check_port(args.vllm_group_port)

@@ -5,7 +5,7 @@ from typing import Any
 from peft import LoraConfig
 
 from trustmopd.data import load_prompts
-from trustmopd.recipe import Recipe, TeacherSource
+from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
 from trustmopd.teachers import Teacher
 from trustmopd.teachers.skeleton import check_student_lora
@@ -54,12 +54,7 @@ def trainer_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDTrainer:
 
 
 def teachers_of(recipe: Recipe) -> dict[str, Teacher]:
-    return {name: _teacher(source) for name, source in recipe.teachers.items()}
-
-
-def _teacher(source: TeacherSource) -> Teacher:
-    fields = source.model_dump(exclude={"reference"})
-    return Teacher(**fields, reference=None if source.reference is None else _teacher(source.reference))
+    return {name: Teacher.of(source) for name, source in recipe.teachers.items()}
 
 
 def lora_of(recipe: Recipe) -> LoraConfig | None:

@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import StateDictType
 
+from trustmopd.planning.launching import asked_engine
 from trustmopd.training.config import TrustMOPDConfig
 
 #: What each engine splits between the processes. Engines that are not listed are refused.
@@ -22,6 +23,8 @@ _SPREAD = {
     "ZeRO-2": "gradients and optimizer",
     "ZeRO-3": "weights, gradients and optimizer",
 }
+#: Where accelerate runs DDP, or one process, though FSDP was asked for.
+WITHOUT_FSDP = {DistributedType.NO, DistributedType.MULTI_CPU}
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,27 @@ class Parallelism:
             name, checkpoints = f"ZeRO-{state.deepspeed_plugin.zero_stage}", "sharded"
         elif accelerator.num_processes == 1:
             name = "one process"
-        processes = accelerator.num_processes
+        return cls._here(name, accelerator.num_processes, accelerator.device.type, checkpoints)
+
+    @classmethod
+    def expected(cls, args: TrustMOPDConfig) -> "Parallelism":
+        """What accelerate will run, before there is an Accelerator."""
+        name, checkpoints, kind = asked_engine(args), "full", args.distributed_state.distributed_type
+        if name.startswith("FSDP") and kind in WITHOUT_FSDP:
+            name = "DDP"
+        elif name.startswith("FSDP"):
+            own = (args.fsdp_plugin_args or {}).get("state_dict_type")
+            stored = own or os.environ.get("FSDP_STATE_DICT_TYPE", "FULL_STATE_DICT")
+            checkpoints = "full" if "FULL" in str(stored) else "sharded"
+        elif name.startswith("ZeRO"):
+            checkpoints = "sharded"
+        name = "one process" if name == "DDP" and args.world_size == 1 else name
+        return cls._here(name, args.world_size, args.device.type, checkpoints)
+
+    @classmethod
+    def _here(cls, name: str, processes: int, device: str, checkpoints: str) -> "Parallelism":
         nodes = processes // int(os.environ.get("LOCAL_WORLD_SIZE", processes))
-        return cls(name, processes, nodes, accelerator.device.type, _SPREAD.get(name, ""), checkpoints)
+        return cls(name, processes, nodes, device, _SPREAD.get(name, ""), checkpoints)
 
     def __str__(self) -> str:
         if self.processes == 1:
@@ -59,18 +80,15 @@ class Parallelism:
         world = f"{self.name}, {self.processes} processes on {where} ({self.device})"
         return f"{world}{spread}; {self.checkpoints} checkpoints"
 
-    def check(self, args: TrustMOPDConfig, accelerator: Accelerator) -> None:
+    def check(self, args: TrustMOPDConfig) -> None:
         """Refuse an engine that is not the one asked for, or that is not tested."""
-        asked = {
-            "FSDP": bool(args.fsdp) or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true",
-            "ZeRO": bool(args.deepspeed) or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true",
-        }
-        for kind, wanted in asked.items():
-            if wanted and not self.name.startswith(kind):
-                raise ValueError(
-                    f"{kind} was asked for, but accelerate runs {self}. {kind} needs GPUs and several processes. Use "
-                    "recipes/accelerate/ddp.yaml here, or run it on GPUs."
-                )
+        asked = asked_engine(args)
+        if asked != "DDP" and asked[:4] != self.name[:4]:
+            raise ValueError(
+                f"{asked} was asked for, but accelerate runs {self}. {asked} needs GPUs and several processes: start "
+                "them with a launcher (docs/scale.md has the commands). To run without it, remove training.fsdp and "
+                "training.deepspeed, or use recipes/accelerate/ddp.yaml."
+            )
         if args.teacher_placement == "sharded" and self.processes == 1:
             raise ValueError(
                 "teacher_placement = 'sharded' needs several processes, but there is only one. Start several "
@@ -79,9 +97,8 @@ class Parallelism:
         if self.name not in _SPREAD:
             better = "fsdp_version: 2" if self.name.startswith("FSDP") else "zero_stage: 2 or zero_stage: 3"
             raise ValueError(f"the engine {self.name} is not supported. Set {better}; recipes/accelerate has examples.")
-        if self.name == "ZeRO-3" and not accelerator.state.deepspeed_plugin.deepspeed_config.get(
-            "zero_optimization", {}
-        ).get("stage3_gather_16bit_weights_on_model_save"):
+        zero = args.deepspeed_plugin.deepspeed_config.get("zero_optimization", {}) if args.deepspeed_plugin else {}
+        if self.name == "ZeRO-3" and not zero.get("stage3_gather_16bit_weights_on_model_save"):
             raise ValueError(
                 "zero3_save_16bit_model = false: transformers could not load the weights in the checkpoints. Set it to "
                 "true (in DeepSpeed's own file: stage3_gather_16bit_weights_on_model_save)."

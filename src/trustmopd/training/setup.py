@@ -4,7 +4,7 @@ import logging
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -17,11 +17,11 @@ from transformers import PreTrainedTokenizerBase
 
 from trustmopd.data import check_labels, check_prompts
 from trustmopd.method import Calibration
-from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, as_teachers, build_pool, load_tokenizer, preflight
+from trustmopd.teachers import Teacher, TeacherPool, build_pool, load_tokenizer, preflight
 from trustmopd.teachers.host_memory import check_host_memory
-from trustmopd.teachers.references import starts_of
-from trustmopd.teachers.spec import STUDENT, as_reference, model_id
-from trustmopd.training.agreement import first_decides
+from trustmopd.teachers.references import as_pool, frozen_models
+from trustmopd.teachers.spec import model_id
+from trustmopd.training.agreement import all_succeed, first_decides
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
 from trustmopd.training.prompt_lengths import prompt_lengths
@@ -56,6 +56,8 @@ def check_ingredients(
     tokenizer: Any = None,
     eval_prompts: Any = None,
     tools: Any = None,
+    *,
+    trains_adapter: bool = False,
 ) -> Ingredients:
     check_environment(args)
     if not isinstance(prompts, Dataset):
@@ -63,10 +65,7 @@ def check_ingredients(
             f"train_dataset is a {type(prompts).__name__}; a datasets.Dataset is needed, because prompts are "
             "checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
         )
-    pool = as_teachers(teachers)
-    for name, teacher in pool.items():
-        if isinstance(own := teacher.reference, Teacher) and _is_student(own.model, model) and own.adapter is None:
-            pool[name] = replace(teacher, reference=STUDENT)
+    pool, reference = as_pool(teachers, reference, model)
     evaluated = eval_prompts if isinstance(eval_prompts, Mapping) else {"eval": eval_prompts}
     for checked in (prompts, *(dataset for dataset in evaluated.values() if isinstance(dataset, Dataset))):
         check_prompts(checked)
@@ -112,7 +111,6 @@ def check_ingredients(
             f"the prompts are conversations, but the student's tokenizer ({source}) has no chat template "
             "to render them. Save the template that it was trained with beside it, or give prompts as plain text."
         )
-    reference = _as_reference(reference, model)
     _tell_of_prompts(prompts, tokenizer, args)
     lengths = prompt_lengths(prompts, tokenizer, tools=tools, **args.chat_template_kwargs or {})
     assert args.max_completion_length is not None
@@ -129,7 +127,8 @@ def check_ingredients(
         trust_remote_code=args.trust_remote_code,
     )
     if args.use_vllm:
-        check_vllm_can_sample(model, used_teachers(pool, args), reference, args, longest)
+        used = used_teachers(pool, args)
+        check_vllm_can_sample(model, used, reference, args, longest, trains_adapter=trains_adapter)
     return Ingredients(source, pool, reference, tokenizer, vocab_size, lengths, longest)
 
 
@@ -166,18 +165,6 @@ def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args:
         )
 
 
-def _as_reference(reference: Any, student: Any) -> Teacher | None:
-    """None if the reference is the student itself."""
-    if reference is None or _is_student(reference, student):
-        return None
-    return replace(as_reference("the reference", reference), name=REFERENCE)
-
-
-def _is_student(reference: Any, student: Any) -> bool:
-    """By object or by name."""
-    return reference is student or (isinstance(reference, (str, Path)) and str(reference) == str(student))
-
-
 def used_teachers(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> dict[str, Teacher]:
     """The teachers that the allocation rule asks. The others are not loaded."""
     return {name: t for name, t in teachers.items() if args.allocation != "single" or name == args.single_teacher}
@@ -193,12 +180,13 @@ def check_trainable(student: Any) -> None:
 
 def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerator: Accelerator) -> TeacherPool:
     teachers = used_teachers(given.teachers, args)
+    # Sharding splits the student's tensors, so the pool needs a base of its own.
+    share = accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED)
     if args.teacher_placement == "offload":
-        starts = starts_of(teachers, given.reference)
-        bases = [start.given.model if start.given else student for start in starts if start.used(args.needs_reference)]
-        carried = {name for start in starts for name in start.carries}
-        own = [teacher.model for name, teacher in teachers.items() if name not in carried]
-        told = check_host_memory([*bases, *own], args.frozen_dtype)
+        lent = share and not all(parameter.requires_grad for parameter in student.parameters())
+        frozen = frozen_models(teachers, given.reference, with_reference=args.needs_reference)
+        pinned = [each or Teacher(model=student) for each in frozen.values() if each is not None or not lent]
+        told = all_succeed(partial(check_host_memory, pinned, args.frozen_dtype))  # before anyone takes its share
         if accelerator.is_local_main_process:
             logger.warning("%s.", told)
     return build_pool(
@@ -209,8 +197,7 @@ def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerat
         device=accelerator.device,
         dtype=args.frozen_dtype,
         placement=args.teacher_placement,
-        # Sharding splits the student's tensors, so the pool needs a base of its own.
-        share=accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED),
+        share=share,
         autocast_dtype=args.mixed_dtype,
         trust_remote_code=args.trust_remote_code,
     )

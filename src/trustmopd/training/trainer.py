@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import torch
 from datasets import Dataset
-from peft import PeftConfig
+from peft import PeftConfig, PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
@@ -102,7 +102,8 @@ class TrustMOPDTrainer(DistillationTrainer):
         args = args or TrustMOPDConfig(output_dir="TrustMOPD")
         train_dataset, eval_dataset = of_one_kind(train_dataset), of_one_kind(eval_dataset)
         given = check_ingredients(
-            model, teachers, reference, args, train_dataset, processing_class, eval_dataset, tools
+            *(model, teachers, reference, args, train_dataset, processing_class, eval_dataset, tools),
+            trains_adapter=peft_config is not None or isinstance(model, PeftModel),
         )
         assert train_dataset is not None
         train_dataset, overlong = fit_prompts(with_rows(train_dataset), given.prompt_lengths, args)
@@ -127,7 +128,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         self.turns = Turns(args, self._tokenizer.pad_token_id)
         self.teachers = given.teachers
         self.engine = Parallelism.of(self.accelerator)
-        self.engine.check(args, self.accelerator)
+        self.engine.check(args)
         with whole_student(self.model, self.accelerator):
             self.pool = load_pool(given, self.model, args, self.accelerator)
             self.identity = identity_of(

@@ -8,7 +8,10 @@ import torch
 from transformers import AutoConfig
 
 from trustmopd.engines.vllm_package import check_architecture
+from trustmopd.planning.launching import asked_engine
 from trustmopd.teachers import Teacher
+from trustmopd.teachers.references import frozen_models
+from trustmopd.teachers.sizes import size_of
 from trustmopd.teachers.skeleton import skeleton
 from trustmopd.training.config import TrustMOPDConfig
 
@@ -16,7 +19,13 @@ GIB = 2**30
 
 
 def check_vllm_can_sample(
-    model: Any, teachers: Mapping[str, Teacher], reference: Any, args: TrustMOPDConfig, longest: int
+    model: Any,
+    teachers: Mapping[str, Teacher],
+    reference: Teacher | None,
+    args: TrustMOPDConfig,
+    longest: int,
+    *,
+    trains_adapter: bool = False,
 ) -> None:
     """`longest` is the most tokens that a prompt and its response have together."""
     named = isinstance(model, (str, Path))
@@ -35,22 +44,35 @@ def check_vllm_can_sample(
         )
     if torch.cuda.is_available() and not args.use_cpu and args.vllm_mode == "colocate":
         share = torch.cuda.get_device_properties(0).total_memory * torch.cuda.get_per_process_memory_fraction(0)
-        frozen = [teacher.model for teacher in teachers.values() if teacher.model is not None]
-        frozen += [reference.model if reference else model] if args.needs_reference else []
-        check_memory(_size(model), [_size(each) for each in frozen], args, share / GIB)
+        bare = skeleton(model)
+        student = 0 if bare is None else sum(parameter.numel() for parameter in bare.parameters())
+        frozen = frozen_bytes(model, teachers, reference, args, lent=trains_adapter)
+        check_memory(student, frozen, args, share / GIB, trained=0 if trains_adapter else student)
 
 
-def check_memory(student: int, frozen: list[int], args: TrustMOPDConfig, gib: float) -> None:
-    """Whether a GPU of `gib` GiB can hold the run; `student` and `frozen` count parameters. Only weights, gradients,
-    optimizer and vLLM's share are counted; `trustmopd plan` counts the rest."""
+def frozen_bytes(
+    model: Any, teachers: Mapping[str, Teacher], reference: Teacher | None, args: TrustMOPDConfig, *, lent: bool = False
+) -> list[int]:
+    """Of every frozen model, teachers' own references too. `lent`: the initial student is the student's own base."""
+    frozen = frozen_models(teachers, reference, with_reference=args.needs_reference).values()
+    sizes = [size_of(each or Teacher(model=model), args.frozen_dtype) for each in frozen if each or not lent]
+    return [size.bytes for size in sizes if size is not None]
+
+
+def check_memory(student: int, frozen: list[int], args: TrustMOPDConfig, gib: float, *, trained: int) -> None:
+    """Whether a GPU of `gib` GiB can hold the run; `student` and `trained` count parameters, `frozen` bytes. Only
+    weights, gradients, optimizer and vLLM's share are counted; `trustmopd plan` counts the rest."""
     width = getattr(torch, str((args.model_init_kwargs or {}).get("dtype", "float32")), torch.float32).itemsize
-    resident = sum(frozen) if args.teacher_placement == "resident" else max(frozen, default=0)
+    kept = {"resident": sum(frozen), "offload": max(frozen, default=0), "sharded": sum(frozen) / args.world_size}
     engine = args.vllm_gpu_memory_utilization * gib
-    frozen_gib = resident * args.frozen_dtype.itemsize / GIB
+    part = width / GIB / (1 if asked_engine(args) == "DDP" else args.world_size)
     # AdamW keeps two numbers for each parameter. Gradients exist while the student trains, not while it samples.
-    held = {"student and optimizer": 3 * student * width / GIB, "frozen models": frozen_gib}
+    held = {
+        "student and optimizer": (student + 2 * trained) * part,
+        "frozen models": kept[args.teacher_placement] / GIB,
+    }
     sampling = {**held, "vLLM": engine}
-    training = {**held, "gradients": student * width / GIB, "vLLM": 0 if args.vllm_enable_sleep_mode else engine}
+    training = {**held, "gradients": trained * part, "vLLM": 0 if args.vllm_enable_sleep_mode else engine}
     for phase, parts in {"rollouts": sampling, "training": training}.items():
         if (total := sum(parts.values())) > gib:
             told = ", ".join(f"{name} {size:.1f}" for name, size in parts.items() if size)
@@ -60,8 +82,3 @@ def check_memory(student: int, frozen: list[int], args: TrustMOPDConfig, gib: fl
                 "teacher_placement = 'offload', model_init_kwargs = {dtype: bfloat16}, or a smaller "
                 f"vllm_gpu_memory_utilization (now {args.vllm_gpu_memory_utilization:g})."
             )
-
-
-def _size(model: Any) -> int:
-    bare = skeleton(model)
-    return 0 if bare is None else sum(parameter.numel() for parameter in bare.parameters())

@@ -1,5 +1,6 @@
 """One file for a benchmark, or for a family of them. Any file here with a list `BENCHMARKS` is found."""
 
+import difflib
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,9 +32,10 @@ def get_benchmark(name: str) -> Benchmark:
 
 def check_benchmark_name(name: str) -> str:
     if name not in _registry() and not name.endswith(SUFFIXES):
+        close = difflib.get_close_matches(name.lower(), benchmark_names(), n=1)
         raise ValueError(
-            f"there is no benchmark {name!r}. Choose from {', '.join(benchmark_names())}, or give a file of your own "
-            f"({', '.join(SUFFIXES)})."
+            f"there is no benchmark {name!r}. {f'Did you mean {close[0]}? ' if close else ''}Choose from "
+            f"{', '.join(benchmark_names())}, or give a file of your own ({', '.join(SUFFIXES)})."
         )
     return name
 
