@@ -20,8 +20,8 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 @pytest.mark.parametrize(
     ("schema", "file"),
     [
-        ("vendor.citation-file-format", ROOT / "CITATION.cff"),
-        *(("vendor.github-workflows", each) for each in WORKFLOWS),
+        ("citation-file-format", ROOT / "CITATION.cff"),
+        *(("github-workflows", each) for each in WORKFLOWS),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )

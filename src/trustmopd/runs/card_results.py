@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from trustmopd.files import write_text
 from trustmopd.runs.cost import read_cost
 from trustmopd.runs.layout import RunDirectory
@@ -16,8 +18,9 @@ _BEGIN, _END = "<!-- results of the run -->\n", "<!-- end of results -->\n"
 
 
 def results(run: RunDirectory) -> str:
-    """Scores, if this run was evaluated, and cost as far as it is known."""
-    return f"{_BEGIN}{_scores(run)}\n{_cost(run)}{_END}"
+    """Scores, if this run was evaluated; the prompts, if it has a recipe; cost as far as it is known."""
+    parts = [part for part in (_scores(run), _data(run), _cost(run)) if part]
+    return _BEGIN + "\n".join(parts) + _END
 
 
 def refresh_card(run: RunDirectory, checkpoints: Path) -> None:
@@ -55,6 +58,13 @@ def _title(name: str, row: dict[str, Any]) -> str:
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}"
+
+
+def _data(run: RunDirectory) -> str:
+    if not run.recipe.is_file():
+        return ""
+    prompts = yaml.safe_load(run.recipe.read_text(encoding="utf-8"))["prompts"]
+    return f"**Data.** The prompts of `{prompts['path']}`, split `{prompts['split']}`.\n"
 
 
 def _cost(run: RunDirectory) -> str:

@@ -30,9 +30,9 @@ A student distilled from {count} with trustmopd: on its own responses, {how}.
 {rows}
 
 {results}
-**Training.** {prompts} prompts{of_dataset}, {batch} a step, {steps} steps planned, learning rate {rate:g}, responses
-of up to {longest} tokens at temperature {temperature:g}, {candidates} candidates a token. Each `{checkpoint}*` is a
-whole {kind}; its `{manifest}` lists every setting, version and fingerprint.
+**Training.** {prompts} prompts{of_dataset} (fingerprint `{fingerprint}`), {batch} a step, {steps} steps planned,
+learning rate {rate:g}, responses of up to {longest} tokens at temperature {temperature:g}, {candidates} candidates a
+token. Each `{checkpoint}*` is a whole {kind}; its `{manifest}` lists every setting, version and fingerprint.
 
 **Licence.** A student inherits the terms of its base, its teachers and its prompts: state them here, and as `license`
 above, before publishing. (Every checkpoint overwrites this file: edit a copy.)
@@ -77,6 +77,7 @@ def model_card(
         how=_how(args),
         rows="\n".join(f"| {' | '.join(row)} |" for row in rows),
         prompts=run.num_prompts,
+        fingerprint=run.prompt_hash[:16],
         of_dataset=f" of `{dataset}`" if dataset else "",
         batch=args.global_batch_size,
         steps=planned_steps,

@@ -29,6 +29,7 @@ from trustmopd.files import locked, write_text
 from trustmopd.method import Calibration, Objective, response_means
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.card_results import MODEL_CARD, results
+from trustmopd.runs.layout import CHECKPOINTS
 from trustmopd.teachers import Teacher
 from trustmopd.teachers.whole import whole_student
 from trustmopd.training.agreement import check_same
@@ -318,7 +319,7 @@ class TrustMOPDTrainer(DistillationTrainer):
                 self.args,
                 self.calibration.mu if self.calibration else {},
                 planned_steps=self.state.max_steps,
-                name=model_name,
+                name=self.run_dir.name if model_name == CHECKPOINTS else model_name,  # of a recipe's run
                 dataset=dataset_name,
                 tags=[*([tags] if isinstance(tags, str) else tags or []), *self._tag_names],
                 paper=self._paper,
