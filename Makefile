@@ -27,12 +27,14 @@ DISTRIBUTED := .venv-distributed
 SITE_PACKAGES := python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # Left out of `make test`: every test in them launches processes several times.
 DISTRIBUTED_TESTS := $(addprefix tests/distributed/test_,engines.py failure.py nodes.py sharded.py)
+# Without Ray they skip: .venv has none.
+RAY_TESTS := tests/remote
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 NLTK_DATA := $(CURDIR)/$(VENV)/nltk/llama_index/core/_static/nltk_cache
 OFFLINE := NLTK_DATA=$(NLTK_DATA) HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart system test test-vllm test-distributed test-wheel docs dist lint format clean
+.PHONY: help venv quickstart system test test-vllm test-distributed test-ray test-wheel docs dist lint format clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,15 +65,18 @@ system:
 test: system lint ## Lint, then all tests
 	$(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS) $(addprefix --ignore ,$(DISTRIBUTED_TESTS))
 
-# These tests alone want DeepSpeed: it is put into an environment of its own, over the packages of .venv.
+# These tests alone want DeepSpeed and Ray: they are put into an environment of their own, over the packages of .venv.
 $(DISTRIBUTED)/.installed: $(TEST_STAMP)
 	test -x $(DISTRIBUTED)/bin/python || $(BIN)/python -m venv $(DISTRIBUTED)
 	echo "import site; site.addsitedir('$$($(BIN)/$(SITE_PACKAGES))')" > "$$($(DISTRIBUTED)/bin/$(SITE_PACKAGES))/base.pth"
-	$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[deepspeed]'
+	$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[deepspeed,ray]'
 	touch $@
 
 test-distributed: $(DISTRIBUTED)/.installed ## Every engine, nodes and failures, in real processes
 	$(OFFLINE) $(DISTRIBUTED)/bin/python -m pytest $(DISTRIBUTED_TESTS)
+
+test-ray: $(DISTRIBUTED)/.installed ## Teachers on Ray: a cluster of two nodes on this machine, real kills
+	$(OFFLINE) $(DISTRIBUTED)/bin/python -m pytest $(RAY_TESTS)
 
 # An environment of its own: vLLM wants an older transformers than the rest is tested with. The builds of torchvision,
 # torchaudio and torchcodec that it brings do not fit this torch, and text models need none of them.

@@ -181,6 +181,22 @@ def test_diagnose_says_in_a_sentence_whether_the_pool_separates(recipe: Path, tm
     assert all(domain["rollouts"] == 4 for domain in found["domains"])
 
 
+def test_diagnose_judges_by_reference_where_teachers_grew_from_two_models(recipe: Path, tmp_path: Path) -> None:
+    """`code` and `if` from a second base, of another size. The common reference is the student itself."""
+    base = tiny.model(5, hidden=48, layers=3)
+    second = tiny.save(base, tmp_path / "second")
+    grown = {name: tiny.save(tiny.specialist(base, seed), tmp_path / name) for seed, name in ((2, "code"), (3, "if"))}
+    own = [f"teachers.{name}={{model: {path}, reference: {second}}}" for name, path in grown.items()]
+    said = run("diagnose", recipe, f"output={tmp_path / 'run'}", *own, "--rollouts", "4")
+    found = json.loads((tmp_path / "run" / "diagnosis.json").read_text())
+    student, other = found["references"]
+    assert (student["teachers"], other["teachers"]) == (["math"], ["code", "if"])
+    assert student["distance"] == pytest.approx(0, abs=1e-6) and other["distance"] > 0.1
+    assert other["source"] == str(second) and f"{other['distance']:.3f}" in said
+    assert all(each["source"] in found["verdict"] and each["verdict"] in found["verdict"] for each in (student, other))
+    assert found["separates"] is not True or (student["separates"] and other["separates"])
+
+
 def test_merge_writes_a_checkpoint_that_loads(recipe: Path, tmp_path: Path) -> None:
     run("merge", recipe, "--out", tmp_path / "soup")
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "soup").config.model_type == "llama"

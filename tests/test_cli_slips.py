@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,38 @@ def test_a_teacher_with_the_reference_s_weights_is_refused_before_loading(refuse
         (base.bfloat16() if kind == "rounded" else base).save_pretrained(other, max_shard_size="20KB")
         tiny.tokenizer().save_pretrained(other)
     refuse("'text'", other, models / "base", overrides=[f"teachers.text={other}"])
+
+
+@pytest.mark.parametrize("kind", ["missing", "itself", "another vocabulary"])
+def test_a_teachers_own_reference_that_cannot_serve_is_refused_before_loading(refuse, models, tmp_path, kind):
+    reference = {"itself": models / "code", "missing": tmp_path / "nowhere"}.get(kind)
+    if reference is None:
+        reference = tmp_path / "gpt2"
+        GPT2LMHeadModel(GPT2Config(vocab_size=24, n_embd=16, n_layer=1, n_head=2)).save_pretrained(reference)
+    facts = {"missing": [reference], "itself": [reference, "its own reference"], "another vocabulary": ["24"]}
+    own = f"teachers.code={{model: {models / 'code'}, reference: {reference}}}"
+    refuse("teacher 'code'", *facts[kind], overrides=[own])
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed here")
+@pytest.mark.parametrize("field", ["training.teacher_placement=ray", "teachers.code={model: MODEL, on: ray}"])
+def test_teachers_on_ray_without_ray_are_refused_with_the_command_that_installs_it(refuse, models, field):
+    refuse("pip install 'trustmopd[ray]'", overrides=[field.replace("MODEL", str(models / "code"))])
+
+
+@pytest.mark.parametrize(
+    ("field", "named"),
+    [
+        ("teachers.code={model: MODEL, on: cloud}", "teachers.code.on"),
+        ("teachers.code={model: MODEL, on: ray, replicas: 0}", "teachers.code.replicas"),
+        ("teachers.code={model: MODEL, gpus: 1}", "'code'"),
+        ("training.teacher_placement=cloud", "teacher_placement"),
+        ("training.ray_answers=int8", "ray_answers"),
+        ("training.ray_timeout=0", "ray_timeout"),
+    ],
+)
+def test_a_place_that_is_none_is_named(refuse, models, field, named):
+    refuse(named, overrides=[field.replace("MODEL", str(models / "code"))])
 
 
 def test_a_rule_that_scores_no_reference_takes_it_as_a_teacher(recipe, models):

@@ -11,12 +11,12 @@ import torch
 
 from trustmopd.training.metrics import peak_memory_gib
 
-# What POSIX alone, or Linux alone, has. Other libraries on this machine may go on using theirs.
+# What POSIX alone, or Linux alone, has, and what is an extra. Other libraries on this machine may go on using theirs.
 IMPORT_WITHOUT = """
 import builtins, os, pkgutil, signal, sys
 import datasets, peft, torch, transformers, trl
 
-absent = {"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty", "triton"}
+absent = {"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty", "triton", "ray"}
 imported = builtins.__import__
 
 def without(name, globals=None, *rest, **more):

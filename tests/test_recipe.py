@@ -555,3 +555,14 @@ def test_a_path_may_begin_with_the_home_folder(write, monkeypatch):
 
 def test_a_variable_in_a_file_is_not_taken_for_a_folder_s_name(write):
     assert "$SCRATCH" in fails(write(SMALL + "output: $SCRATCH/runs"))
+
+
+def test_a_teachers_place_needs_no_quotes(tmp_path):
+    """YAML 1.1 reads a bare `on` as true."""
+    text = "name: x\nstudent: s\nprompts: {path: p}\nteachers:\n  math: {model: m, on: ray, gpus: 2, replicas: 3}\n"
+    (tmp_path / "recipe.yaml").write_text(text)
+    (teacher,) = load_recipe(tmp_path / "recipe.yaml").teachers.values()
+    assert (teacher.on, teacher.gpus, teacher.replicas) == ("ray", 2, 3)
+    again = load_recipe(tmp_path / "recipe.yaml", ["teachers.math.on=local", "teachers.math.gpus=null"])
+    (tmp_path / "again.yaml").write_text(again.to_yaml())
+    assert load_recipe(tmp_path / "again.yaml") == again and again.teachers["math"].on == "local"

@@ -2,7 +2,7 @@
 is the record that loads them."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -10,6 +10,9 @@ from trustmopd.sections import Place, Section, Text
 
 #: The pool's name for the shared reference policy; no teacher may take it.
 REFERENCE = "reference"
+#: Where a policy's weights live: on every GPU that trains, in its host memory, spread over the processes, in an actor.
+On = Literal["local", "offload", "sharded", "ray"]
+LOCAL, OFFLOAD, SHARDED, RAY = get_args(On)
 
 
 def check_teacher_name(name: Any) -> Any:
@@ -25,8 +28,8 @@ TeacherName = Annotated[str, AfterValidator(check_teacher_name)]
 
 
 class TeacherSource(Section):
-    """A checkpoint, a LoRA adapter, or an adapter on a checkpoint of its own; and what it was grown from, if that is
-    not the common reference."""
+    """A checkpoint, a LoRA adapter, or an adapter on a checkpoint of its own; what it was grown from, if that is not
+    the common reference; and where it lives, if not where all teachers do."""
 
     model: Annotated[Place | None, Field(description="Give a Hub id or a path.")] = None
     adapter: Annotated[Place | None, Field(description="Give the Hub id or the path of a LoRA adapter.")] = None
@@ -35,6 +38,10 @@ class TeacherSource(Section):
     ] = None
     revision: Annotated[Text | None, Field(description="Give a branch, a tag or a commit.")] = None
     dtype: Annotated[Text | None, Field(description="Give the name of a torch dtype, such as bfloat16.")] = None
+
+    on: Annotated[On | None, Field(description="Choose from local, offload, sharded, ray.")] = None
+    gpus: Annotated[float | None, Field(ge=0, description="GPUs of one replica on Ray: 0.25, 1, 2, …")] = None
+    replicas: Annotated[int | None, Field(ge=1, description="Copies on Ray that share a batch.")] = None
 
     @model_validator(mode="before")
     @classmethod

@@ -74,12 +74,15 @@ def check_droppable(layers: Layers, section: str, given: Fields) -> list[str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key given twice, of which the standard loader silently keeps the last."""
+    """Refuses a key given twice, of which the standard loader silently keeps the last. The key `on` is a name, which
+    YAML 1.1 takes for `true`."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for i, key in enumerate(keys):
+            if key.value == "on":
+                key.tag = "tag:yaml.org,2002:str"
             if key.value in [earlier.value for earlier in keys[:i]]:
                 raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} appears twice", problem_mark=key.start_mark)
         return node

@@ -87,6 +87,21 @@ def test_an_average_is_known_by_its_teachers(world: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "out" / "initial").exists()
 
 
+def test_teachers_of_several_bases_are_evaluated_without_an_average(world: Path, tmp_path: Path) -> None:
+    """`code` is of another size: its parameters have no mean with the others'."""
+    base = tiny.model(5, hidden=48, layers=3)
+    grown = {"model": tiny.save(tiny.specialist(base, 2), tmp_path / "code")}
+    grown["reference"] = tiny.save(base, tmp_path / "second")
+    recipe = yaml.safe_load((world / "recipe.yaml").read_text()) | {"output": str(tmp_path / "run")}
+    recipe["teachers"]["code"] = grown
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    said = run("evaluate", tmp_path / "recipe.yaml", "--benchmarks", world / "math_sums.jsonl")
+    assert "parameter-average" in said and "code" in said
+    scores = json.loads((tmp_path / "run" / "evaluation" / "scores.json").read_text())
+    assert {"initial", "teacher-math", "teacher-code", "teacher-if"} <= set(scores)
+    assert "parameter-average" not in scores
+
+
 def test_two_recipes_with_folders_of_their_own_share_a_table(world: Path, tmp_path: Path) -> None:
     recipe = yaml.safe_load((world / "recipe.yaml").read_text())
     asked = ["--benchmarks", world / "math_sums.jsonl", "--only", "initial", "--only", "parameter-average", "--only"]

@@ -13,10 +13,12 @@ import yaml
 from accelerate.commands.launch import launch_command_parser
 from planned import measured_steps, work
 from planned import rates as benchmark
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner, Result
 
 from trustmopd.cli import app
 from trustmopd.planning import Row, Setup, fastest, plan, workload_of
+from trustmopd.planning.elsewhere import gpus_of
 from trustmopd.planning.seconds import learning_bytes, rates, rollout_bytes, sampling_seconds, seconds_per_step
 from trustmopd.planning.workload import DTYPES, ENGINES, PLACEMENTS
 from trustmopd.recipe import load_recipe
@@ -25,7 +27,18 @@ from trustmopd.training.from_recipe import config_of, lora_of
 
 ROOT = Path(__file__).parents[2]
 PARTS = ["weights", "gradients", "optimizer", "activations", "answers", "rollout_engine", "total"]
-FIELDS = ["placement", "engine", "student_dtype", "fits", "gib", "seconds_per_step", "gpu_hours", "set", "launch"]
+FIELDS = [
+    "placement",
+    "engine",
+    "student_dtype",
+    "fits",
+    "gib",
+    "seconds_per_step",
+    "gpu_hours",
+    "set",
+    "usable",
+    "launch",
+]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +73,8 @@ def test_json_has_a_row_for_every_way_to_run(recipe: Path) -> None:
     ways = [(row["placement"], row["engine"], row["student_dtype"]) for row in rows]
     assert ways == list(product(PLACEMENTS, ENGINES, DTYPES))
     for row in rows:
-        assert list(row) == FIELDS and list(row["gib"]) == PARTS
+        assert {*row} == {*FIELDS, *(["extra_gpus"] if row["placement"] == "ray" else [])}
+        assert list(row["gib"]) == PARTS
         assert row["fits"] is True and row["seconds_per_step"] > 0 and row["gpu_hours"] > 0
         assert sum(row["gib"][part] for part in PARTS[:-1]) == pytest.approx(row["gib"]["total"], abs=0.01)
 
@@ -122,7 +136,7 @@ def test_the_fastest_is_one_that_can_be_run(recipe: Path) -> None:
     assert best.setup.student_dtype == "float32", "no slower, and small updates are kept"
     assert (best.setup.placement, best.setup.engine) == ("resident", "DDP"), "the simplest of those that tie"
     for row in plan(loaded, work, gpus=1, memory=80):
-        alone = row.setup.placement != "sharded" and row.setup.engine != "FSDP2"
+        alone = row.setup.placement not in ("sharded", "ray") and row.setup.engine != "FSDP2"
         assert row.at_hand == (alone and row.setup.placement != "adapters"), "one GPU has nobody to share with"
 
 
@@ -179,7 +193,9 @@ def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
     assert work.lora == 2 * 4 * (32 + 32), "two layers, rank 4, 32 × 32"
     assert work.hosts(Setup("resident", "DDP", "float32")) == ()
     assert work.hosts(Setup("resident", "FSDP2", "float32")) == (work.student,), "sharding takes the student's apart"
-    assert all(row.at_hand for row in plan(loaded, work, gpus=2, memory=80))
+    rows = plan(loaded, work, gpus=2, memory=80)
+    assert all(row.at_hand for row in rows if row.setup.placement != "ray")
+    assert {row.extra_gpus for row in rows if row.setup.placement == "ray"} == {1}, "one base for all"
 
 
 def test_one_teacher_of_many_and_no_reference(recipe: Path) -> None:
@@ -277,6 +293,39 @@ def test_a_teachers_own_reference_is_one_more_model_and_a_smaller_budget_is_set(
     assert "training.max_tokens_per_micro_batch" not in roomy.set
     tight = plan(budgeted, work, gpus=1, memory=roomy.gib.total * 0.7)[0]
     assert tight.fits and tight.set["training.max_tokens_per_micro_batch"] < 64 * length
+
+
+def test_a_teacher_of_another_size_is_read_in_the_time_of_its_own(recipe: Path, tmp_path: Path) -> None:
+    small = tiny.save(tiny.model(5, layers=1), tmp_path / "small")
+
+    def seconds(*overrides: str) -> float:
+        told = load_recipe(recipe, overrides)
+        return seconds_per_step(workload_of(told, config_of(told, 0)), Setup("resident", "ddp", "float32"))
+
+    plain, without = load_recipe(recipe), seconds("teachers.math=null")
+    usual = workload_of(plain, config_of(plain, 0)).student.parameters
+    own = sum(parameter.numel() for parameter in AutoModelForCausalLM.from_pretrained(small).parameters())
+    assert own < usual / 2
+    share = (seconds(f"teachers.math={small}") - without) / (seconds() - without)
+    assert share == pytest.approx(own / usual, rel=1e-6)  # both so small that they have one rate
+
+
+def test_ray_takes_the_frozen_models_off_the_training_gpus_and_counts_their_own(recipe: Path) -> None:
+    rows = {row["placement"]: row for row in planned(recipe, "--gpus", 8, "--memory", 80) if row["engine"] == "DDP"}
+    ray, resident = rows["ray"], rows["resident"]
+    assert ray["extra_gpus"] == 4  # three teachers and the reference
+    assert ray["gib"]["answers"] == 0 and ray["gib"]["weights"] < resident["gib"]["weights"] / 3
+    assert ray["set"]["training.teacher_placement"] == "ray"
+    assert ray["gpu_hours"] / ray["seconds_per_step"] > resident["gpu_hours"] / resident["seconds_per_step"]
+
+
+def test_a_teacher_larger_than_a_gpu_gets_several() -> None:
+    large = replace(work("smollm3-3b"), frozen_bytes=4)
+    small_gpus = Setup("ray", "DDP", "bfloat16", gpus=8, memory=8)
+    host = large.hosts(small_gpus)[0]
+    assert host.parameters * 4 > 8 * 2**30
+    assert gpus_of(host, large, small_gpus, 0.92 * 8 * 2**30) > 1
+    assert gpus_of(host, large, small_gpus, 0.92 * 80 * 2**30) == 1
 
 
 def test_an_adapter_on_a_reference_of_its_own_is_no_model_of_its_own(recipe: Path, tmp_path: Path) -> None:

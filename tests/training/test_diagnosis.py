@@ -5,9 +5,10 @@ import tiny
 import torch
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
-from trustmopd.runs.schemas import DomainDiagnosis
+from trustmopd.runs.schemas import DomainDiagnosis, ReferenceDiagnosis
 from trustmopd.training.calibrating import calibration_rows
-from trustmopd.training.diagnosis import _verdict, diagnose
+from trustmopd.training.diagnosis import diagnose
+from trustmopd.training.verdict import judge, judge_references, moved_everywhere
 
 
 @pytest.fixture(scope="module")
@@ -65,22 +66,60 @@ def domain(name: str, math: float, code: float, leads: float | None) -> DomainDi
 
 
 def test_the_verdict_names_the_teacher_that_outshines_the_matched_one() -> None:
-    separates, words = _verdict([domain("math", 1.2, 0.9, 0.9), domain("code", 1.4, 1.3, 0.4)], ["math", "code"])
+    separates, words = judge([domain("math", 1.2, 0.9, 0.9), domain("code", 1.4, 1.3, 0.4)], ["math", "code"])
     assert separates is False
     assert [fact for fact in ("'code'", "'math'", "1.40", "1.30") if fact not in words] == []
 
 
 def test_the_verdict_is_open_where_the_rollouts_cannot_tell_two_teachers_apart() -> None:
-    separates, words = _verdict([domain("code", 1.01, 1.0, 0.4)], ["math", "code"])
-    assert separates is None and "9 rollouts" in words
+    """Whichever of them is ahead: teachers measured from a model that is not their base are all displaced alike."""
+    for scores in ((1.01, 1.0), (1.0, 1.01)):
+        separates, words = judge([domain("code", *scores, 0.55)], ["math", "code"])
+        assert separates is None and "9 rollouts" in words
 
 
 def test_the_verdict_says_yes_only_if_every_matched_teacher_also_leads_on_most_rollouts() -> None:
     yes = [domain("math", 1.2, 0.9, 0.98), domain("code", 0.8, 1.3, 0.91)]
-    assert _verdict(yes, ["math", "code"])[0] is True
-    separates, words = _verdict([yes[0], domain("code", 0.8, 1.3, 0.4)], ["math", "code"])
+    assert judge(yes, ["math", "code"])[0] is True
+    separates, words = judge([yes[0], domain("code", 0.8, 1.3, 0.4)], ["math", "code"])
     assert separates is False and "40%" in words
 
 
-def test_without_labels_there_is_no_verdict() -> None:
-    assert _verdict([domain("all prompts", 1.0, 1.0, None)], ["math", "code"])[0] is None
+def test_without_labels_there_is_nojudge() -> None:
+    assert judge([domain("all prompts", 1.0, 1.0, None)], ["math", "code"])[0] is None
+
+
+def test_each_reference_is_judged_by_the_domains_of_its_teachers_and_those_that_they_lead() -> None:
+    """`code` is displaced everywhere: that is told of its own reference, and of whom it outshines."""
+    right = [domain("math", 1.4, 0.9, 0.9), domain("code", 0.7, 1.3, 0.9)]
+    assert judge(right, ["math"])[0] and judge(right, ["code"])[0]
+    at_home_only = [right[0], domain("code", 0.7, 1.3, 0.4)]
+    assert judge(at_home_only, ["math"])[0] is True and judge(at_home_only, ["code"])[0] is False
+    everywhere = [domain("math", 1.0, 1.4, 0.1), right[1]]
+    assert judge(everywhere, ["math"])[0] is False and judge(everywhere, ["code"])[0] is False
+
+
+@pytest.mark.parametrize(
+    ("found", "pool"), [((True, True), True), ((True, False), False), ((None, True), None), ((None, False), False)]
+)
+def test_a_pool_is_separated_if_each_of_its_references_separates(found: tuple, pool: bool | None) -> None:
+    references = [
+        ReferenceDiagnosis(
+            source=f"base-{place}",
+            teachers=[f"teacher-{place}"],
+            distance=0.5 + place,
+            separates=each,
+            verdict=f"verdict {place}",
+        )
+        for place, each in enumerate(found)
+    ]
+    separates, words = judge_references(references)
+    assert separates is pool
+    assert all(fact in words for fact in ("base-0", "base-1", "teacher-1", "verdict 0", "verdict 1", "1.50"))
+    assert judge_references(references[:1]) == (found[0], "verdict 0")  # one reference: as of any pool
+
+
+def test_a_teacher_that_moved_as_far_elsewhere_as_at_home_is_named() -> None:
+    flat = [domain("math", 1.4, 1.05, 0.9), domain("code", 0.7, 1.06, 0.7)]
+    assert "'code'" in moved_everywhere(flat, ["code"]) and "1.05" in moved_everywhere(flat, ["code"])
+    assert moved_everywhere(flat, ["math"]) == "" and moved_everywhere(flat[1:], ["code"]) == ""

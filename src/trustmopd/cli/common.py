@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trustmopd.engines import EngineError
+from trustmopd.interrupted import Interrupted
 from trustmopd.messages import first_line
 from trustmopd.text_tables import TextTable
 
@@ -48,7 +49,8 @@ def errors(again: str | None = None, kept: str | None = "the checkpoints saved s
     except (ValueError, OSError, FloatingPointError, EngineError) as error:
         if os.environ.get("TRUSTMOPD_TRACEBACK"):
             raise
-        print(f"error{_rank()}: {printable(str(error))}", file=sys.stderr)
+        later = _afterwards(again, kept) if isinstance(error, Interrupted) else ""
+        print(f"error{_rank()}: {printable(str(error))}{later}", file=sys.stderr)
         raise typer.Exit(1) from None
     except RuntimeError as error:
         from trustmopd.training.agreement import lost_contact
@@ -57,14 +59,17 @@ def errors(again: str | None = None, kept: str | None = "the checkpoints saved s
             raise
         print(
             f"error{_rank()}: another process failed, was killed, or did not answer in time "
-            f"({printable(first_line(error))}). Its own log has the reason."
-            f"{f' {kept} are kept.'.replace(' the', ' The', 1) if kept else ''}"
-            f"{f' Continue with: {again}' if again else ''}",
+            f"({printable(first_line(error))}). Its own log has the reason.{_afterwards(again, kept)}",
             file=sys.stderr,
         )
         raise typer.Exit(1) from None
     finally:
         warnings.formatwarning = formatted
+
+
+def _afterwards(again: str | None, kept: str | None) -> str:
+    saved = f" {kept[0].upper()}{kept[1:]} are kept." if kept else ""
+    return f"{saved}{f' Continue with: {again}' if again else ''}"
 
 
 def _rank() -> str:

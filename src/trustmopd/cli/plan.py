@@ -10,6 +10,7 @@ from trustmopd.cli.training import Overrides, RecipePath, load
 
 if TYPE_CHECKING:
     from trustmopd.planning import Row
+    from trustmopd.planning.workload import Workload
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "answers", "rollout_engine")
 
@@ -26,8 +27,8 @@ def plan(
     """What fits on which GPUs, and how long it takes: from the models' configurations, without their weights."""
     with errors():
         loaded = load(recipe, overrides)
+        from trustmopd.planning import fastest, to_json, workload_of
         from trustmopd.planning import plan as rows_of
-        from trustmopd.planning import to_json, workload_of
         from trustmopd.training.from_recipe import config_of, lora_of
 
         # Of the machine that is planned for, not of this one.
@@ -40,8 +41,8 @@ def plan(
             typer.echo(json.dumps(to_json(rows, words), indent=1, ensure_ascii=False))
         else:
             _show(rows, f"{loaded.name}: {_machine(gpus, memory, nodes)}")
-            _recommend(rows, words)
-    if not any(row.fits for row in rows):
+            _recommend(rows, words, work, memory)
+    if fastest(rows) is None:
         raise typer.Exit(1)
 
 
@@ -55,39 +56,71 @@ def _show(rows: "list[Row]", title: str) -> None:
         hours = "" if row.gpu_hours is None else f"{row.gpu_hours:,.0f}"
         setup, time = row.setup, [f"{row.seconds_per_step:,.0f}", hours, f"{row.network_gb:,.0f}"]
         mark = "yes" if row.fits and row.at_hand else "yes*" if row.fits else "no"
-        shown.append([setup.placement, setup.engine, setup.student_dtype, mark, *parts, f"{row.gib.total:.1f}", *time])
+        shown.append(
+            [
+                setup.placement,
+                setup.engine,
+                setup.student_dtype,
+                mark,
+                *parts,
+                f"{row.gib.total:.1f}",
+                *time,
+                str(row.extra_gpus or ""),
+            ]
+        )
     header = ["placement", "engine", "student", "fits", *(part.replace("_", " ") for part in _PARTS), "total"]
-    header += ["s/step", "GPU hours", "GB sent"]
+    header += ["s/step", "GPU hours", "GB sent", "extra GPUs"]
     show_table(text_table(header, shown, left=("engine", "student", "fits")), title)
     say(
         "GiB of one GPU at the peak of a step. Seconds and GPU hours (of one seed) are estimates, from rates measured "
         f"on one {rates()['machine']}, with responses as long as allowed. GB sent: by each GPU, a step."
     )
-    if any(not row.at_hand for row in rows):
+    if any(row.fits and not row.at_hand for row in rows):
         say(
             "* This would fit, but this recipe cannot use it: `adapters` needs teachers that are LoRA adapters of the "
-            "student's base; `sharded` and FSDP2 need more than one GPU; ZeRO-3 does not go with use_vllm."
+            "student's base; `sharded` and FSDP2 need more than one GPU; ZeRO-3 does not go with use_vllm; `ray` needs "
+            "the extra GPUs, for its teachers."
         )
 
 
-def _recommend(rows: "list[Row]", words: list[str]) -> None:
+def _recommend(rows: "list[Row]", words: list[str], work: "Workload", memory: float) -> None:
     from trustmopd.planning import fastest
+    from trustmopd.planning.seconds import sampling_seconds
+    from trustmopd.planning.workload import ZERO3
 
     row = fastest(rows)
     if row is None:
-        least = min(rows, key=lambda each: each.gib.total)
-        start = "Nothing fits as it is" if any(each.fits for each in rows) else "Nothing fits"
-        say(
-            f"{start}. The least is {_named(least)}: {least.gib.total:.1f} GiB a GPU. Use more or larger GPUs, or "
-            "shorten training.max_prompt_length and training.max_completion_length."
-        )
+        say(_what_is_lacking(rows, memory))
         return
     say(f": {_named(row)}, {row.gib.total:.1f} GiB a GPU, about {row.seconds_per_step:,.0f} s a step.", lead="Fastest")
+    if not work.uses_vllm and sampling_seconds(work, row.setup) > row.seconds_per_step / 2:
+        say("More than half of that is sampling, which vLLM makes faster: see docs/rollouts.md, training.use_vllm.")
     if row.host_gib:
         say(f"It pins {row.host_gib:.1f} GiB of host memory on each node.")
+    if row.setup.engine == ZERO3:
+        say("It needs DeepSpeed: pip install 'trustmopd[deepspeed]'")
     say("Set: " + "\n     ".join(row.overrides))
     each = "" if row.setup.nodes == 1 else " on each node, with its own RANK,"
     say(f"Check it{each} with: {row.command(words)} --dry-run\nStart it with the same, without --dry-run.")
+
+
+def _what_is_lacking(rows: "list[Row]", memory: float) -> str:
+    from trustmopd.planning.workload import ADAPTERS, RAY
+
+    usable = [row for row in rows if row.at_hand]
+    adapters, on_ray = ([row for row in rows if row.setup.placement == place] for place in (ADAPTERS, RAY))
+    least, adapted, away = (min(some, key=lambda row: row.gib.total) for some in (usable, adapters, on_ray))
+    fixed = least.gib.weights + least.gib.gradients + least.gib.optimizer
+    told = f"Nothing fits. The least that this recipe can use is {_named(least)}: {least.gib.total:.1f} GiB a GPU. "
+    if fixed > memory:
+        told += f"Its weights and optimizer alone are {fixed:.1f}, so shorter responses do not help. "
+    else:
+        told += "Lower training.global_batch_size, training.max_prompt_length or training.max_completion_length. "
+    if away.gib.total < least.gib.total:
+        told += f"With teachers on Ray, on {away.extra_gpus} more GPUs, it would be {away.gib.total:.1f}. "
+    if adapted.gib.total < least.gib.total:
+        told += f"A LoRA student (`peft`) whose teachers are adapters of its base would need {adapted.gib.total:.1f}. "
+    return told + "Or use more or larger GPUs."
 
 
 def _named(row: "Row") -> str:
@@ -95,4 +128,4 @@ def _named(row: "Row") -> str:
 
 
 def _machine(gpus: int, memory: float, nodes: int) -> str:
-    return f"{f'{nodes} nodes × ' if nodes > 1 else ''}{gpus} GPUs of {memory:g} GiB"
+    return f"{f'{nodes} nodes × ' if nodes > 1 else ''}{gpus} GPU{'s' if gpus > 1 else ''} of {memory:g} GiB"

@@ -12,6 +12,7 @@ from trustmopd.runs.layout import CARD
 
 reproduce = typer.Typer(no_args_is_help=True, help="Make a study again: testbed or smollm2.")
 app.add_typer(reproduce, name="reproduce")
+_POOLS = ("one-base", "two-bases")
 _STAGES = ("instruct", "base", "specialists", "scores")
 
 
@@ -25,19 +26,33 @@ def reproduce_testbed(
     world: Annotated[
         Path | None, typer.Option(help="Another world, from `testbed build`.", show_default="shipped")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/reproduce-testbed"),
+    pool: Annotated[
+        str, typer.Option(help="one-base, or two-bases: code and if of a second base, which is built first.")
+    ] = _POOLS[0],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results.", show_default="runs/reproduce-testbed or -two-bases")
+    ] = None,
 ) -> None:
     """The paper's comparison in the small world: every baseline and ablation on both prompt sets. Finished cells
     stay."""
+    two = pool == _POOLS[1]
+    out = out or Path("runs/reproduce-two-bases" if two else "runs/reproduce-testbed")
     options = [part for name in only or () for part in ("--only", name)] + (["--world", str(world)] if world else [])
+    options += ["--pool", pool] if two else []
     again = ["trustmopd", "reproduce", "testbed", "--seeds", seeds, "--jobs", str(jobs), "--out", str(out), *options]
     with errors(shlex.join(again), kept="finished cells"):
+        if pool not in _POOLS:
+            raise ValueError(f"--pool {pool}: there is no such pool. Choose from {', '.join(_POOLS)}.")
         from trustmopd.testbed.cells import parse_seeds
         from trustmopd.testbed.experiment import World
         from trustmopd.testbed.reproduce import reproduce as run
         from trustmopd.testbed.tables import write_results
+        from trustmopd.testbed.two_bases import SECOND_BASE, TwoBases
 
-        run(out, parse_seeds(seeds), only=only or (), jobs=jobs, world=World(world) if world else None)
+        taught_by = World(world) if world else World()
+        if two:
+            taught_by = TwoBases(taught_by.root, second=World(out / SECOND_BASE))
+        run(out, parse_seeds(seeds), only=only or (), jobs=jobs, world=taught_by)
         say(f"Report:  {write_results(out)}\nResults: {out / 'results.csv'}\nSeeds:   {out / 'cells.csv'}")
 
 

@@ -133,6 +133,14 @@ def _show(found: "Diagnosis") -> None:
     show_table(text_table(header, rows(lambda d, t: f"{d.raw[t]:.3f}")), "raw score, mean")
     leads = ["own teacher leads on", *("–" if d.leads is None else f"{d.leads:.0%}" for d in found.domains)]
     show_table(text_table(header, [*rows(lambda d, t: f"{d.weight[t]:.3f}"), leads]), "weight, mean")
+    if len(found.references) > 1:
+        known = {True: "yes", False: "no", None: "not decided"}
+        lines = [
+            (each.source, ", ".join(each.teachers), f"{each.distance:.3f}", known[each.separates])
+            for each in found.references
+        ]
+        header = ("reference", "its teachers", "nats from the student", "separates")
+        show_table(text_table(header, lines, left=("its teachers",)), "by reference")
     if not found.held_out:
         say("There are too few prompts to hold enough out of calibration: some were used for both.")
     console.print(plain(found.verdict, "bold"))

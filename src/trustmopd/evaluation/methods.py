@@ -30,9 +30,15 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
     found = [Method(INITIAL, TeacherSource(model=recipe.student), INITIAL)]
     for name, teacher in recipe.teachers.items():
         found.append(Method(TEACHER + name, teacher, TEACHER + name, base=None if teacher.model else base))
-    teachers = tuple(recipe.teachers.values())
-    found.append(Method(AVERAGE, TeacherSource(model=str(recipe.average)), AVERAGE, base=base, mean_of=teachers))
     notes = []
+    teachers = tuple(recipe.teachers.values())
+    if grown_elsewhere := [name for name, teacher in recipe.teachers.items() if teacher.reference is not None]:
+        notes.append(
+            f"{AVERAGE}: left out, because {', '.join(grown_elsewhere)} grew from other models (`reference`), and only "
+            "parameters of one base have a mean."
+        )
+    else:
+        found.append(Method(AVERAGE, TeacherSource(model=str(recipe.average)), AVERAGE, base=base, mean_of=teachers))
     for seed in recipe.seeds:
         checkpoint = newest_checkpoint(recipe.run_directory(seed))
         if checkpoint is None:

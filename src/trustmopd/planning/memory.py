@@ -10,6 +10,7 @@ from trustmopd.planning.workload import (
     DDP,
     FLOAT32,
     OFFLOAD,
+    RAY,
     SHARDED,
     ZERO2,
     ZERO3,
@@ -58,7 +59,8 @@ def moments(work: Workload, setup: Setup) -> dict[str, Gib]:
     engine = vllm(work, setup)
     awake = 0.0 if work.vllm_sleeps else engine
     cache, sampling = _sampling(work, setup, responses)
-    reads = work.micro_batch_on(setup.world) * (work.prompt + work.response) * _wide(work, FORWARD)
+    here = setup.placement != RAY  # otherwise frozen models read elsewhere
+    reads = here * work.micro_batch_on(setup.world) * (work.prompt + work.response) * _wide(work, FORWARD)
     return {
         "rollout": _gib(student + kept, 0, optimizer, sampling, 0, engine + cache),
         "ask": _gib(student + reading, 0, optimizer, reads, answers, awake),
@@ -68,6 +70,8 @@ def moments(work: Workload, setup: Setup) -> dict[str, Gib]:
 
 def answer_bytes(work: Workload, setup: Setup) -> float:
     """What the frozen models leave for later; beyond `answers_on_device` it goes to host memory."""
+    if setup.placement == RAY:
+        return 0.0
     responses = work.batch // setup.world
     return responses * work.response * work.student.hidden * work.compute_bytes * work.policies
 
@@ -114,6 +118,8 @@ def _optimizer(work: Workload, setup: Setup) -> float:
 
 def frozen_weights(work: Workload, setup: Setup) -> tuple[float, float]:
     """Between passes, and while the frozen models read. Heads always stay: candidates are scored with them later."""
+    if setup.placement == RAY:
+        return 0.0, 0.0
     hosts, size = work.hosts(setup), work.frozen_bytes
     adapters = work.adapters(setup) * work.lora * ADAPTER_BYTES
     if setup.placement == OFFLOAD:

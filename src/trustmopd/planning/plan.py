@@ -1,5 +1,6 @@
 """Every way to run a recipe on a machine: what it needs, whether that fits, how long it takes, what to set for it."""
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from trustmopd.planning.elsewhere import gpus_of
 from trustmopd.planning.launching import FIELDS, launch_command
 from trustmopd.planning.memory import GIB, Gib, answer_bytes, peak
 from trustmopd.planning.seconds import gpu_hours, learning_bytes, rollout_bytes, seconds_per_step
@@ -20,6 +22,7 @@ from trustmopd.planning.workload import (
     LORA,
     OFFLOAD,
     PLACEMENTS,
+    RAY,
     RESIDENT,
     SHARDED,
     ZERO3,
@@ -44,8 +47,9 @@ _DEEPSPEED = {
 
 @dataclass(frozen=True)
 class Row:
-    """`set` are the recipe's fields, by dotted name, that make this row of it. `at_hand`: it needs no other checkpoints
-    than the recipe's, and `train` does not refuse it."""
+    """`set` are the recipe's fields, by dotted name, that make this row of it. `extra_gpus` are for policies on Ray,
+    beside those that train. `at_hand`: it needs no other checkpoints than the recipe's and no more GPUs, and `train`
+    does not refuse it."""
 
     setup: Setup
     gib: Gib
@@ -56,6 +60,7 @@ class Row:
     host_gib: float
     set: Mapping[str, Any]
     at_hand: bool = True
+    extra_gpus: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         setup = self.setup
@@ -68,6 +73,7 @@ class Row:
             "seconds_per_step": round(self.seconds_per_step, 3),
             "gpu_hours": None if self.gpu_hours is None else round(self.gpu_hours, 2),
             "set": dict(self.set),
+            **({"extra_gpus": self.extra_gpus} if self.extra_gpus else {}),
         }
 
     @property
@@ -83,7 +89,7 @@ class Row:
 def plan(recipe: Recipe, work: Workload, *, gpus: int, memory: float, nodes: int = 1) -> list[Row]:
     """All rows, in the order of the placements. `gpus` of each node, `memory` of each GPU in GiB."""
     for name, value in {"gpus": gpus, "memory": memory, "nodes": nodes}.items():
-        if value <= 0:
+        if not 0 < value < math.inf:
             raise ValueError(f"--{name} {value:g}: there is nothing to plan for. Give a number above 0.")
     if recipe.training.get("gradient_accumulation_steps") is not None:  # then the batch grows with the GPUs
         work = replace(work, batch=work.batch * gpus * nodes)
@@ -107,7 +113,7 @@ def _simplest_first(row: Row) -> tuple[Any, ...]:
 
 def to_json(rows: list[Row], words: Sequence[str]) -> dict[str, Any]:
     """`words` are the recipe and its overrides."""
-    told = [{**row.to_dict(), "launch": row.command(words)} for row in rows]
+    told = [{**row.to_dict(), "usable": row.fits and row.at_hand, "launch": row.command(words)} for row in rows]
     return {"schema_version": SCHEMA_VERSION, "rows": told}
 
 
@@ -122,23 +128,36 @@ def _row(recipe: Recipe, work: Workload, setup: Setup) -> Row:
     gib, seconds = peak(chosen, setup), seconds_per_step(chosen, setup)
     hosts = chosen.hosts(setup) if setup.placement == OFFLOAD else ()
     spilt = max(0.0, answer_bytes(chosen, setup) - chosen.answers_on_device)
+    away = chosen.hosts(setup) if setup.placement == RAY else ()
+    extra = [gpus_of(host, chosen, setup, USABLE * setup.memory * GIB) for host in away]
     return Row(
         setup,
         gib,
         fits(gib, setup),
         seconds,
-        gpu_hours(chosen, setup, seconds),
+        gpu_hours(chosen, setup, seconds, sum(extra)),
         network_gb=(learning_bytes(chosen, setup) + rollout_bytes(chosen, setup)) / 1e9,
         host_gib=(sum(host.parameters - host.head for host in hosts) * chosen.frozen_bytes + spilt) * setup.gpus / GIB,
-        set=_fields(recipe, chosen, setup, fewer_rows=chosen is not tried[0]),
+        set=_fields(recipe, chosen, setup, fewer_rows=chosen is not tried[0]) | _spread(recipe, chosen, extra),
         at_hand=_at_hand(chosen, setup),
+        extra_gpus=sum(extra),
     )
 
 
 def _at_hand(work: Workload, setup: Setup) -> bool:
     other_checkpoints = setup.placement == ADAPTERS and bool(work.teachers)
     nobody_to_share_with = setup.world == 1 and (setup.placement == SHARDED or setup.engine == FSDP2)
-    return not (other_checkpoints or nobody_to_share_with or (setup.engine == ZERO3 and work.uses_vllm))
+    refused = nobody_to_share_with or (setup.engine == ZERO3 and work.uses_vllm)
+    return not (other_checkpoints or refused or setup.placement == RAY)
+
+
+def _spread(recipe: Recipe, work: Workload, gpus: Sequence[int]) -> dict[str, Any]:
+    """Teachers on Ray that need more than one GPU; they are the first of the frozen models."""
+    return {
+        f"teachers.{name}": {**recipe.teachers[name].model_dump(exclude_none=True), "gpus": needed}
+        for name, needed in zip(work.teachers, gpus, strict=False)
+        if needed > 1
+    }
 
 
 def _fields(recipe: Recipe, work: Workload, setup: Setup, *, fewer_rows: bool) -> dict[str, Any]:
@@ -153,6 +172,8 @@ def _fields(recipe: Recipe, work: Workload, setup: Setup, *, fewer_rows: bool) -
     by_rows = given.get("max_tokens_per_micro_batch") is None
     if by_rows and micro_batch != given.get("per_device_train_batch_size", 4):
         fields["training.per_device_train_batch_size"] = micro_batch
+        if given.get("gradient_accumulation_steps") is not None:
+            fields["training.gradient_accumulation_steps"] = accumulation
     if not by_rows and fewer_rows:
         fields["training.max_tokens_per_micro_batch"] = micro_batch * (work.prompt + work.response)
     if setup.placement == ADAPTERS:

@@ -12,7 +12,8 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
-from trustmopd.planning.workload import ADAPTERS, DDP, FSDP2, OFFLOAD, SHARDED, Setup, Workload
+from trustmopd.planning.elsewhere import candidate_bytes, policies_on
+from trustmopd.planning.workload import ADAPTERS, DDP, FSDP2, OFFLOAD, RAY, SHARDED, Setup, Workload
 
 #: Bytes a second to and from one GPU: inside a node (NVLink), between nodes (400 Gb/s a GPU), from host memory.
 NVLINK, NETWORK, HOST = 300e9, 50e9, 50e9
@@ -31,12 +32,13 @@ def seconds_per_step(work: Workload, setup: Setup) -> float:
     return max(sampling_seconds(work, setup), rolling) + max(learning, learning_bytes(work, setup) / bandwidth)
 
 
-def gpu_hours(work: Workload, setup: Setup, seconds: float) -> float | None:
-    """Of one run, its calibration included: batches that are sampled and read, and not learnt from."""
+def gpu_hours(work: Workload, setup: Setup, seconds: float, extra_gpus: int = 0) -> float | None:
+    """Of one run, its calibration included: batches that are sampled and read, and not learnt from. GPUs of policies
+    elsewhere are held all the time."""
     if work.steps is None:
         return None
     calibration = work.calibration_batches * (sampling_seconds(work, setup) + _passes(work, setup))
-    return (work.steps * seconds + calibration) * setup.world / 3600
+    return (work.steps * seconds + calibration) * (setup.world + extra_gpus) / 3600
 
 
 def sampling_seconds(work: Workload, setup: Setup) -> float:
@@ -62,7 +64,7 @@ def learning_bytes(work: Workload, setup: Setup) -> float:
     if setup.placement == SHARDED:
         gathered = sum(host.parameters - host.head for host in work.hosts(setup))
         sent += passes * gathered * work.frozen_bytes
-    return sent * others
+    return sent * others + (candidate_bytes(work, setup) if setup.placement == RAY else 0.0)
 
 
 def rollout_bytes(work: Workload, setup: Setup) -> float:
@@ -74,14 +76,22 @@ def rollout_bytes(work: Workload, setup: Setup) -> float:
 
 
 def _passes(work: Workload, setup: Setup) -> float:
-    """All frozen policies read the responses of one GPU. Weights in host memory arrive while others compute."""
-    adapted = work.adapters(setup)
-    full = work.policies - adapted
-    widest = max((host.parameters for host in work.hosts(setup)), default=work.student.parameters)
+    """All frozen policies read the responses of one GPU. Weights in host memory arrive while others compute. Elsewhere
+    each reads the whole batch, all of them at once."""
+    if setup.placement == RAY:
+        batch = work.batch * (work.prompt + work.response)
+        return max(
+            batch * host.parameters * policies_on(place, work, setup) * _rate("pass", "resident", host.parameters)
+            for place, host in enumerate(work.hosts(setup))
+        )
+    teachers = [] if setup.placement == ADAPTERS else [teacher.parameters for teacher in work.teachers.values()]
+    starts = (*work.references, *([work.student] if work.keeps_initial_student else []))
+    widest = sorted((start.parameters for start in starts), reverse=True)[: work.asked_references]
     tokens = work.batch / setup.world * (work.prompt + work.response)
     name = OFFLOAD if setup.placement == OFFLOAD else "resident"
-    taken = tokens * widest * full * _rate("pass", name, widest)
-    taken += tokens * work.student.parameters * adapted * _rate("pass", ADAPTERS, work.student.parameters)
+    taken = tokens * sum(size * _rate("pass", name, size) for size in (*teachers, *widest))
+    base = work.student.parameters
+    taken += tokens * base * work.adapters(setup) * _rate("pass", ADAPTERS, base)
     if setup.placement == OFFLOAD:
         copied = sum(host.parameters - host.head for host in work.hosts(setup)) * work.frozen_bytes
         return max(taken, copied / HOST)

@@ -12,7 +12,7 @@ from trustmopd.recipe import Recipe
 from trustmopd.teachers.references import as_pool, frozen_models, is_reference, role_of, starts_of
 from trustmopd.teachers.spec import Teacher
 
-RESIDENT, OFFLOAD, SHARDED, ADAPTERS = PLACEMENTS = ("resident", "offload", "sharded", "adapters")
+RESIDENT, OFFLOAD, SHARDED, ADAPTERS, RAY = PLACEMENTS = ("resident", "offload", "sharded", "adapters", "ray")
 DDP, FSDP2, ZERO3 = ENGINES = ("DDP", "FSDP2", "ZeRO-3")
 ZERO2 = "ZeRO-2"  # no row of a plan: it needs at least as much as ZeRO-3
 FLOAT32, BFLOAT16 = DTYPES = ("float32", "bfloat16")
@@ -82,8 +82,9 @@ class Workload:
         return self.is_lora or placement == ADAPTERS
 
     def hosts(self, setup: Setup) -> tuple[Shape, ...]:
-        """Frozen models with weights of their own. A LoRA student lends its base, unless the engine takes it apart."""
-        lent = self.trains_adapter(setup.placement) and setup.engine == DDP
+        """Frozen models with weights of their own. A LoRA student lends its base, unless the engine takes it apart or
+        the initial student is asked elsewhere."""
+        lent = self.trains_adapter(setup.placement) and setup.engine == DDP and setup.placement != RAY
         if setup.placement == ADAPTERS:  # on the references, or else on the student's base
             own, on_student = self.references, self.keeps_initial_student or not self.references
         else:

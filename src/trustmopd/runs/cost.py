@@ -18,7 +18,7 @@ def add_cost(run: RunDirectory, **parts: Any) -> None:
     write_file(run.cost, {**read_cost(run), **parts})
 
 
-def device_time(seconds: float, devices: int) -> dict[str, float]:
+def device_time(seconds: float, devices: float) -> dict[str, float]:
     return {"seconds": seconds, "device_hours": seconds * devices / 3600}
 
 

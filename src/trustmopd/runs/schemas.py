@@ -95,6 +95,7 @@ class TrainingTime(Time):
 class Cost(_Parts):
     device: str = ""
     scored: dict[str, int] = {}
+    elsewhere: dict[str, FiniteFloat] = {}
     training: TrainingTime | None = None
     calibration: Time | None = None
     evaluation: Time | None = None
@@ -114,9 +115,29 @@ class DomainDiagnosis(_Whole):
     weight: dict[str, FiniteFloat]
     leads: FiniteFloat | None
 
+    @property
+    def leader(self) -> str:
+        """The teacher that scores highest on these prompts."""
+        return max(self.score, key=self.score.__getitem__)
+
+
+class ReferenceDiagnosis(_Whole):
+    """One reference and the teachers that are measured from it. `distance` is how far the initial student is from it:
+    the mean KL divergence on the student's candidates, in nats a response token."""
+
+    source: str
+    teachers: list[str]
+    distance: FiniteFloat
+    separates: bool | None
+    verdict: str
+
 
 class Diagnosis(_Parts):
+    """By domain, and by reference: teachers that grew from different models are judged apart. `references` is empty if
+    the score needs none."""
+
     domains: list[DomainDiagnosis]
+    references: list[ReferenceDiagnosis] = []
     held_out: bool
     separates: bool | None
     verdict: str

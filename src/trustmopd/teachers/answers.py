@@ -65,6 +65,9 @@ class Answer(Protocol):
     @property
     def rows(self) -> frozenset[int]: ...
 
+    def expect(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> None:
+        """These will be asked for next: a policy elsewhere begins now, so that all of them compute at once."""
+
     def logits_at(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
         """float32 logits of the candidates `ids` at the response tokens of `rows`, row after row, on the device
         of `ids`."""
@@ -82,6 +85,9 @@ class LocalAnswer:
     @property
     def rows(self) -> frozenset[int]:
         return frozenset(self._states)
+
+    def expect(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> None:
+        """Computed when it is asked for."""
 
     @torch.no_grad()
     def logits_at(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:

@@ -12,12 +12,14 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from trustmopd.heads import Head
+from trustmopd.teacher_source import OFFLOAD, RAY, SHARDED
 from trustmopd.teachers.distinct import adapter_settings, check_fingerprints
 from trustmopd.teachers.fingerprint import fingerprint, fingerprint_tensors
-from trustmopd.teachers.pool import Host, Member, TeacherPool
-from trustmopd.teachers.references import role_of, starts_of
+from trustmopd.teachers.pool import Elsewhere, Host, Member, RemoteMember, TeacherPool
+from trustmopd.teachers.references import starts_of
 from trustmopd.teachers.sharded import ShardedHost
 from trustmopd.teachers.spec import Teacher, model_id
+from trustmopd.teachers.units import Unit, units_of
 from trustmopd.teachers.whole import whole_loading
 
 StudentModel: TypeAlias = PreTrainedModel | PeftModel
@@ -36,36 +38,25 @@ def build_pool(
     share: bool = True,
     autocast_dtype: torch.dtype | None = None,
     trust_remote_code: bool = False,
+    elsewhere: Elsewhere | None = None,
 ) -> TeacherPool:
     """`teachers` are those that the allocation rule uses. `reference=None` means the student as it is now. With
-    `share`, the reference and all adapters use a LoRA student's frozen weights. Equal references are loaded once."""
-    loader = _Loader(student, dtype, trust_remote_code, share)
-    starts = [start for start in starts_of(teachers, reference) if start.used(with_reference)]
-    references: dict[str, Member] = {}
-    adapted: dict[str, Member] = {}
-    for start in starts:
-        base, shared, own_adapter = loader.reference(role_of(start.name), start.given)
-        weights = fingerprint(base)  # before they are spread
-        source = start.given.source if start.given is not None else f"{model_id(student)} (initial student)"
-        adapters = {}
-        for name in start.carries:
-            base = loader.add_adapter(base, f"teacher-{name}", teachers[name])
-            adapters[name] = _adapter_fingerprint(base, f"teacher-{name}")
-        host, head = _host(base.eval(), device, placement, shared=shared), Head.of(base)
-        for name, own in adapters.items():
-            adapted[name] = Member(name, host, head, teachers[name].source, f"{weights}+{own}", f"teacher-{name}")
-        if with_reference and start.measures:
-            references[start.name] = Member(start.name, host, head, source, weights, own_adapter)
-    members: dict[str, Member] = {}
-    for name, teacher in teachers.items():
-        if name in adapted:
-            members[name] = adapted[name]
-            continue
-        model, shares, active = loader.full(f"teacher '{name}'", teacher)
-        weights = fingerprint(model)
-        own_host = _host(model.eval(), device, placement, shared=shares)
-        members[name] = Member(name, own_host, Head.of(model), teacher.source, weights, active)
+    `share`, the reference and all adapters use a LoRA student's frozen weights. Equal references are loaded once.
+    Policies on Ray are loaded by `elsewhere`."""
+    loader = Loader(dtype, student=student, share=share, trust_remote_code=trust_remote_code)
+    units = units_of(teachers, reference, with_reference=with_reference, placement=placement)
+    away = [unit for unit in units if unit.on == RAY]
+    if elsewhere is not None:
+        elsewhere.start(away, loader)  # they load while the others do
+    found: dict[str, Member | RemoteMember] = {}
+    for unit in units:
+        if unit.on != RAY:
+            found |= load_unit(unit, loader, device)
+    if elsewhere is not None:
+        found |= elsewhere.members()
     # Two copies of one checkpoint are one reference, which reads a rollout once.
+    starts = starts_of(teachers, reference)
+    references = {start.name: found[start.name] for start in starts if start.name in found}
     first = {member.fingerprint: name for name, member in reversed(references.items())}
     measured_from = {
         name: first[references[start.name].fingerprint]
@@ -73,18 +64,37 @@ def build_pool(
         if start.name in references
         for name in start.measures
     }
+    members = {name: found[name] for name in teachers}
     members |= {name: references[name] for name in dict.fromkeys(first[m.fingerprint] for m in references.values())}
     check_fingerprints(members, measured_from)
-    return TeacherPool(
-        members, {name: measured_from[name] for name in teachers if name in measured_from}, autocast_dtype
-    )
+    measured_from = {name: measured_from[name] for name in teachers if name in measured_from}
+    return TeacherPool(members, measured_from, autocast_dtype, elsewhere)
 
 
-def _host(model: StudentModel, device: torch.device, placement: str, *, shared: bool) -> Host:
+def load_unit(unit: Unit, loader: "Loader", device: torch.device) -> dict[str, Member]:
+    """The policies of one set of weights."""
+    base, shared, own_adapter = loader.weights(unit.role, unit.given)
+    weights = fingerprint(base)  # before they are spread
+    source = unit.given.source if unit.given is not None else f"{model_id(base)} (initial student)"
+    adapters = {}
+    for name, teacher in unit.adapters.items():
+        base = loader.add_adapter(base, f"teacher-{name}", teacher)
+        adapters[name] = _adapter_fingerprint(base, f"teacher-{name}")
+    host, head = _host(base.eval(), device, unit.on, shared=shared), Head.of(base)
+    members = {
+        name: Member(name, host, head, unit.adapters[name].source, f"{weights}+{own}", f"teacher-{name}")
+        for name, own in adapters.items()
+    }
+    if unit.itself is not None:
+        members[unit.itself] = Member(unit.itself, host, head, source, weights, own_adapter)
+    return members
+
+
+def _host(model: StudentModel, device: torch.device, on: str, *, shared: bool) -> Host:
     """Tensors that the student uses too are not moved."""
-    if placement == "sharded" and not shared:
+    if on == SHARDED and not shared:
         return ShardedHost(model, device)
-    return Host(model, device, offload=placement == "offload", shared=shared)
+    return Host(model, device, offload=on == OFFLOAD, shared=shared)
 
 
 def _adapter_fingerprint(model: PeftModel, adapter: str) -> str:
@@ -104,17 +114,30 @@ def frozen_twin(student: StudentModel, dtype: torch.dtype | None = None) -> Stud
     return copy.deepcopy(student, tensors)
 
 
-class _Loader:
-    def __init__(self, student: StudentModel, dtype: torch.dtype, trust_remote_code: bool, share: bool):
-        self.student = student
-        self.dtype = dtype
-        self.trust_remote_code = trust_remote_code
-        self.share = share
+class Loader:
+    """`device_map` spreads what is read over several GPUs. Without a `student`, every unit has weights of its own."""
 
-    def reference(self, role: str, given: Teacher | None) -> tuple[StudentModel, bool, str | None]:
-        """The reference model, whether it shares the student's tensors, and the adapter that makes it the reference."""
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        *,
+        student: StudentModel | None = None,
+        share: bool = True,
+        trust_remote_code: bool = False,
+        device_map: str | None = None,
+    ):
+        self.dtype = dtype
+        self.student = student
+        self.share = share
+        self.trust_remote_code = trust_remote_code
+        self.device_map = device_map
+
+    def weights(self, role: str, given: Teacher | None) -> tuple[StudentModel, bool, str | None]:
+        """A model, whether it shares the student's tensors, and the adapter that is part of it. None: the student as
+        it is now."""
         if given is not None:
-            return self.full(role, given)
+            return self._full(role, given)
+        assert self.student is not None
         if not isinstance(self.student, PeftModel):
             all_copied = all(parameter.requires_grad for parameter in self.student.parameters())
             twin = frozen_twin(self.student, self.dtype if all_copied else None)
@@ -130,7 +153,7 @@ class _Loader:
         """A twin of the student, and whether it still shares tensors with it."""
         return (twin, True) if self.share else (copy.deepcopy(twin), False)
 
-    def full(self, role: str, teacher: Teacher) -> tuple[StudentModel, bool, str | None]:
+    def _full(self, role: str, teacher: Teacher) -> tuple[StudentModel, bool, str | None]:
         """A model of its own, whether it shares tensors with another, and the adapter that is active in it."""
         given = teacher.model
         if isinstance(given, (str, Path)):
@@ -141,7 +164,7 @@ class _Loader:
         assert given is not None
         base = self.student.get_base_model() if isinstance(self.student, PeftModel) else None
         # The student is trained, and a loaded base may have several teachers: neither may be frozen or changed.
-        is_student = given is self.student or given is base
+        is_student = self.student is not None and (given is self.student or given is base)
         model, shared = (frozen_twin(given), True) if is_student or teacher.adapter is not None else (given, False)
         if is_student:
             model, shared = self._own(model)
@@ -157,6 +180,7 @@ class _Loader:
                 revision=teacher.revision,
                 dtype=teacher.dtype or self.dtype,
                 trust_remote_code=self.trust_remote_code,
+                device_map=self.device_map,
                 output_loading_info=True,
             )
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:

@@ -4,12 +4,12 @@ A `Host` is one set of weights; a `Member` is one policy on it: the model itself
 Each member reads the rollouts once; its output head is applied later, to the candidates alone (`answers.py`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from peft import PeftModel
@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trustmopd.heads import Head
-from trustmopd.teachers.answers import Answers, LocalAnswer, Rollouts, Shelf
+from trustmopd.teachers.answers import Answer, Answers, LocalAnswer, Rollouts, Shelf
 from trustmopd.teachers.backbone import backbone_of
 from trustmopd.teachers.references import is_reference
+from trustmopd.teachers.units import Unit
 
 Timer = Callable[[str], AbstractContextManager[None]]
 
@@ -40,7 +41,8 @@ class Host:
         self._in_host_memory: list[nn.Parameter | Tensor] = []
         self._arriving: list[Tensor] | None = None
         if shared or not offload:  # tensors that the student uses too are never moved away
-            model.to(device)
+            if getattr(model, "hf_device_map", None) is None:  # a model that is spread over several devices stays so
+                model.to(device)
             return
         model.to("cpu")
         head = model.get_output_embeddings()
@@ -115,16 +117,61 @@ class Member:
             yield backbone
 
 
+@dataclass(frozen=True)
+class RemoteMember:
+    """A policy that is read in another process."""
+
+    name: str
+    source: str
+    fingerprint: str
+
+
+@dataclass
+class Usage:
+    """Of a policy elsewhere: seconds that it computed and that this process waited for it, bytes that travelled."""
+
+    seconds: float = 0.0
+    waiting: float = 0.0
+    bytes: float = 0.0
+
+
+class Elsewhere(Protocol):
+    """The policies of a pool that live in other processes (`remote/`)."""
+
+    def start(self, units: Sequence[Unit], loader: Any) -> None:
+        """Let them load; nothing waits."""
+
+    def members(self) -> dict[str, RemoteMember]:
+        """Once they are loaded."""
+
+    def ask(self, rollouts: Rollouts, names: Collection[str], timer: Timer) -> dict[str, Answer]:
+        """Send the question to these policies; nothing waits."""
+
+    def take_usage(self) -> dict[str, Usage]:
+        """Of each policy, since the last call."""
+
+    @property
+    def devices(self) -> dict[str, float]:
+        """GPUs by policy, or processes where there are none. Policies that share them are named together."""
+
+    def close(self) -> None: ...
+
+
 class TeacherPool:
     """The frozen policies of a run: the teachers in use, in order, and their references if the score needs them.
     `references` names the reference of each teacher."""
 
     def __init__(
-        self, members: Mapping[str, Member], references: Mapping[str, str], autocast_dtype: torch.dtype | None = None
+        self,
+        members: Mapping[str, Member | RemoteMember],
+        references: Mapping[str, str],
+        autocast_dtype: torch.dtype | None = None,
+        elsewhere: Elsewhere | None = None,
     ):
         self.members = dict(members)
         self.references = dict(references)
         self.autocast_dtype = autocast_dtype
+        self.elsewhere = elsewhere
 
     @property
     def teachers(self) -> list[str]:
@@ -132,13 +179,16 @@ class TeacherPool:
 
     @torch.no_grad()
     def ask(self, rollouts: Rollouts, *, timer: Timer = lambda phase: nullcontext()) -> Answers:
-        """Let every policy read its rows once; policies on the same host take turns."""
+        """Let every policy read its rows once; policies on the same host take turns. Those elsewhere are sent the
+        question first, and read it meanwhile."""
+        answers = self.elsewhere.ask(rollouts, self.members, timer) if self.elsewhere is not None else {}
+        local = {name: member for name, member in self.members.items() if isinstance(member, Member)}
         by_host: dict[Host, list[Member]] = {}
-        for member in self.members.values():
+        for member in local.values():
             if rollouts.rows_of(member.name) or member.host.asks_everyone:
                 by_host.setdefault(member.host, []).append(member)
         shelf = Shelf(rollouts.bytes_on_device)
-        states: dict[str, dict[int, Tensor]] = {name: {} for name in self.members}
+        states: dict[str, dict[int, Tensor]] = {name: {} for name in local}
         for (host, members), following in zip_longest(by_host.items(), list(by_host)[1:]):
             passes = {member.name: rollouts.passes(rollouts.rows_of(member.name)) for member in members}
             with timer("teachers"), host.on_device(sum(map(len, passes.values()))):
@@ -150,7 +200,13 @@ class TeacherPool:
                             kept = shelf.keep(self._hidden_states(member, rollouts, rows))
                             tokens = (rollouts.response_mask[rows] != 0).sum(dim=1).tolist()
                             states[member.name].update(zip(rows, kept.split(tokens), strict=True))
-        return Answers({n: LocalAnswer(n, member.head, states[n]) for n, member in self.members.items()})
+        answers |= {name: LocalAnswer(name, member.head, states[name]) for name, member in local.items()}
+        return Answers({name: answers[name] for name in self.members})
+
+    def close(self) -> None:
+        """End what lives in other processes."""
+        if self.elsewhere is not None:
+            self.elsewhere.close()
 
     def _hidden_states(self, member: Member, rollouts: Rollouts, rows: list[int]) -> Tensor:
         """One forward pass: the state before each response token of these rows, row after row."""

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from trustmopd.files import meant_here
 from trustmopd.method.candidates import check_candidate_count
+from trustmopd.teacher_source import RAY
 from trustmopd.teachers.distinct import check_distinct
 from trustmopd.teachers.facts import ModelFacts, facts_of, facts_of_adapter
 from trustmopd.teachers.references import role_of, starts_of
@@ -39,7 +41,9 @@ def preflight(
     others: list[ModelFacts] = []
 
     def read(role: str, given: Teacher) -> None:
-        """The model, or the base under its adapter; then the adapter."""
+        """The model, or the base under its adapter; then the adapter. What is on another machine is read there."""
+        if given.on == RAY and any(_is_away(place) for place in (given.model, given.adapter)):
+            return
         model = given.model or base.model
         assert model is not None
         if given.model is not None:
@@ -52,20 +56,39 @@ def preflight(
     for start in starts:
         if start.given is not None:
             read(role_of(start.name), start.given)
-    shared = facts if reference is None else others[0]
+    shared = facts if reference is None or not others else others[0]
     for name, teacher in teachers.items():
         read(role_of(name), teacher)
-    vocab_size = check_pool(
-        facts, others, num_candidates=num_candidates, allow_template_mismatch=allow_template_mismatch
+    vocab_size = check_facts(
+        facts,
+        others,
+        num_candidates=num_candidates,
+        longest=longest,
+        allow_template_mismatch=allow_template_mismatch,
     )
-    for each in (facts, *others):
+    check_distinct(teachers, base, Teacher(model=student), starts if scores_reference else [])
+    return vocab_size
+
+
+def check_facts(
+    student: ModelFacts,
+    others: Sequence[ModelFacts],
+    *,
+    num_candidates: int,
+    longest: int,
+    allow_template_mismatch: bool = False,
+) -> int:
+    """`check_pool`, and whether every model can read the longest sequence."""
+    vocab_size = check_pool(
+        student, others, num_candidates=num_candidates, allow_template_mismatch=allow_template_mismatch
+    )
+    for each in (student, *others):
         if each.positions is not None and longest > each.positions:
             raise ValueError(
                 f"{each.role} ({each.source}) has {each.positions} positions, but the longest prompt and "
                 f"max_completion_length make {longest} tokens. Beyond its positions a model fails or gives nonsense. "
                 "Lower max_completion_length or max_prompt_length."
             )
-    check_distinct(teachers, base, Teacher(model=student), starts if scores_reference else [])
     return vocab_size
 
 
@@ -91,6 +114,11 @@ def check_pool(
     vocab_size = needed if num_candidates <= needed else shared
     check_candidate_count(num_candidates, vocab_size)
     return vocab_size
+
+
+def _is_away(place: object) -> bool:
+    """Whether this path is not on this machine."""
+    return isinstance(place, (str, Path)) and meant_here(str(place)) and not Path(place).exists()
 
 
 def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mismatch: bool) -> None:

@@ -69,4 +69,5 @@ class Sequences:
 
     def states(self, backbone: nn.Module) -> Float[Tensor, "N H"]:
         """The state that predicts each response token, row after row."""
-        return last_hidden_states(backbone, self.input_ids, self.attention_mask)[self.predicts]
+        states = last_hidden_states(backbone, self.input_ids, self.attention_mask)
+        return states[self.predicts.to(states.device)]  # the last layer of a model on several GPUs is on another one

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
+from typing import get_args
 
 import torch
 from transformers import PreTrainedModel
 
 from trustmopd.teacher_source import REFERENCE as REFERENCE
-from trustmopd.teacher_source import TeacherSource, check_teacher_name
+from trustmopd.teacher_source import On, TeacherSource, check_teacher_name
 
 #: As a teacher's `reference`: the initial student. For teachers whose own starting point is not available.
 STUDENT = "student"
@@ -20,7 +21,9 @@ class Teacher:
     """One specialist: a full checkpoint (`model`), a PEFT adapter over the pool's shared base (`adapter`), or an
     adapter over a base of its own (both). `model` is a Hub id, a path or a loaded model; `revision` and `dtype`
     apply to loading. `reference` is the model it was trained from, if that is not the pool's common reference: a Hub
-    id, a path, a loaded model, a `Teacher`, or "student" for the initial student."""
+    id, a path, a loaded model, a `Teacher`, or "student" for the initial student. `on` is where it lives (local,
+    offload, sharded or ray), if not where `teacher_placement` puts all of them; on Ray it has `replicas` that share a
+    batch, with `gpus` each: a part of one, or several."""
 
     model: str | Path | PreTrainedModel | None = None
     adapter: str | Path | None = None
@@ -28,6 +31,9 @@ class Teacher:
     revision: str | None = None
     dtype: str | torch.dtype | None = None
     name: str | None = None
+    on: str | None = None
+    gpus: float | None = None
+    replicas: int | None = None
 
     @classmethod
     def of(cls, source: TeacherSource) -> "Teacher":
@@ -93,6 +99,14 @@ def _check_loadable(role: str, given: Teacher) -> None:
             f"{role} is a {type(given.model).__name__}. Give a path, a Hub id or a loaded transformers model."
         )
     check_dtype(f"dtype of {role}", given.dtype)
+    if given.on not in (None, *get_args(On)):
+        raise ValueError(f"{role} has on = {given.on!r}. Choose from {', '.join(get_args(On))}.")
+    gpus, replicas = given.gpus or 0, 1 if given.replicas is None else given.replicas
+    if gpus < 0 or (gpus > 1 and gpus != int(gpus)) or replicas < 1:
+        raise ValueError(
+            f"{role} has gpus = {given.gpus} and replicas = {given.replicas}. Give a part of one GPU (0.25) or a whole "
+            "number of them, and at least one replica."
+        )
 
 
 def check_dtype(field: str, dtype: str | torch.dtype | None, *, auto: bool = True) -> None:

@@ -23,6 +23,7 @@ from trustmopd.recipe import TeacherSource
 from trustmopd.runs.layout import CARD
 from trustmopd.testbed.experiment import sampling_engine
 from trustmopd.testbed.machine import made_by, reproducibly
+from trustmopd.testbed.models import SHIPPED_SIZE, Size
 from trustmopd.testbed.prompts import MAX_NEW_TOKENS
 from trustmopd.testbed.reinforcement import REGIMES, Reinforcement, build_specialist
 from trustmopd.testbed.shipped import checkpoint, digests
@@ -41,6 +42,7 @@ def build_world(
     seed: int = 0,
     *,
     device: str | None = None,
+    size: Size = SHIPPED_SIZE,
     supervision: Supervision | None = None,
     reinforcement: Reinforcement | None = None,
     evaluation_prompts: int = 1000,
@@ -49,7 +51,7 @@ def build_world(
 ) -> dict[str, Any]:
     """All stages into `out`, and the card. A stage whose files have the digests of the card is not made again.
 
-    `reference_of` is a world that was built with the same seed and supervision: its reference is copied, with its
+    `reference_of` is a world that was built with the same seed, size and supervision: its reference is copied, with its
     record, and only the specialists are trained.
     """
     out = Path(out)
@@ -58,6 +60,7 @@ def build_world(
     reinforcement = reinforcement or REGIMES["moderate"]
     settings: dict[str, Any] = {
         "seed": seed,
+        "size": asdict(size),
         "supervision": asdict(supervision),
         "reinforcement": asdict(reinforcement),
         "evaluation": {"prompts": evaluation_prompts, "temperature": EVALUATION_TEMPERATURE},
@@ -68,7 +71,7 @@ def build_world(
     with reproducibly():
         how: dict[str, Any] = {"device": device, "quiet": quiet}
         reference = out / "reference"
-        _stage(card, out, "reference", partial(build_reference, reference, seed, supervision, **how))
+        _stage(card, out, "reference", partial(build_reference, reference, seed, supervision, size=size, **how))
         for domain in DOMAINS:
             make = partial(build_specialist, domain, reference, out / domain, seed, reinforcement, **how)
             _stage(card, out, domain, make, made_from="reference")
@@ -122,7 +125,7 @@ def _stage(
 def _adopt_reference(card: dict[str, Any], out: Path, world: Path) -> None:
     folder = checkpoint("reference", world)
     other = read_json(world / CARD, what="card", remedy="Name a world that was built.")
-    for name in ("seed", "supervision"):
+    for name in ("seed", "size", "supervision"):
         ours, theirs = card["settings"][name], other["settings"][name]
         if ours != theirs:
             raise ValueError(

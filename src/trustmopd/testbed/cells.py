@@ -1,6 +1,6 @@
 """The comparison's cells: a prompt set, a method and a seed. Each is a run, and finished once it has its scores."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.layout import SEED, seed_folder
 from trustmopd.runs.schemas import read_file
-from trustmopd.testbed.experiment import ALIASES, METHODS, PROMPT_SETS
+from trustmopd.testbed.experiment import ALIASES, FROM_STUDENT, METHODS, PROMPT_SETS
 
 MOST_SEEDS = 100
 
@@ -41,16 +41,16 @@ class Cell:
             return None
 
 
-def all_cells(seeds: Iterable[int], only: Sequence[str] = ()) -> list[Cell]:
+def all_cells(seeds: Iterable[int], only: Sequence[str] = (), methods: Collection[str] = tuple(METHODS)) -> list[Cell]:
     """Every cell of the comparison. `only` keeps prompt sets and methods by name. Mixed prompts have no single label,
     so they cannot be routed."""
-    known = (*PROMPT_SETS, *METHODS, *ALIASES)
+    known = (*PROMPT_SETS, *methods, *ALIASES)
     for name in only:
         if name not in known:
             raise ValueError(f"--only {name}: no such prompt set or method. Choose from {', '.join(known)}.")
     only = [ALIASES.get(name, name) for name in only]
     sets = [name for name in PROMPT_SETS if name in only] or PROMPT_SETS
-    methods = [name for name in METHODS if name in only] or METHODS
+    methods = [name for name in methods if name in only] or methods
     cells = [
         Cell(prompts, method, seed)
         for seed in seeds
@@ -66,7 +66,7 @@ def all_cells(seeds: Iterable[int], only: Sequence[str] = ()) -> list[Cell]:
 def finished_cells(out: Path) -> dict[Cell, dict[str, Any]]:
     """Those below `out`, with their scores, in the order of the tables."""
     seeds = {int(path.name.removeprefix(SEED)) for path in (out / "runs").glob(f"*/*/{SEED}*")}
-    every = [Cell(*each) for each in product(PROMPT_SETS, METHODS, sorted(seeds))]
+    every = [Cell(*each) for each in product(PROMPT_SETS, (*METHODS, *FROM_STUDENT), sorted(seeds))]
     return {cell: scores for cell in every if (scores := cell.scores(out)) is not None}
 
 

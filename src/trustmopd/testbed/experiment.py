@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from trustmopd.training.progress import show_progress
 
 PROMPT_SETS = ("singlecap", "multicap")
 #: The rows of the paper's tables, as a recipe's `allocation`.
-METHODS: Mapping[str, Mapping[str, Any]] = {
+METHODS: dict[str, dict[str, Any]] = {
     "trust": {},
     "uniform": {"rule": "uniform"},
     "random": {"rule": "random"},
@@ -41,6 +41,10 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "without-mu": {"calibrated": False},
     "response-level": {"granularity": "response"},
     **{f"gamma-{gamma}": {"gamma": float(gamma)} for gamma in (3, 5, 9)},
+}
+#: Rows in which all teachers are measured from the initial student, for a pool whose teachers grew from other models.
+FROM_STUDENT: dict[str, dict[str, Any]] = {
+    f"{name}-from-student": METHODS[name] for name in ("trust", "response-level")
 }
 #: Rows under another name: the default gamma is 7.
 ALIASES = {"gamma-7": "trust"}
@@ -71,6 +75,9 @@ class World:
 
     root: Path = SHIPPED
 
+    def build(self) -> None:
+        """Make what is not there yet: nothing."""
+
     def fingerprint(self) -> dict[str, str]:
         return {name: expected_digests(name, self.root)["model.safetensors"][:16] for name in MODELS}
 
@@ -79,8 +86,18 @@ class World:
         return str(checkpoint("reference", self.root))
 
     @property
-    def teachers(self) -> dict[str, str]:
+    def teachers(self) -> dict[str, Any]:
         return {name: str(checkpoint(name, self.root)) for name in MODELS if name in DOMAINS}
+
+    @property
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """The rows of its comparison, as a recipe's `allocation`."""
+        return METHODS
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The rows that need no distillation and have a checkpoint."""
+        return REFERENCES
 
 
 @dataclass(frozen=True)
@@ -102,9 +119,9 @@ class Experiment:
             {
                 "name": name,
                 "student": self.world.reference,
-                "teachers": self.world.teachers,
+                "teachers": self._teachers(from_student=method in FROM_STUDENT),
                 "prompts": {"path": str(self.out / "prompts" / f"{prompts}.jsonl")},
-                "allocation": dict(METHODS[method]),
+                "allocation": self.world.methods[method],
                 "training": {
                     "max_steps": scale.steps,
                     "global_batch_size": scale.batch_size,
@@ -125,6 +142,15 @@ class Experiment:
                 "output": output,
             }
         )
+
+    def _teachers(self, from_student: bool) -> dict[str, Any]:
+        teachers = self.world.teachers
+        if not from_student:
+            return teachers
+        return {
+            name: {"model": each["model"], "reference": "student"} if isinstance(each, dict) else each
+            for name, each in teachers.items()
+        }
 
     def trainer(self, recipe: Recipe, **changes: Any) -> TrustMOPDTrainer:
         """Recipe and prompts are written down, so that analysis can go back to them."""
@@ -148,7 +174,7 @@ class Experiment:
             show_progress(trainer, bar)
         trainer.train()
 
-    def evaluate_references(self, recipe: Recipe, rows: Sequence[str] = REFERENCES) -> None:
+    def evaluate_references(self, recipe: Recipe, rows: Sequence[str]) -> None:
         """The rows that need no distillation, unless they are finished."""
         found = {row: collect([self.evaluation / row]) for row in rows}
         todo = [row for row, (there, unfinished) in found.items() if unfinished or not there]

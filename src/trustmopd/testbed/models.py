@@ -1,4 +1,6 @@
-"""The small Llama: 0.87M parameters, float32."""
+"""The small Llama, float32: of the shipped size, 0.87M parameters, or of another."""
+
+from dataclasses import dataclass
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -6,12 +8,21 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from trustmopd.testbed.tokenizer import SPECIAL, VOCAB_SIZE
 
 
-def config() -> LlamaConfig:
+@dataclass(frozen=True)
+class Size:
+    hidden: int = 128
+    layers: int = 4
+
+
+SHIPPED_SIZE = Size()
+
+
+def config(size: Size = SHIPPED_SIZE) -> LlamaConfig:
     return LlamaConfig(
         vocab_size=VOCAB_SIZE,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
+        hidden_size=size.hidden,
+        intermediate_size=3 * size.hidden,
+        num_hidden_layers=size.layers,
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=128,
@@ -22,8 +33,8 @@ def config() -> LlamaConfig:
     )
 
 
-def make_model(seed: int) -> LlamaForCausalLM:
+def make_model(seed: int, size: Size = SHIPPED_SIZE) -> LlamaForCausalLM:
     """Random weights from `seed`; the caller's random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config()).float()
+        return LlamaForCausalLM(config(size)).float()

@@ -24,12 +24,14 @@ from trustmopd.rules import TRUST, UNSCORED
 from trustmopd.runs import RunDirectory, newest_checkpoint
 from trustmopd.runs.schemas import write_file
 from trustmopd.testbed.cells import Cell, all_cells, finished_cells
-from trustmopd.testbed.experiment import METHODS, Experiment, Scale, World
+from trustmopd.testbed.experiment import FROM_STUDENT, Experiment, Scale, World
 from trustmopd.testbed.machine import made_by, mixture, quiet, reproducibly
 from trustmopd.training.diagnosis import diagnose
 from trustmopd.training.environment import check_writable
 
 STUDY = "study.json"
+#: Rows of which the pool is judged before training: their calibrated scores are not the same.
+DIAGNOSED = {"trust", "trust-from-student"}
 
 
 def reproduce(
@@ -43,16 +45,19 @@ def reproduce(
 ) -> None:
     """Run the cells that are not there yet, `jobs` at a time, each in a process of its own."""
     experiment = Experiment(world or World(), scale or Scale(), out)
-    cells = all_cells(seeds, only)
+    cells = all_cells(seeds, only, experiment.world.methods)
     # Sums in two threads differ in the last bit from sums in one: the same seeds give the same numbers at any `jobs`.
     torch.set_num_threads(1)
     quiet()
+    experiment.world.build()
     with reproducibly():
         prepare(experiment)
         for prompts in sorted({cell.prompts for cell in cells}):
-            for method in sorted({cell.method for cell in cells if cell.prompts == prompts}):
+            methods = sorted({cell.method for cell in cells if cell.prompts == prompts})
+            for method in methods:
                 _calibration(experiment, prompts, method)
-            _diagnosis(experiment, prompts)
+            for method in sorted(DIAGNOSED & {"trust", *methods}):
+                _diagnosis(experiment, prompts, method)
     todo = [cell for cell in cells if cell.scores(out) is None]
     if todo and (others := mixed_machines(out, {"cells to come": made_by()})):
         warnings.warn(
@@ -99,7 +104,8 @@ def prepare(experiment: Experiment) -> None:
     else:
         date = datetime.now(UTC).date().isoformat()
         write_json(out / STUDY, {**settings, **made_by(), "date": date})
-    experiment.evaluate_references(experiment.recipe("references", "singlecap", "trust", 0, out))
+    recipe = experiment.recipe("references", "singlecap", "trust", 0, out)
+    experiment.evaluate_references(recipe, experiment.world.references)
 
 
 def read_study(out: Path) -> dict[str, Any]:
@@ -121,30 +127,35 @@ def run_cell(cell: Cell, experiment: Experiment) -> None:
         if newest_checkpoint(run.path) is None:
             calibration = _calibration(experiment, cell.prompts, cell.method)
             experiment.train(recipe, calibration_path=calibration)
-        if cell.method == "trust":
-            shutil.copy(_diagnosis(experiment, cell.prompts), run.diagnosis)
+        if cell.method in DIAGNOSED:
+            shutil.copy(_diagnosis(experiment, cell.prompts, cell.method), run.diagnosis)
         experiment.evaluate_student(recipe)
 
 
 def _calibration(experiment: Experiment, prompts: str, method: str) -> str | None:
-    """mu does not depend on seed, gamma or granularity: measured once for a prompt set and a score."""
-    settings = METHODS[method]
+    """mu does not depend on seed, gamma or granularity: measured once for a prompt set, a score and its references."""
+    settings = experiment.world.methods[method]
     if settings.get("rule", TRUST) in UNSCORED or not settings.get("calibrated", True):
         return None
-    run = RunDirectory(experiment.out / "calibration" / f"{prompts}-{settings.get('score', 'displacement')}")
+    name = f"{prompts}-{settings.get('score', 'displacement')}{_references(method)}"
+    run = RunDirectory(experiment.out / "calibration" / name)
     if not run.calibration.is_file():
         experiment.trainer(experiment.recipe("calibration", prompts, method, 0, run.path)).calibrate()
     return str(run.calibration)
 
 
-def _diagnosis(experiment: Experiment, prompts: str) -> Path:
+def _diagnosis(experiment: Experiment, prompts: str, method: str) -> Path:
     """The calibrated score matrix before any training, and what it says of the pool."""
-    run = RunDirectory(experiment.out / "diagnosis" / prompts)
+    run = RunDirectory(experiment.out / "diagnosis" / f"{prompts}{_references(method)}")
     if not run.diagnosis.is_file():
-        recipe = experiment.recipe("diagnosis", prompts, "trust", 0, run.path)
-        trainer = experiment.trainer(recipe, calibration_path=_calibration(experiment, prompts, "trust"))
+        recipe = experiment.recipe("diagnosis", prompts, method, 0, run.path)
+        trainer = experiment.trainer(recipe, calibration_path=_calibration(experiment, prompts, method))
         write_file(run.diagnosis, diagnose(trainer, experiment.scale.diagnosis_rollouts).model_dump())
     return run.diagnosis
+
+
+def _references(method: str) -> str:
+    return "-from-student" if method in FROM_STUDENT else ""
 
 
 def _start_worker() -> None:

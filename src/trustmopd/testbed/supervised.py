@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 
-from trustmopd.testbed.models import make_model
+from trustmopd.testbed.models import SHIPPED_SIZE, Size, make_model
 from trustmopd.testbed.prompts import MISTAKE_RATE, draw, draw_mistakes
 from trustmopd.testbed.tasks import DOMAINS, MIXTURES
 from trustmopd.testbed.tokenizer import make_tokenizer
@@ -33,7 +33,13 @@ class Supervision:
 
 
 def build_reference(
-    out: str | Path, seed: int, settings: Supervision | None = None, *, device: str = "cpu", quiet: bool = False
+    out: str | Path,
+    seed: int,
+    settings: Supervision | None = None,
+    *,
+    size: Size = SHIPPED_SIZE,
+    device: str = "cpu",
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train the reference, save it with its tokenizer in `out`, and return what was measured.
 
@@ -42,7 +48,7 @@ def build_reference(
     """
     settings = settings or Supervision()
     tokenizer = make_tokenizer()
-    model = make_model(seed).to(device).train()
+    model = make_model(seed, size).to(device).train()
     # float32: at this size kernel launches limit a step, and autocast only adds to them.
     optimizer = torch.optim.AdamW(
         model.parameters(), settings.learning_rate, betas=(0.9, settings.adam_beta2), weight_decay=settings.weight_decay
@@ -66,7 +72,7 @@ def build_reference(
             bar.update()
     model.eval().save_pretrained(out)
     tokenizer.save_pretrained(out)
-    return {"steps": settings.steps, "losses": losses}
+    return {"steps": settings.steps, "parameters": model.num_parameters(), "losses": losses}
 
 
 def _batch(tokenizer: Any, settings: Supervision, rng: random.Random) -> tuple[torch.Tensor, torch.Tensor]:

@@ -29,7 +29,8 @@ def write_results(out: Path) -> Path:
     incomplete comparison is shown as far as it goes."""
     study, cells = read_study(out), finished_cells(out)
     evaluation = RunDirectory(out).evaluation
-    done = [*REFERENCES, *(f"{cell.row}/{seed_folder(cell.seed)}" for cell in cells)]  # not what a kill left unfinished
+    references = [row for row in REFERENCES if (evaluation / row).is_dir()]
+    done = [*references, *(f"{cell.row}/{seed_folder(cell.seed)}" for cell in cells)]  # not what a kill left unfinished
     rows = score_rows(collect([evaluation / row for row in done])[0])
     write_scores(evaluation, rows)
     runs = {cell: open_run(cell.run(out).path) for cell in cells}

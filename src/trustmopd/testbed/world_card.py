@@ -25,7 +25,8 @@ def describe(card: dict[str, Any]) -> str:
         + ", ".join(f"{name} {number}" for name, number in card["versions"].items())
         + f"). All numbers are in `{CARD}`. Licence: Apache-2.0; the training data are generated, by the package.",
         "",
-        f"**reference**: a character-level Llama of 0.87M parameters, trained for {supervision['steps']} steps of "
+        f"**reference**: a character-level Llama of {stages['reference']['parameters'] / 1e6:.2f}M parameters, trained "
+        f"for {supervision['steps']} steps of "
         f"{supervision['batch_size']} prompts at learning rate {supervision['learning_rate']:g} on arithmetic, string "
         "programs, format following and their pairs. For each capability a prompt needs, its training answer carries "
         f"that capability's systematic mistake with probability {supervision['mistake_rate']:g}. Loss "

@@ -13,11 +13,17 @@ from trustmopd.training.identity import RunIdentity
 
 @dataclass(frozen=True)
 class Bill:
-    """The cost file of one run, which has `devices` processes."""
+    """The cost file of one run, which has this many `processes`, and policies `elsewhere` with devices of their own:
+    they hold these all the time, so their time counts in full."""
 
     run: RunDirectory
     identity: RunIdentity
-    devices: int
+    processes: int
+    elsewhere: Mapping[str, float]
+
+    @property
+    def devices(self) -> float:
+        return self.processes + sum(self.elsewhere.values())
 
     def calibrated(self, seconds: float) -> None:
         """Add the cost of calibration. A diagnosis may calibrate a run that is already trained; its cost is kept."""
@@ -44,5 +50,6 @@ class Bill:
         return {
             "device": gpus[0] if gpus else f"CPU, {platform.machine()}",
             "devices": self.devices,
+            "elsewhere": dict(self.elsewhere),
             "scored": {"teachers": len(self.identity.asked), "reference": len(self.identity.references)},
         }

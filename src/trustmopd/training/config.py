@@ -51,7 +51,8 @@ class TrustMOPDConfig(DistillationConfig):
     # Teachers
     teacher_placement: str = _field(
         "resident",
-        "resident on the device, offload: in host memory between passes, or sharded: spread over the processes.",
+        "resident on the device, offload: in host memory between passes, sharded: spread over the processes, or ray: "
+        "in actors on other GPUs and machines.",
     )
     teacher_dtype: str | None = _field(
         None, "dtype of teachers and reference; None: bfloat16 where the hardware has it."
@@ -59,6 +60,11 @@ class TrustMOPDConfig(DistillationConfig):
     allow_template_mismatch: bool = _field(
         False, "Turn a chat template or EOS difference from an error into a warning."
     )
+    ray_address: str | None = _field(
+        None, "Teachers on Ray: the cluster's address; None: start one on this machine, and stop it afterwards."
+    )
+    ray_timeout: float = _field(1800.0, "Teachers on Ray: most seconds until one has answered, with a restart.")
+    ray_answers: str = _field("float32", "Teachers on Ray: float32 logits, or float16, which are half as large.")
 
     # Reading
     max_tokens_per_micro_batch: int | None = _field(

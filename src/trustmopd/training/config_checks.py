@@ -52,6 +52,7 @@ _POSITIVE = {
     "learning_rate": "The paper uses 1e-6.",
     "num_train_epochs": "To set the length in steps, use max_steps.",
     "rollout_timeout": "In seconds: an hour is 3600.",
+    "ray_timeout": "In seconds: half an hour is 1800.",
     "logprob_gap_limit": "In nats; bfloat16 rounding gives about 0.02.",
     "save_steps": "To save nothing, set save_strategy = 'no'.",
 }
@@ -96,7 +97,8 @@ def check_values(args: "TrustMOPDConfig") -> None:
     _choice("score", args.score, tuple(SCORES))
     _choice("granularity", args.granularity, ("token", "response"))
     _choice("prompt_truncation", args.prompt_truncation, ("left", "right", "drop", "error"))
-    _choice("teacher_placement", args.teacher_placement, ("resident", "offload", "sharded"))
+    _choice("teacher_placement", args.teacher_placement, ("resident", "offload", "sharded", "ray"))
+    _choice("ray_answers", args.ray_answers, ("float32", "float16"))
     check_gamma(args.gamma)
     for name, (low, high) in _RANGES.items():
         value = getattr(args, name)

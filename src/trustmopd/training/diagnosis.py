@@ -3,7 +3,6 @@
 Labels only group the prompts; scores and weights do not use them.
 """
 
-import math
 from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from accelerate.utils import gather_object
 
-from trustmopd.method import calibrated_scores
-from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis
+from trustmopd.method import calibrated_scores, reverse_kl
+from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, ReferenceDiagnosis
 from trustmopd.training.calibrating import CALIBRATION_SEED, calibration_rows
 from trustmopd.training.config import rule_name
+from trustmopd.training.verdict import judge, judge_references, moved_everywhere
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer
@@ -32,18 +32,37 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
     found: list[dict[str, Any]] = []
     for batch, scored, result in trainer.judge_rollouts(rows, seed=CALIBRATION_SEED + 1, description="Diagnosing"):
         assert result.scores is not None
-        calibrated = result.scores if trainer.mu is None else calibrated_scores(result.scores, trainer.mu)
+        at = scored.at
+        measured = {
+            "raw": result.scores,
+            "score": result.scores if trainer.mu is None else calibrated_scores(result.scores, trainer.mu),
+            "weight": result.weights,
+        }
+        if at.reference_logp is not None:
+            measured["distance"] = reverse_kl(
+                at.student_logp.expand_as(at.teacher_logp), at.reference_logp.expand_as(at.teacher_logp)
+            )
         for b, index in enumerate(batch["place"].tolist()):
-            valid = scored.at.mask[b] != 0
+            valid = at.mask[b] != 0
             if bool(valid.any()):
-                sums = {
-                    name: values[:, b, valid].double().sum(dim=-1).tolist()
-                    for name, values in (("raw", result.scores), ("score", calibrated), ("weight", result.weights))
-                }
+                sums = {name: values[:, b, valid].double().sum(dim=-1).tolist() for name, values in measured.items()}
                 found.append({"domain": domain_of[index], "tokens": int(valid.sum()), **sums})
-    domains = _summarise(gather_object(found), list(groups), teachers)
-    separates, verdict = _verdict(domains, teachers, rule_name(trainer.args.score).replace("_", " "))
-    return Diagnosis(domains=domains, held_out=held_out, separates=separates, verdict=verdict)
+    found = gather_object(found)
+    domains = _summarise(found, list(groups), teachers)
+    score = rule_name(trainer.args.score).replace("_", " ")
+    references = []
+    for start in dict.fromkeys(trainer.pool.references.values()):
+        own = [name for name in teachers if trainer.pool.references[name] == start]
+        away = sum(rollout["distance"][teachers.index(own[0])] for rollout in found)
+        distance = away / sum(rollout["tokens"] for rollout in found)
+        source = trainer.pool.members[start].source
+        separates, verdict = judge(domains, own, score)
+        verdict += moved_everywhere(domains, own)
+        references.append(
+            ReferenceDiagnosis(source=source, teachers=own, distance=distance, separates=separates, verdict=verdict)
+        )
+    separates, verdict = judge_references(references) if references else judge(domains, teachers, score)
+    return Diagnosis(domains=domains, references=references, held_out=held_out, separates=separates, verdict=verdict)
 
 
 def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int]], bool]:
@@ -101,46 +120,3 @@ def _summarise(
             )
         )
     return domains
-
-
-def _verdict(
-    domains: Sequence[DomainDiagnosis], teachers: Sequence[str], score: str = "displacement"
-) -> tuple[bool | None, str]:
-    """Whether the pool is separated, and why. A domain is separated if its own teacher scores highest there and leads
-    on most of its rollouts."""
-    matched = [domain for domain in domains if domain.leads is not None]
-    if not matched:
-        return None, (
-            "No prompt has the name of a teacher as its domain, so it is unknown which teacher should lead where. "
-            "Label some prompts (domain column) with teachers' names to see whether displacement separates this pool. "
-            "Training needs no labels."
-        )
-    for domain in matched:
-        best = max(domain.score, key=domain.score.__getitem__)
-        own = f"{domain.score[domain.domain]:.2f}"
-        if best != domain.domain:
-            noise = 2 * math.hypot(domain.spread[best], domain.spread[domain.domain]) / math.sqrt(domain.rollouts)
-            if domain.score[best] - domain.score[domain.domain] < noise:
-                return None, (
-                    f"Not decided: on '{domain.domain}' prompts '{best}' scores {domain.score[best]:.2f} and "
-                    f"'{domain.domain}' {own}, and {domain.rollouts} rollouts are too few to tell them apart. Use "
-                    "more; if the scores stay this close, expect little gain over allocation uniform."
-                )
-            return False, (
-                f"{score.capitalize()} does not separate this pool: on '{domain.domain}' prompts teacher '{best}' "
-                f"scores {domain.score[best]:.2f} against {own} of '{domain.domain}', so trust would follow the wrong "
-                "teacher there. Expect little or no gain over allocation uniform. The usual cause is a specialist that "
-                "moved far from the reference outside its domain."
-            )
-        if domain.leads is not None and domain.leads <= 0.5:
-            return False, (
-                f"{score.capitalize()} separates this pool only on average: '{domain.domain}' scores highest on its "
-                f"own prompts ({own}), but leads on {domain.leads:.0%} of their rollouts. Compare with allocation "
-                "uniform before a long run."
-            )
-    lead = ", ".join(f"{domain.leads:.0%} of '{domain.domain}'" for domain in matched)
-    return (
-        True,
-        f"{score.capitalize()} separates this pool: each domain's own teacher scores highest there, and leads on "
-        f"{lead} rollouts.",
-    )

@@ -16,10 +16,12 @@ from trustmopd.planning.here import memory_here
 from trustmopd.recipe import Recipe
 from trustmopd.rows import SUFFIXES
 from trustmopd.runs import RunDirectory
+from trustmopd.teacher_source import RAY
 from trustmopd.teachers import Teacher, fingerprint_tokenizer
-from trustmopd.teachers.references import frozen_models, is_reference, role_of, starts_of
+from trustmopd.teachers.references import is_reference, starts_of
 from trustmopd.teachers.sizes import size_of
 from trustmopd.teachers.skeleton import check_student_lora, skeleton
+from trustmopd.teachers.units import units_of
 from trustmopd.training.config import TrustMOPDConfig, rule_name
 from trustmopd.training.dry_resume import checkpoint_to_resume
 from trustmopd.training.environment import check_writable
@@ -157,19 +159,24 @@ def _weights(recipe: Recipe, args: TrustMOPDConfig, given: Ingredients, student:
     if student is not None:
         numbers = sum(parameter.numel() for parameter in student.parameters())
         sizes["student"] = numbers * getattr(torch, trained, torch.float32).itemsize, trained
-    teachers = used_teachers(given.teachers, args)
-    for name, model in frozen_models(teachers, given.reference, with_reference=args.needs_reference).items():
-        if model is None and recipe.peft is not None:
+    away = []
+    teachers, placement = used_teachers(given.teachers, args), args.teacher_placement
+    for unit in units_of(teachers, given.reference, with_reference=args.needs_reference, placement=placement):
+        if unit.given is None and recipe.peft is not None and unit.on != RAY:
             continue  # lent by the student, whose base is frozen
         size = size_of(
-            model or Teacher(model=recipe.student), args.frozen_dtype, trust_remote_code=args.trust_remote_code
+            unit.given or Teacher(model=recipe.student), args.frozen_dtype, trust_remote_code=args.trust_remote_code
         )
-        if size is not None:
-            sizes[role_of(name) if is_reference(name) else name] = size.bytes, str(size.dtype).removeprefix("torch.")
+        name = unit.itself if unit.itself and not is_reference(unit.itself) else unit.role
+        if size is not None and unit.on == RAY:
+            away.append(f"{name} {_size(size.bytes)}")
+        elif size is not None:
+            sizes[name] = size.bytes, str(size.dtype).removeprefix("torch.")
     told = [f"{name} {_size(size)} ({dtype})" for name, (size, dtype) in sizes.items()]
     total = sum(size for size, _ in sizes.values())
+    on_ray = f" On Ray: {', '.join(away)}." if away else ""
     free = shutil.disk_usage(next(path for path in Path(args.output_dir).absolute().parents if path.exists())).free
-    return f"{', '.join(told)}; {_size(total)} in all. The disk of the output has {_size(free)} free"
+    return f"{', '.join(told)}; {_size(total)} in all.{on_ray} The disk of the output has {_size(free)} free"
 
 
 def _size(count: int) -> str:

@@ -70,6 +70,7 @@ def train_recipe(
         step = trainer.state.global_step
         student = run.run.checkpoint(step)
         ended.append(SeedRun(run.seed, run.run, run.began_at, step, loss, student if student.is_dir() else None))
+        trainer.pool.close()  # the next seed needs its GPUs
         on_end(ended[-1])
     return ended
 
@@ -107,7 +108,10 @@ def calibrate_recipe(recipe: Recipe) -> Calibration | None:
     """Measure mu and save it in the first seed's run directory. None if the rule uses no calibrated scores."""
     config_of(recipe, recipe.seeds[0])  # from here on the processes know each other
     first_decides(lambda: check_calibration(recipe))
-    return trainer_of(recipe, recipe.seeds[0]).calibrate()
+    trainer = trainer_of(recipe, recipe.seeds[0])
+    found = trainer.calibrate()
+    trainer.pool.close()
+    return found
 
 
 def diagnose_recipe(recipe: Recipe, rollouts: int = 256) -> tuple[Diagnosis, list[Path]]:
@@ -120,6 +124,7 @@ def diagnose_recipe(recipe: Recipe, rollouts: int = 256) -> tuple[Diagnosis, lis
     given = {"calibration_path": str(run.calibration)} if trained else {}
     trainer = trainer_of(recipe, recipe.seeds[0], allocation="trust", calibrated=True, **given)
     found = diagnose(trainer, rollouts)
+    trainer.pool.close()
     paths = [RunDirectory(recipe.run_directory(seed)).diagnosis for seed in recipe.seeds]
     if trainer.accelerator.is_main_process:
         for path in paths:  # the result is the same for all seeds, and each seed's report shows it

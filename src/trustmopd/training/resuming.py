@@ -87,14 +87,12 @@ def check_checkpoint(checkpoint: Path) -> None:
 def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:
     """Refuse to resume with another rule, other sampling or another order of prompts."""
     stored = read_manifest(checkpoint)["config"]
-    for field in LESSONS:
-        was, now = stored.get(field), _plain(config.get(field))
-        if was != now:
-            raise ValueError(
-                f"{field} was {was!r} when this run began ({checkpoint}), and is {now!r} now. It decides what the "
-                f"student is taught, so it cannot change within a run. Set it back to {was!r}, or start a new run in "
-                "another output folder."
-            )
+    pairs = {field: (stored.get(field), _plain(config.get(field))) for field in LESSONS}
+    if changed := [f"{field} was {was!r} and is {now!r} now" for field, (was, now) in pairs.items() if was != now]:
+        raise ValueError(
+            f"this run began with other settings ({checkpoint}): {'; '.join(changed)}. They decide what the student is "
+            "taught, so they cannot change within a run. Set them back, or start a new run in another output folder."
+        )
     # A checkpoint given by path may have another name.
     if checkpoint.name.startswith(CHECKPOINT) and 0 < config.get("max_steps", 0) < step_of(checkpoint):
         raise ValueError(

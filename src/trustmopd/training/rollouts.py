@@ -48,7 +48,7 @@ def judge_rollouts(
         trainer.model.train(training)
         trainer.judge_of_step.release()
         trainer._metrics["eval"].clear()
-        trainer.clock.take()
+        trainer.step_log.forget_time()
 
 
 def _roll_out(trainer: "TrustMOPDTrainer", block: Sequence[int], draws: Sequence[str]) -> dict[str, Any]:

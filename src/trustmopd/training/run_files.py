@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -51,13 +50,15 @@ class RunFiles(TrainerCallback):
     """Writes the run directory during training. On resume, what a killed run wrote after its last checkpoint is
     removed, because those steps are repeated."""
 
-    def __init__(self, run: RunDirectory, identity: RunIdentity, args: TrustMOPDConfig, trainer: Trained, devices: int):
+    def __init__(
+        self, run: RunDirectory, identity: RunIdentity, args: TrustMOPDConfig, trainer: Trained, bill: Bill, run_id: str
+    ):
         self.run = run
         self.identity = identity
         self.args = args
         self.trainer = trainer
-        self.bill = Bill(run, identity, devices)
-        self.run_id = first_decides(lambda: uuid.uuid4().hex)
+        self.bill = bill
+        self.run_id = run_id
         self.resume: Resume | None = None
         self.recipe: str | None = None  # as text, if the run has one
 

@@ -52,16 +52,27 @@ def score_candidates(
     def padded(values: Tensor) -> Tensor:
         return values.new_zeros(*valid.shape, *values.shape[1:]).masked_scatter(_wide(valid, values), values)
 
-    def logits_of(name: str) -> Tensor:
+    def asked_of(name: str) -> tuple[list[int], Tensor, Tensor | None]:
+        """The rows that a policy was asked about, the candidates there, and which tokens these are: None for all."""
         known = answers[name].rows
         asked = [row in known for row in rows]
-        # Indexing makes the GPU wait, so it is skipped in the usual case that all tokens are asked about.
-        tokens = None if all(asked) else torch.tensor(asked, device=valid.device).repeat_interleave(valid.sum(dim=1))
         mine = [row for row, was_asked in zip(rows, asked, strict=True) if was_asked]
+        # Indexing makes the GPU wait, so it is skipped in the usual case that all tokens are asked about.
+        if len(mine) in (0, len(rows)):
+            return mine, ids, None
+        tokens = torch.tensor(asked, device=valid.device).repeat_interleave(valid.sum(dim=1))
+        return mine, ids[tokens], tokens
+
+    questions = {name: asked_of(name) for name in (*teachers, *references.values())}
+    for name, (mine, wanted, _) in questions.items():
+        if mine:
+            answers[name].expect(mine, wanted)
+
+    def logits_of(name: str) -> Tensor:
+        mine, wanted, tokens = questions[name]
         if not mine:
             return student_logits.new_zeros(student_logits.shape, requires_grad=False)
-        found = answers[name].logits_at(mine, ids if tokens is None else ids[tokens])
-        given[role_of(name)] = found
+        found = given[role_of(name)] = answers[name].logits_at(mine, wanted)
         if tokens is None:
             return found
         logits = found.new_zeros(student_logits.shape)

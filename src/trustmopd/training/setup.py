@@ -1,6 +1,7 @@
 """Check the arguments of a trainer before anything is loaded or written; then load the pool."""
 
 import logging
+import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -17,10 +18,15 @@ from transformers import PreTrainedTokenizerBase
 
 from trustmopd.data import check_labels, check_prompts
 from trustmopd.method import Calibration
-from trustmopd.teachers import Teacher, TeacherPool, build_pool, load_tokenizer, preflight
+from trustmopd.teacher_source import OFFLOAD, RAY, SHARDED
+from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, build_pool, load_tokenizer, preflight
+from trustmopd.teachers.facts import ModelFacts, facts_of
 from trustmopd.teachers.host_memory import check_host_memory
-from trustmopd.teachers.references import as_pool, frozen_models
+from trustmopd.teachers.pool import Elsewhere
+from trustmopd.teachers.references import as_pool
+from trustmopd.teachers.remote.cluster import check_ray
 from trustmopd.teachers.spec import model_id
+from trustmopd.teachers.units import placed, units_of
 from trustmopd.training.agreement import all_succeed, first_decides
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
@@ -36,9 +42,11 @@ MANY_PASSES = 20
 @dataclass(frozen=True)
 class Ingredients:
     """`source` names the student, and `reference=None` means the student. `vocab_size` counts the rows that all models
-    have, `prompt_lengths` the tokens of every prompt, `longest` the most tokens of a prompt and its response."""
+    have, `prompt_lengths` the tokens of every prompt, `longest` the most tokens of a prompt and its response. `facts`
+    are the student's, which policies elsewhere are compared with."""
 
     source: str
+    facts: ModelFacts
     teachers: dict[str, Teacher]
     reference: Teacher | None
     tokenizer: PreTrainedTokenizerBase
@@ -66,6 +74,9 @@ def check_ingredients(
             "checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
         )
     pool, reference = as_pool(teachers, reference, model)
+    pool = {name: placed(name, teacher, args.teacher_placement) for name, teacher in pool.items()}
+    reference = None if reference is None else placed(REFERENCE, reference, args.teacher_placement)
+    _check_ray(pool, args)
     evaluated = eval_prompts if isinstance(eval_prompts, Mapping) else {"eval": eval_prompts}
     for checked in (prompts, *(dataset for dataset in evaluated.values() if isinstance(dataset, Dataset))):
         check_prompts(checked)
@@ -129,7 +140,23 @@ def check_ingredients(
     if args.use_vllm:
         used = used_teachers(pool, args)
         check_vllm_can_sample(model, used, reference, args, longest, trains_adapter=trains_adapter)
-    return Ingredients(source, pool, reference, tokenizer, vocab_size, lengths, longest)
+    facts = facts_of("the student", model, tokenizer=tokenizer, trust_remote_code=args.trust_remote_code)
+    return Ingredients(source, facts, pool, reference, tokenizer, vocab_size, lengths, longest)
+
+
+def _check_ray(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> None:
+    """Whether policies can live on Ray, if any is placed there."""
+    asked = [f"teacher '{name}': on = 'ray'" for name, teacher in teachers.items() if teacher.on == RAY]
+    if args.teacher_placement == RAY:
+        asked = ["teacher_placement = 'ray'"]
+    if not asked:
+        return
+    check_ray(asked[0])
+    if args.ray_address is None and int(os.environ.get("LOCAL_WORLD_SIZE") or args.world_size) < args.world_size:
+        raise ValueError(
+            "ray_address = None starts a cluster on one machine, but the training processes are on several. Start one "
+            "on all of them (docs/remote.md), and give its address."
+        )
 
 
 def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args: TrustMOPDConfig) -> None:
@@ -178,14 +205,21 @@ def check_trainable(student: Any) -> None:
         )
 
 
-def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerator: Accelerator) -> TeacherPool:
+def load_pool(
+    given: Ingredients, student: Any, args: TrustMOPDConfig, accelerator: Accelerator, run_id: str
+) -> TeacherPool:
     teachers = used_teachers(given.teachers, args)
+    units = units_of(teachers, given.reference, with_reference=args.needs_reference, placement=args.teacher_placement)
+    if accelerator.num_processes == 1 and any(unit.on == SHARDED for unit in units):
+        raise ValueError(
+            "sharded teachers need several processes, but there is only one. Start several (torchrun, accelerate "
+            "launch), or use resident or offload."
+        )
     # Sharding splits the student's tensors, so the pool needs a base of its own.
     share = accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED)
-    if args.teacher_placement == "offload":
+    if offloaded := [unit.given for unit in units if unit.on == OFFLOAD]:
         lent = share and not all(parameter.requires_grad for parameter in student.parameters())
-        frozen = frozen_models(teachers, given.reference, with_reference=args.needs_reference)
-        pinned = [each or Teacher(model=student) for each in frozen.values() if each is not None or not lent]
+        pinned = [each or Teacher(model=student) for each in offloaded if each is not None or not lent]
         told = all_succeed(partial(check_host_memory, pinned, args.frozen_dtype))  # before anyone takes its share
         if accelerator.is_local_main_process:
             logger.warning("%s.", told)
@@ -200,4 +234,23 @@ def load_pool(given: Ingredients, student: Any, args: TrustMOPDConfig, accelerat
         share=share,
         autocast_dtype=args.mixed_dtype,
         trust_remote_code=args.trust_remote_code,
+        elsewhere=_on_ray(given, args, accelerator, run_id) if any(unit.on == RAY for unit in units) else None,
     )
+
+
+def _on_ray(given: Ingredients, args: TrustMOPDConfig, accelerator: Accelerator, run_id: str) -> Elsewhere:
+    from trustmopd.teachers.remote.actor import Checks
+    from trustmopd.teachers.remote.policies import RayPolicies, Terms
+
+    terms = Terms(
+        run_id=run_id,
+        address=args.ray_address,
+        limit=args.ray_timeout,
+        answers=args.ray_answers,
+        dtype=args.frozen_dtype,
+        autocast_dtype=args.mixed_dtype,
+        trust_remote_code=args.trust_remote_code,
+        may_use_gpus=not args.use_cpu,
+        checks=Checks(given.facts, args.num_candidates, given.longest, args.allow_template_mismatch),
+    )
+    return RayPolicies(terms, decide=first_decides)

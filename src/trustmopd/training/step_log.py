@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from torch import Tensor
 
 from trustmopd.method import Objective
+from trustmopd.teachers import TeacherPool
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.metrics import StepTotals, allocation_metrics, peak_memory_gib
@@ -18,16 +20,18 @@ from trustmopd.training.scoring import ScoredCandidates
 
 @dataclass
 class StepLog:
-    """Collects over the micro-batches of a step, in all processes. `asked` are the teachers that the rule asks."""
+    """Collects over the micro-batches of a step, in all processes. The rule asks the teachers of `pool`; `teachers` are
+    all of them."""
 
     args: TrustMOPDConfig
     accelerator: Accelerator
     clock: PhaseClock
     recorder: TokenRecorder
-    asked: Sequence[str]
+    pool: TeacherPool
     teachers: Sequence[str]
 
     def __post_init__(self) -> None:
+        self.asked = self.pool.teachers
         self.gap = LogprobGap(self.args.logprob_gap_limit)
         self._totals = StepTotals()
 
@@ -53,12 +57,27 @@ class StepLog:
         if self.recorder.active:
             with self.clock("records"):
                 self.recorder.finish(step + 1, writes=self.accelerator.is_main_process)
+        self._note_usage()
         metrics = self.means()
         if self.args.use_vllm:
             metrics |= self.gap.finish(self.accelerator, step)
         seconds = {"records": 0.0} if self.args.record_allocation_every else {}
         metrics |= {f"seconds/{phase}": value for phase, value in (seconds | self.clock.take()).items()}
         return metrics | {"memory/peak_gib": peak_memory_gib(self.accelerator.device)}
+
+    def _note_usage(self) -> None:
+        """What policies elsewhere computed and sent, over all processes, and how long a process waited for each."""
+        for name, usage in (self.pool.elsewhere.take_usage() if self.pool.elsewhere else {}).items():
+            device = self.accelerator.device
+            self._totals.add(f"ray/seconds/{name}", torch.tensor(usage.seconds, device=device), count=0)
+            self._totals.add(f"ray/bytes/{name}", torch.tensor(usage.bytes, device=device), count=0)
+            self._totals.add(f"ray/waiting/{name}", torch.tensor(usage.waiting, device=device))
+
+    def forget_time(self) -> None:
+        """What was done since the last step does not belong to the next one."""
+        self.clock.take()
+        if self.pool.elsewhere is not None:
+            self.pool.elsewhere.take_usage()
 
     def unlogged(self, waiting: Mapping[str, list[float]], step: int) -> dict[str, float]:
         """Means of seconds and memory over the steps since the last line of metrics, which are `waiting` to be logged;

@@ -9,6 +9,7 @@ The rest has a file of its own: calibration (`calibrating.py`), sampling (`rollo
 """
 
 import logging
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -32,8 +33,9 @@ from trustmopd.runs.card_results import MODEL_CARD, results
 from trustmopd.runs.layout import CHECKPOINTS
 from trustmopd.teachers import Teacher
 from trustmopd.teachers.whole import whole_student
-from trustmopd.training.agreement import check_same
+from trustmopd.training.agreement import check_same, first_decides
 from trustmopd.training.batch import draws_of, labels_of, num_responses, padded_logprobs, prompt_columns
+from trustmopd.training.bill import Bill
 from trustmopd.training.calibrating import Calibrator
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
@@ -131,19 +133,22 @@ class TrustMOPDTrainer(DistillationTrainer):
         self.engine = Parallelism.of(self.accelerator)
         self.engine.check(args)
         with whole_student(self.model, self.accelerator):
-            self.pool = load_pool(given, self.model, args, self.accelerator)
+            run_id = first_decides(lambda: uuid.uuid4().hex)
+            self.pool = load_pool(given, self.model, args, self.accelerator, run_id)
             self.identity = identity_of(
                 self.model, self.pool, given, self.train_dataset, overlong=overlong, engine=self.engine
             )
         check_same(self.identity.fingerprints)
         self.run_dir = Path(args.run_dir or args.output_dir)
         run = RunDirectory(self.run_dir)
-        self.files = RunFiles(run, self.identity, args, self, self.accelerator.num_processes)
+        elsewhere = self.pool.elsewhere.devices if self.pool.elsewhere else {}
+        bill = Bill(run, self.identity, self.accelerator.num_processes, elsewhere)
+        self.files = RunFiles(run, self.identity, args, self, bill, run_id)
         self.clock = PhaseClock(self.accelerator.device)
         self.judge_of_step = Judge(args, self.pool, given.vocab_size, self.clock)
         recorder = TokenRecorder(run, self._tokenizer, every=args.record_allocation_every, seed=args.seed)
         asked = self.pool.teachers
-        self.step_log = StepLog(args, self.accelerator, self.clock, recorder, asked=asked, teachers=[*given.teachers])
+        self.step_log = StepLog(args, self.accelerator, self.clock, recorder, self.pool, teachers=[*given.teachers])
         self.calibrator = Calibrator(args, self.accelerator, self.files.bill, asked)
         self.add_callback(self.files)
 
@@ -298,7 +303,7 @@ class TrustMOPDTrainer(DistillationTrainer):
         try:
             return super().evaluate(*args, **kwargs)
         finally:
-            self.clock.take()  # these seconds do not belong to the next step
+            self.step_log.forget_time()
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """TRL's loop, plus the metrics of allocation: `eval_weight/<teacher>`, …"""

@@ -9,10 +9,11 @@ from transformers import AutoConfig
 
 from trustmopd.engines.vllm_package import check_architecture
 from trustmopd.planning.launching import asked_engine
+from trustmopd.teacher_source import RAY
 from trustmopd.teachers import Teacher
-from trustmopd.teachers.references import frozen_models
 from trustmopd.teachers.sizes import size_of
 from trustmopd.teachers.skeleton import skeleton
+from trustmopd.teachers.units import units_of
 from trustmopd.training.config import TrustMOPDConfig
 
 GIB = 2**30
@@ -53,8 +54,10 @@ def check_vllm_can_sample(
 def frozen_bytes(
     model: Any, teachers: Mapping[str, Teacher], reference: Teacher | None, args: TrustMOPDConfig, *, lent: bool = False
 ) -> list[int]:
-    """Of every frozen model, teachers' own references too. `lent`: the initial student is the student's own base."""
-    frozen = frozen_models(teachers, reference, with_reference=args.needs_reference).values()
+    """Of every frozen model that is here, teachers' own references too. `lent`: the initial student is the student's
+    own base."""
+    units = units_of(teachers, reference, with_reference=args.needs_reference, placement=args.teacher_placement)
+    frozen = [unit.given for unit in units if unit.on != RAY]
     sizes = [size_of(each or Teacher(model=model), args.frozen_dtype) for each in frozen if each or not lent]
     return [size.bytes for size in sizes if size is not None]
 
@@ -63,7 +66,12 @@ def check_memory(student: int, frozen: list[int], args: TrustMOPDConfig, gib: fl
     """Whether a GPU of `gib` GiB can hold the run; `student` and `trained` count parameters, `frozen` bytes. Only
     weights, gradients, optimizer and vLLM's share are counted; `trustmopd plan` counts the rest."""
     width = getattr(torch, str((args.model_init_kwargs or {}).get("dtype", "float32")), torch.float32).itemsize
-    kept = {"resident": sum(frozen), "offload": max(frozen, default=0), "sharded": sum(frozen) / args.world_size}
+    kept = {
+        "resident": sum(frozen),
+        "ray": sum(frozen),
+        "offload": max(frozen, default=0),
+        "sharded": sum(frozen) / args.world_size,
+    }
     engine = args.vllm_gpu_memory_utilization * gib
     part = width / GIB / (1 if asked_engine(args) == "DDP" else args.world_size)
     # AdamW keeps two numbers for each parameter. Gradients exist while the student trains, not while it samples.

@@ -14,7 +14,7 @@ import recorded
 import tiny
 import torch
 
-from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.analysis.page.report import write_report, write_viewer
 from trustmopd.analysis.readers.run import open_run
 from trustmopd.analysis.readers.token_records import Rollout
@@ -375,6 +375,34 @@ def test_a_teacher_that_was_not_asked_has_no_opinion_and_the_target_is_without_i
     assert all(row[2] == row[3] for row in rows)  # one teacher: the target is its opinion
     page.select_option("#viewer-rule", "uniform")  # what if the others were heard: not known
     assert page.locator("#viewer-candidates th").all_inner_texts() == ["candidate", "student", "code"]
+
+
+def test_every_reference_is_shown_once_with_its_teachers(visit: Callable, tmp_path: Path) -> None:
+    """`math` grew from the student, the others from a second base."""
+    run, base, second = tmp_path / "run", tiny.model(0), tiny.model(5, hidden=48)
+    args = TrustMOPDConfig(
+        output_dir=str(run / "checkpoints"), run_dir=str(run), max_steps=1, global_batch_size=4, num_candidates=20,
+        max_completion_length=6, calibration_batches=1, record_allocation_every=1, bf16=False, use_cpu=True,
+        save_strategy="no", report_to="none",
+    )  # fmt: skip
+    start = tiny.save(second, tmp_path / "bases" / "second")
+    grown = {name: Teacher(tiny.specialist(second, seed), reference=start) for seed, name in ((2, "code"), (3, "if"))}
+    pool = {"math": tiny.specialist(base, 1), **grown}
+    TrustMOPDTrainer(base, pool, args=args, train_dataset=tiny.prompts(8), processing_class=tiny.tokenizer()).train()
+    opened = open_run(run)
+    page = visit(write_report([opened], tmp_path))
+    page.check("#viewer-all")
+    header = [text.replace("\u00a0", " ") for text in page.locator("#viewer-candidates th").all_inner_texts()]
+    assert header == ["candidate", "student", "ref. of math", "ref. of code, if", "math", "code", "if", "target"]
+    rollout = opened.records(candidates=True).rollouts[int(page.get_attribute("html", "data-shown"))]
+    at = int(page.get_attribute("#viewer-tokens [aria-selected]", "data-t"))
+    assert rollout.candidates is not None
+    rows = [row.locator("td").all_inner_texts() for row in page.locator("#viewer-candidates tr").all()[1:-1]]
+    for column, policy in ((2, "reference:math"), (3, "reference:code"), (3, "reference:if"), (5, "code")):
+        shown = [float(row[column].rstrip("%")) for row in rows]
+        np.testing.assert_allclose(shown, 100 * np.exp(rollout.candidates.logp[policy][at].astype(float)), atol=0.51)
+    assert page.locator("section.viewer", has_text="bases/second").count() == 1
+    assert "bases/second" in (tmp_path / "tables" / "calibration.md").read_text()
 
 
 @pytest.mark.parametrize("rule", ["uniform", "trust"])

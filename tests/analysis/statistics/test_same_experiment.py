@@ -115,6 +115,22 @@ def test_another_reference_and_another_part_of_the_student_are_other_experiments
     assert len(compared(tmp_path).settings[0].methods["trust"]) == 4
 
 
+def test_teachers_with_their_own_references_are_another_experiment_than_with_a_common_one(tmp_path: Path) -> None:
+    for place in range(4):
+        recorded.make_run(tmp_path / str(place), steps=1, rollouts=1, seed=place)
+        recorded.change(tmp_path / str(place), "models.reference", {"fingerprint": "aaaa1111ffff"})
+    manifest = tmp_path / "3" / "manifest.json"
+    written = json.loads(manifest.read_text())
+    assert written["models"]["own_references"] == {}  # as every run writes it
+    for mark, method in (
+        ("bbbb2222ffff", "trust, reference aaaa1111 of math, if; bbbb2222 of code"),
+        ("aaaa1111ffff", ""),
+    ):
+        written["models"]["own_references"] = {"code": {"source": "models/second", "fingerprint": mark}}
+        manifest.write_text(json.dumps(written))
+        assert methods(tmp_path) == [["trust", method] if method else ["trust"]]
+
+
 def test_two_adapters_of_one_size_are_two_experiments(tmp_path: Path) -> None:
     two_runs(tmp_path, {}, {})
     for place, alpha in enumerate((16, 32)):

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from trustmopd.analysis.readers.run import Run
-from trustmopd.analysis.readers.token_records import Rollout, TokenRecords
+from trustmopd.analysis.readers.token_records import Rollout, TokenRecords, own_reference
 from trustmopd.analysis.statistics.trust import moved_weight
+from trustmopd.runs.columns import REFERENCE
 
 #: Responses on one page: more would make it too large.
 RESPONSES = 64
@@ -43,7 +44,8 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
     if not shown:
         return None
     texts = _Texts()
-    policies = list(shown[0].candidates.logp) if shown[0].candidates else []
+    headings = _headings(run, list(shown[0].candidates.logp) if shown[0].candidates else [])
+    policies = list(headings)
     scored = all(rollout.scores is not None for rollout in shown)
     routed = run.config.get("allocation") == "routed"
     packed = dict(enumerate(_pack(rollout, records, texts, policies, scored, routed) for rollout in shown))
@@ -52,6 +54,7 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
     data = {
         "teachers": records.teachers,
         "policies": policies,
+        "headings": list(headings.values()),
         "mu": [run.mu[t] for t in records.teachers] if run.mu else None,
         "gamma": run.gamma,
         "scored": scored,
@@ -77,6 +80,8 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
     about = f"{run.title}: {len(shown)} of {total} recorded responses" + (
         ", evenly over training." if len(shown) < total else "."
     )
+    if len(run.references) > 1:
+        about += "".join(f" {', '.join(each.teachers)}: measured from {each}." for each in run.references)
     return Viewer(about, script_json(data), {opening: packed[opening], **packed})
 
 
@@ -91,6 +96,16 @@ def choose(rollouts: list[Rollout], limit: int) -> list[Rollout]:
 def script_json(data: Any) -> str:
     """JSON for a script element: ASCII, and without `<`, which could end the element."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _headings(run: Run, policies: list[str]) -> dict[str, str]:
+    """A heading for each policy that is shown: a reference that several teachers share is shown once."""
+    shared, repeated = {REFERENCE: "ref."}, set()
+    for reference in run.references:
+        first, *others = map(own_reference, reference.teachers)
+        shared[first] = f"ref.\u00a0of {', '.join(reference.teachers)}"
+        repeated.update(others)
+    return {policy: shared.get(policy, policy) for policy in policies if policy not in repeated}
 
 
 def _rules(scored: bool, calibrated: bool) -> list[tuple[str, str]]:

@@ -32,6 +32,18 @@ from trustmopd.runs.schemas import read_parts
 
 
 @dataclass(frozen=True)
+class Reference:
+    """What some teachers are measured from: the end of its path, and a piece of its fingerprint."""
+
+    name: str
+    mark: str
+    teachers: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.mark}"
+
+
+@dataclass(frozen=True)
 class Run:
     """The files of one run, each read once. `missing` grows as they are read."""
 
@@ -236,6 +248,17 @@ class Run:
         return {name: (named.get(name) or {}).get("fingerprint") for name in self.teachers}
 
     @cached_property
+    def references(self) -> list[Reference]:
+        """The distinct references that were asked."""
+        common, own = self._models.get("reference"), self._models.get("own_references", {})
+        found: dict[str, Reference] = {}
+        for teacher in self.teachers:
+            if start := own.get(teacher) or common:
+                mark, name = str(start.get("fingerprint")), "/".join(Path(str(start.get("source"))).parts[-2:])
+                found.setdefault(mark, Reference(name, mark[:8], [])).teachers.append(teacher)
+        return list(found.values())
+
+    @cached_property
     def setup(self) -> dict[str, Any]:
         """What makes two runs of one method two experiments: settings, the reference if there is one, and which weights
         of the student were trained (all of them, or an adapter)."""
@@ -243,9 +266,10 @@ class Run:
             said = f"{MANIFEST} does not list the settings of the experiment, so runs are distinguished only by method."
             self._note(said, "Manifests of new runs list them.")
         settings = settings_that_count(self.config, self.manifest.get("experiment", ()))
-        student, reference = self._models.get("student", {}), self._models.get("reference") or {}
+        student = self._models.get("student", {})
+        marks = [f"{each.mark} of {', '.join(each.teachers)}" for each in self.references]
         ingredients = {
-            "reference": str(reference["fingerprint"])[:8] if reference.get("fingerprint") else None,
+            "reference": "; ".join(marks if len(marks) > 1 else [each.mark for each in self.references]) or None,
             "trainable_parameters": student.get("trainable_parameters"),
             "adapter": student.get("adapter"),
         }

@@ -22,7 +22,8 @@ UNLABELLED = "unlabelled"
 @dataclass(frozen=True)
 class Candidates:
     """The student's likeliest candidates at each token, T × c. `logp` and `rest` (the probability of all other
-    candidates) are by policy: student, reference if there is one, and each teacher."""
+    candidates) are by policy: student, the references that were asked (`reference`, or `reference:<teacher>` for each
+    teacher), and teachers."""
 
     ids: np.ndarray
     logp: dict[str, np.ndarray]
@@ -168,7 +169,9 @@ def _place(name: str, teachers: Sequence[str]) -> int:
 
 
 def _opinions(table: pa.Table, teachers: list[str]) -> Candidates:
-    names = {policy: columns.opinion(policy) for policy in (STUDENT, REFERENCE, *teachers)}
+    names = {policy: columns.opinion(policy) for policy in (STUDENT, REFERENCE)}
+    names |= {own_reference(teacher): columns.own_reference(teacher) for teacher in teachers}
+    names |= {teacher: columns.opinion(teacher) for teacher in teachers}
     present = {who: pair for who, pair in names.items() if pair[0] in table.column_names}
 
     def matrix(name: str) -> np.ndarray:
@@ -180,6 +183,11 @@ def _opinions(table: pa.Table, teachers: list[str]) -> Candidates:
         {who: matrix(logp) for who, (logp, _) in present.items()},
         {who: table[rest].to_numpy() for who, (_, rest) in present.items()},
     )
+
+
+def own_reference(teacher: str) -> str:
+    """The policy that a teacher of its own reference is measured from; no teacher can have such a name."""
+    return f"{REFERENCE}:{teacher}"
 
 
 def _as_text(prompt: str | list[dict[str, Any]]) -> str:

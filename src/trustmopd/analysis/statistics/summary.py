@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from trustmopd.analysis.readers.missing import Missing
-from trustmopd.analysis.readers.run import Run
+from trustmopd.analysis.readers.run import Reference, Run
 from trustmopd.analysis.readers.score_rows import Certainty
 from trustmopd.analysis.readers.token_records import TokenRecords
 from trustmopd.analysis.statistics.over_training import Drift, drift, drift_warnings, not_numbers, series
@@ -37,6 +37,7 @@ class Summary:
     setup: dict[str, Any]
     teachers: list[str]
     teacher_marks: dict[str, str | None]
+    references: list[Reference]
     gamma: float
     calibrated: bool
     mu: dict[str, float]

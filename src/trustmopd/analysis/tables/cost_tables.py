@@ -51,10 +51,15 @@ def cost_table(comparison: Comparison) -> Titled:
     note = (
         f"{comparison.device}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} "
         "evaluation; the share against uniform is per seed. Peak memory is of one device (of the process, on a CPU). "
-        f"{comparison.clock_note}"
+        f"{_elsewhere(comparison.runs)}{comparison.clock_note}"
     )
     header = ("", "teachers scored", "reference scored", "seeds", "device-hours", "against uniform", "peak GiB")
     return titled("cost", "Computational cost", note, header, rows)
+
+
+def _elsewhere(runs: Iterable[Summary]) -> str:
+    held = [sum(run.cost["elsewhere"].values()) for run in _measured(runs) if run.cost.get("elsewhere")]
+    return f"Up to {max(held):g} devices held policies on Ray, all the time; their hours are counted. " if held else ""
 
 
 def _measured(runs: Iterable[Summary]) -> list[Summary]:

@@ -9,6 +9,7 @@ from trustmopd.statistics import Spread, spread
 
 def calibration_table(comparison: Comparison) -> Titled:
     teachers = united(run.teachers for run in comparison.runs)
+    own = any(len(run.references) > 1 for run in comparison.runs)
     rows: dict[str, list[str]] = {}
     for run in comparison.runs:
         if not (mu := run.calibration.get("mu")):
@@ -16,24 +17,25 @@ def calibration_table(comparison: Comparison) -> Titled:
         rule = str(run.calibration.get("depends_on", {}).get("score", ""))
         name = ", ".join([comparison.label(run), rule, *_team(comparison, run)])
         cells = [f"{mu[t]:.4g}" if t in mu else NONE for t in teachers]
-        cells.append(str(run.calibration.get("tokens", NONE)))
+        cells += [str(run.calibration.get("tokens", NONE)), *([_measured(run)] if own else [])]
         if rows.setdefault(name, cells) != cells:  # another calibration of the same setting
             rows[f"{name}, {run.method}, seed {run.seed}"] = cells
-    header = ("setting, score", *(f"μ {t}" for t in teachers), "tokens")
+    header = ("setting, score", *(f"μ {t}" for t in teachers), "tokens", *(["measured from"] if own else []))
     note = "μ is the mean raw score over the initial student's tokens; one calibration serves all seeds."
     return titled("calibration", "Calibration constants", note, header, ([name, *row] for name, row in rows.items()))
 
 
 def scores_before_table(comparison: Comparison) -> Titled:
     """One diagnosis for each pool of teachers on a prompt set: seeds and methods share it."""
-    pools: dict[tuple[str, str, str], Summary] = {}
+    pools: dict[tuple[str, ...], Summary] = {}
     for run in comparison.runs:
         if run.diagnosis.get("domains"):
-            pools.setdefault((run.student, run.prompts, run.team), run)
+            pools.setdefault((run.student, run.prompts, run.team, _measured(run)), run)
     columns = united([d["domain"] for d in run.diagnosis["domains"]] for run in pools.values())
     rows, verdicts = [], []
     for run in pools.values():
-        where = ", ".join([comparison.label(run), *_team(comparison, run)])
+        measured = [f"from {_measured(run)}"] if any(len(each.references) > 1 for each in pools.values()) else []
+        where = ", ".join([comparison.label(run), *_team(comparison, run), *measured])
         before = f"{where}: " if len(pools) > 1 else ""
         verdicts.append(before + str(run.diagnosis.get("verdict", "")))
         cells = {
@@ -52,6 +54,13 @@ def scores_before_table(comparison: Comparison) -> Titled:
 def _team(comparison: Comparison, run: Summary) -> list[str]:
     """The run's teachers, if other runs have other teachers."""
     return [f"teachers {run.team}"] if len({each.team for each in comparison.runs}) > 1 else []
+
+
+def _measured(run: Summary) -> str:
+    """The references of a run, each with its teachers if there are several."""
+    if len(run.references) < 2:
+        return "".join(map(str, run.references))
+    return "; ".join(f"{each} ({', '.join(each.teachers)})" for each in run.references)
 
 
 def score_table(comparison: Comparison) -> Titled:

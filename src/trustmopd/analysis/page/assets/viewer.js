@@ -211,7 +211,7 @@
     // Within a response the table never gets shorter: the page would move under the pointer, and so to another token.
     state.tallest = Math.max(state.tallest, rows.length + 1);
     $("candidates").style.setProperty("--rows", state.tallest);
-    $("candidates").replaceChildren(table(["candidate", ...run.policies.map((name) => (name === "reference" ? "ref." : name)), ...(target ? ["target"] : [])], rows));
+    $("candidates").replaceChildren(table(["candidate", ...run.headings, ...(target ? ["target"] : [])], rows));
   }
 
   // ---- Moving about

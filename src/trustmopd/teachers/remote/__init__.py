@@ -1,0 +1,1 @@
+"""Frozen policies in other processes, on other GPUs and machines, by Ray. Nothing else imports Ray."""
