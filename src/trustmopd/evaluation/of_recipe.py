@@ -19,6 +19,7 @@ from trustmopd.evaluation.run_record import check_run_folder, check_scores, read
 from trustmopd.evaluation.sampling import Sampler, Sampling, check_engine, make_sampler
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
+from trustmopd.runs.card_results import refresh_card
 from trustmopd.runs.cost import counted_evaluation
 from trustmopd.runs.layout import EVALUATION, seed_folder
 from trustmopd.runs.reference_rows import AVERAGE, INITIAL, TEACHER
@@ -156,11 +157,13 @@ def evaluate_rows(
 
 
 def hand_over(recipe: Recipe, out: Path, benchmarks: Collection[str]) -> None:
-    """Each seed's scores into its run directory, where `analyze` and `report` look for them."""
+    """Each seed's scores into its run directory, where `analyze` and `report` look for them, and into its card."""
     rows = [INITIAL, AVERAGE, *(TEACHER + name for name in recipe.teachers), recipe.name]
     methods, _ = collect([out / row for row in rows], benchmarks)
     for seed in methods.get(recipe.name, {}).keys() & set(recipe.seeds):
         scores = for_seed(methods, recipe.name, seed)
         record = read_record(out / recipe.name / seed_folder(seed))
         scores[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name
-        write_scores(RunDirectory(recipe.run_directory(seed)).evaluation, scores)
+        run = RunDirectory(recipe.run_directory(seed))
+        write_scores(run.evaluation, scores)
+        refresh_card(run, run.checkpoints)

@@ -1,6 +1,10 @@
 """Training on TRL: the configuration, the trainer, and what a run leaves behind."""
 
-from trustmopd.training.config import TrustMOPDConfig
-from trustmopd.training.trainer import TrustMOPDTrainer
+from trustmopd.training.trl_version import check_trl
+
+check_trl()
+
+from trustmopd.training.config import TrustMOPDConfig  # noqa: E402
+from trustmopd.training.trainer import TrustMOPDTrainer  # noqa: E402
 
 __all__ = ["TrustMOPDConfig", "TrustMOPDTrainer"]

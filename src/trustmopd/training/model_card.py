@@ -10,6 +10,13 @@ from trustmopd.runs.layout import CHECKPOINT, MANIFEST
 from trustmopd.training.config import TrustMOPDConfig, rule_name
 from trustmopd.training.identity import RunIdentity
 
+CITATION = """\
+@unpublished{sun-distill-what-you-trust,
+  title = {Distill What You Trust: Reliability-Aware Multi-Teacher On-Policy Distillation},
+  author = {Jie Sun and Mao Zheng and Mingyang Song and Zeyuan Liu and Gengsheng Li and Houcheng Jiang and Yilin Cheng
+            and Bichuan Feng and Yuchen Cai and Junfeng Fang and Xiang Wang},
+}"""
+
 _TEXT = """---
 {data}
 ---
@@ -22,14 +29,19 @@ A student distilled from {count} with trustmopd: on its own responses, {how}.
 |---|---|---|
 {rows}
 
-{prompts} prompts, {batch} a step, {steps} steps planned, learning rate {rate:g}, responses of up to {longest} tokens
-at temperature {temperature:g}, {candidates} candidates a token. Each `{checkpoint}*` is a whole {kind}; its
-`{manifest}` lists every setting, version and fingerprint.
+{results}
+**Training.** {prompts} prompts{of_dataset} (fingerprint `{fingerprint}`), {batch} a step, {steps} steps planned,
+learning rate {rate:g}, responses of up to {longest} tokens at temperature {temperature:g}, {candidates} candidates a
+token. Each `{checkpoint}*` is a whole {kind}; its `{manifest}` lists every setting, version and fingerprint.
 
 **Licence.** A student inherits the terms of its base, its teachers and its prompts: state them here, and as `license`
 above, before publishing. (Every checkpoint overwrites this file: edit a copy.)
 
-**Method.** *{paper}*. Trained with [TRL](https://github.com/huggingface/trl).
+**Method.** *{paper}*, by trustmopd {version} on [TRL](https://github.com/huggingface/trl). To cite it:
+
+```bibtex
+{citation}
+```
 """
 
 
@@ -42,8 +54,10 @@ def model_card(
     name: str | None,
     dataset: str | None,
     tags: Iterable[str],
-    paper: str,
+    paper: Mapping[str, str],
+    results: str,
 ) -> str:
+    """`results` are scores and cost, `paper` has a title and a citation."""
     student, teachers = run.student.source, run.asked
     rows = [("student at the start", student, "")]
     if run.reference is not None and run.reference.source != student:
@@ -63,6 +77,8 @@ def model_card(
         how=_how(args),
         rows="\n".join(f"| {' | '.join(row)} |" for row in rows),
         prompts=run.num_prompts,
+        fingerprint=run.prompt_hash[:16],
+        of_dataset=f" of `{dataset}`" if dataset else "",
         batch=args.global_batch_size,
         steps=planned_steps,
         rate=args.learning_rate,
@@ -72,7 +88,10 @@ def model_card(
         kind="LoRA adapter" if run.adapter else "model",
         checkpoint=CHECKPOINT,
         manifest=MANIFEST,
-        paper=paper,
+        paper=paper["title"],
+        citation=paper["citation"],
+        version=run.machine["versions"]["trustmopd"],
+        results=results,
     )
 
 

@@ -17,6 +17,7 @@ from trustmopd.files import write_text
 from trustmopd.messages import first_line
 from trustmopd.method import Calibration
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
+from trustmopd.runs.card_results import refresh_card
 from trustmopd.runs.checkpoints import all_checkpoints
 from trustmopd.runs.layout import SET_ASIDE, checkpoint_in
 from trustmopd.runs.schemas import write_file
@@ -129,6 +130,7 @@ class RunFiles(TrainerCallback):
         if state.is_world_process_zero:
             elsewhere = self.args.calibration_path is not None
             self.bill.trained(self.trainer.unlogged(), calibrated_elsewhere=elsewhere)
+            refresh_card(self.run, Path(args.output_dir))
 
     on_train_end = on_save
 

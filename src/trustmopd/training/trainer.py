@@ -29,6 +29,8 @@ from trustmopd.data import of_one_kind
 from trustmopd.files import locked, write_text
 from trustmopd.method import Calibration, Objective, response_means
 from trustmopd.runs import RunDirectory
+from trustmopd.runs.card_results import MODEL_CARD, results
+from trustmopd.runs.layout import CHECKPOINTS
 from trustmopd.teachers import Teacher
 from trustmopd.teachers.whole import whole_student
 from trustmopd.training.agreement import check_same, first_decides
@@ -39,7 +41,7 @@ from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.identity import identity_of
 from trustmopd.training.judging import Judge
-from trustmopd.training.model_card import model_card
+from trustmopd.training.model_card import CITATION, model_card
 from trustmopd.training.parallelism import Parallelism, saving_whole_weights
 from trustmopd.training.passes import loss_in_passes, micro_batches
 from trustmopd.training.prompt_lengths import SURPLUS, fit_prompts, truncate, with_rows
@@ -81,7 +83,8 @@ class TrustMOPDTrainer(DistillationTrainer):
     _tag_names: ClassVar[list[str]] = ["trl", "distillation", "trustmopd"]
     _name = "TrustMOPD"
     _paper: ClassVar[dict[str, str]] = {
-        "title": "Distill What You Trust: Reliability-Aware Multi-Teacher On-Policy Distillation"
+        "title": "Distill What You Trust: Reliability-Aware Multi-Teacher On-Policy Distillation",
+        "citation": CITATION,
     }
 
     def __init__(
@@ -321,12 +324,13 @@ class TrustMOPDTrainer(DistillationTrainer):
                 self.args,
                 self.calibration.mu if self.calibration else {},
                 planned_steps=self.state.max_steps,
-                name=model_name,
+                name=self.run_dir.name if model_name == CHECKPOINTS else model_name,  # of a recipe's run
                 dataset=dataset_name,
                 tags=[*([tags] if isinstance(tags, str) else tags or []), *self._tag_names],
-                paper=self._paper["title"],
+                paper=self._paper,
+                results=results(RunDirectory(self.run_dir)),
             )
-            write_text(Path(self.args.output_dir) / "README.md", card)
+            write_text(Path(self.args.output_dir) / MODEL_CARD, card)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """A tied output layer is saved once, under its other name: do not report it as missing."""

@@ -1,0 +1,80 @@
+"""The part of a model card that grows with a run: scores and cost, from the run's files."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trustmopd.files import write_text
+from trustmopd.runs.cost import read_cost
+from trustmopd.runs.layout import RunDirectory
+from trustmopd.runs.reference_rows import TITLES
+from trustmopd.runs.schemas import read_parts
+from trustmopd.text_tables import text_table
+
+#: The model card beside the checkpoints, under the name that the Hub shows.
+MODEL_CARD = "README.md"
+_BEGIN, _END = "<!-- results of the run -->\n", "<!-- end of results -->\n"
+
+
+def results(run: RunDirectory) -> str:
+    """Scores, if this run was evaluated; the prompts, if it has a recipe; cost as far as it is known."""
+    parts = [part for part in (_scores(run), _data(run), _cost(run)) if part]
+    return _BEGIN + "\n".join(parts) + _END
+
+
+def refresh_card(run: RunDirectory, checkpoints: Path) -> None:
+    """Bring the results in the card beside a run's checkpoints up to date; a card without them is left alone."""
+    card = checkpoints / MODEL_CARD
+    text = card.read_text(encoding="utf-8") if card.is_file() else ""
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if begin and end:
+        write_text(card, before + results(run) + after)
+
+
+def _scores(run: RunDirectory) -> str:
+    # Scores that are older than the manifest are of a run that was in this folder before.
+    if not run.scores.is_file() or run.scores.stat().st_mtime < run.manifest.stat().st_mtime:
+        return "**Scores.** Not evaluated yet: `trustmopd evaluate RECIPE` adds them.\n"
+    rows, _ = read_parts(run.scores, what="scores", remedy="Evaluate again.")
+    rows = {name: row for name, row in rows.items() if isinstance(row, dict)}
+    domains = list(dict.fromkeys(each["domain"] for row in rows.values() for each in row["benchmarks"].values()))
+    benchmarks = sorted({name for row in rows.values() for name in row["benchmarks"]})
+    table = text_table(
+        ("", *domains, "overall", "recovery"),
+        [
+            (_title(name, row), *(_percent(row.get(column)) for column in (*domains, "overall", "recovery")))
+            for name, row in rows.items()
+        ],
+    )
+    return f"**Scores** in percent, on {', '.join(benchmarks)}:\n\n{table.to_markdown()}"
+
+
+def _title(name: str, row: dict[str, Any]) -> str:
+    scored = row.get("checkpoint")
+    return f"{name} ({scored})" if scored else TITLES.get(name, name)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _data(run: RunDirectory) -> str:
+    if not run.recipe.is_file():
+        return ""
+    prompts = yaml.safe_load(run.recipe.read_text(encoding="utf-8"))["prompts"]
+    return f"**Data.** The prompts of `{prompts['path']}`, split `{prompts['split']}`.\n"
+
+
+def _cost(run: RunDirectory) -> str:
+    cost = read_cost(run)
+    if not (training := cost.get("training")):
+        return ""
+    calibration = cost.get("calibration")
+    also = f", calibration {calibration['device_hours']:.3g}" if calibration else ""
+    return (
+        f"**Cost.** {training['steps']} steps took {training['device_hours']:.3g} device-hours on {cost['devices']} × "
+        f"{cost['device']}{also}; peak memory "
+        f"{training['peak_memory_gib']:.3g} GiB.\n"
+    )
