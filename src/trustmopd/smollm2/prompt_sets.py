@@ -10,6 +10,7 @@ from trustmopd.data.build import build
 from trustmopd.data.build_config import DataConfig
 from trustmopd.data.prompt_card import write_prompt_set
 from trustmopd.files import write_text
+from trustmopd.runs.layout import CARD
 from trustmopd.smollm2.domains import Data, evaluation_tasks, training_tasks
 from trustmopd.smollm2.mixed import KINDS
 from trustmopd.smollm2.settings import Settings
@@ -42,7 +43,7 @@ def write_prompt_sets(out: Path, settings: Settings, data: Data) -> None:
         "singlecap": dict.fromkeys(DOMAINS, how.singlecap),
         "multicap": dict.fromkeys(DOMAINS, how.multicap_single) | dict.fromkeys(KINDS, how.multicap_mixed),
     }
-    if all((out / "prompts" / name / "card.json").is_file() for name in SETS):
+    if all((out / "prompts" / name / CARD).is_file() for name in SETS):
         return
     write_evaluation_sets(out, settings, data)
     for kind in (*DOMAINS, *KINDS):

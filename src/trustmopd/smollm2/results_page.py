@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trustmopd.files import read_json, write_text
-from trustmopd.runs.layout import TABLES
+from trustmopd.runs.layout import DIAGNOSIS, TABLES
 from trustmopd.smollm2.distillation import Comparison
 from trustmopd.smollm2.prompt_sets import SETS
 from trustmopd.smollm2.tasks import DOMAINS
@@ -29,7 +29,7 @@ def _parts(comparison: Comparison) -> Iterator[str]:
     yield from _specialists(out)
     yield "## Before training"
     for prompts in SETS:
-        yield from _diagnosis(out / "diagnosis" / prompts / "diagnosis.json", _TITLES[prompts])
+        yield from _diagnosis(out / "diagnosis" / prompts / DIAGNOSIS, _TITLES[prompts])
     yield "## Learning rate"
     yield from _sweep(out / "sweep.json")
     yield "## Held-out prompts of one domain"
@@ -108,7 +108,7 @@ def _came_true(comparison: Comparison) -> Iterator[str]:
     """Trust against uniform, paired by seed: what a good separation promises."""
     out = comparison.out
     for prompts in SETS:
-        separates = _read(out / "diagnosis" / prompts / "diagnosis.json").get("separates")
+        separates = _read(out / "diagnosis" / prompts / DIAGNOSIS).get("separates")
         recovered = {
             method: {
                 cell.seed: row["recovery"]
