@@ -18,7 +18,6 @@ from trl import GRPOConfig, GRPOTrainer
 from trustmopd.engines.finite import finite_logits
 from trustmopd.runs.checkpoints import all_checkpoints
 from trustmopd.smollm2.lora import ADAPTER, lora_config, save_adapter
-from trustmopd.smollm2.restarts import with_restarts
 from trustmopd.smollm2.settings import Settings, Specialist
 from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
 
@@ -42,35 +41,18 @@ def train_specialist(
     scratch: Path,
     deadline: float | None,
     earlier: Mapping[str, list[float]] | None = None,
+    *,
+    compiled: bool = True,
 ) -> dict[str, Any]:
     """Train on `tasks` until the rule of `settings.specialist` or `deadline` (of time.monotonic) ends it; save the
     adapter in `out`. It continues from the last checkpoint in `scratch`. If there is none and `out` has an adapter, it
-    continues from that with a new optimizer; `earlier` is what was measured in the steps before. If sampling breaks,
-    training restarts."""
-
-    def train(compiled: bool) -> dict[str, Any]:
-        return _train(domain, base, tasks, settings, out, scratch, deadline, earlier or {}, compiled)
-
-    made, faults = with_restarts(domain, train)
-    return {**made, "faults": faults}
-
-
-def _train(
-    domain: str,
-    base: Path,
-    tasks: Sequence[Task],
-    settings: Settings,
-    out: Path,
-    scratch: Path,
-    deadline: float | None,
-    earlier: Mapping[str, list[float]],
-    compiled: bool,
-) -> dict[str, Any]:
+    continues from that with a new optimizer; `earlier` is what was measured in the steps before. `compiled`: on a GPU,
+    sampling is compiled."""
     how = settings.of_specialist(domain)
     on_gpu = torch.cuda.is_available()
     tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
     checkpoint = _last_checkpoint(scratch)
-    before = {name: [] if checkpoint else list(earlier.get(name, ())) for name in _MEASURED}
+    before = {name: [] if checkpoint else list((earlier or {}).get(name, ())) for name in _MEASURED}
     done = len(before["rewards"])
     watch = _Watch(domain, how, deadline, before["rewards"])
     asked = [task for task in tasks if len(prompt_tokens(tokenizer, task)) <= settings.max_prompt_tokens]

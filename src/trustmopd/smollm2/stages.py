@@ -18,6 +18,7 @@ from trustmopd.smollm2.gguf_base import find_gguf, load_instruct, save_base
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.policy_scores import score
 from trustmopd.smollm2.reinforcement import finished, train_specialist
+from trustmopd.smollm2.restarts import with_restarts
 from trustmopd.smollm2.screening import sometimes_solved
 from trustmopd.smollm2.settings import Settings
 from trustmopd.smollm2.side_by_side import Again, side_by_side
@@ -103,16 +104,13 @@ class Study:
         if how.screen_samples:
             path = self.out / "specialists" / f"{domain}-screening.json"
             tasks = sometimes_solved(domain, self.out / "base", tasks, self.settings, path)
-        made = train_specialist(
-            domain,
-            self.out / "base",
-            tasks,
-            self.settings,
-            self.adapter(domain),
-            self.out / CHECKPOINTS / domain,
-            deadline,
-            self._record(domain),
-        )
+        given = (domain, self.out / "base", tasks, self.settings, self.adapter(domain), self.out / CHECKPOINTS / domain)
+
+        def train(compiled: bool) -> dict[str, Any]:
+            return train_specialist(*given, deadline, self._record(domain), compiled=compiled)
+
+        made, faults = with_restarts(domain, train)
+        made["faults"] = faults
         if domain == "code":
             made["judged_by"] = judge()
         made["sha256"] = digest(self.adapter(domain) / ADAPTER)
