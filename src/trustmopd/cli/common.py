@@ -1,5 +1,6 @@
 """What all verbs share: the app, the console, and errors that a person can act on."""
 
+import atexit
 import os
 import re
 import socket
@@ -31,6 +32,8 @@ app = typer.Typer(
 )
 #: Where a cell of a table may be broken, the first that is enough.
 _BREAKS = (None, " (?=\\[)", " (?=[\\[±])")
+#: The exit status of a failure in a process of several, see `_ended_by`.
+_at_once: list[int] = []
 console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
 
 
@@ -38,6 +41,7 @@ console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
 def errors(again: str | None = None, kept: str | None = "the checkpoints saved so far") -> Iterator[None]:
     """What a user can fix is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it), and a warning
     is one line, without a line of our source code."""
+    _at_once.clear()
     formatted = warnings.formatwarning
     warnings.formatwarning = _one_line
     try:
@@ -45,13 +49,13 @@ def errors(again: str | None = None, kept: str | None = "the checkpoints saved s
     except KeyboardInterrupt:
         state = f"Interrupted; {kept} are kept." if kept else "Interrupted."
         say(f"\n{state}{f' Continue with: {again}' if again else ''}")
-        raise typer.Exit(130) from None
+        raise _ended_by(130) from None
     except (ValueError, OSError, FloatingPointError, EngineError) as error:
         if os.environ.get("TRUSTMOPD_TRACEBACK"):
             raise
         later = _afterwards(again, kept) if isinstance(error, Interrupted) else ""
         print(f"error{_rank()}: {printable(str(error))}{later}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise _ended_by(1) from None
     except RuntimeError as error:
         from trustmopd.training.agreement import lost_contact
 
@@ -62,9 +66,26 @@ def errors(again: str | None = None, kept: str | None = "the checkpoints saved s
             f"({printable(first_line(error))}). Its own log has the reason.{_afterwards(again, kept)}",
             file=sys.stderr,
         )
-        raise typer.Exit(1) from None
+        raise _ended_by(1) from None
     finally:
         warnings.formatwarning = formatted
+
+
+def _ended_by(status: int) -> typer.Exit:
+    """The exit of a failure; a process of several then skips the end of the interpreter. There a thread of the process
+    group that still frees the tensors of a failed collective finds no interpreter, and aborts with SIGABRT."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        _at_once.append(status)
+    return typer.Exit(status)
+
+
+@atexit.register  # before trackers and other libraries register theirs, and so after them
+def _leave() -> None:
+    if _at_once:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_at_once[-1])
 
 
 def _afterwards(again: str | None, kept: str | None) -> str:
