@@ -25,6 +25,7 @@ from rich.table import Table
 from trustmopd import TrustMOPDTrainer
 from trustmopd.planning import Setup, Workload, moments
 from trustmopd.planning.shapes import Shape
+from trustmopd.planning.workload import Base
 from trustmopd.training.clock import PhaseClock
 
 RESULTS = Path(__file__).parent / "results" / "peak.csv"
@@ -53,10 +54,7 @@ def workload(shape: Shape, *, trust: bool, tokens: int, responses: int, micro_ba
     return Workload(
         student=shape,
         teachers=dict.fromkeys(NAMES, shape),
-        adapter_teachers=0,
-        references=(),
-        keeps_initial_student=trust,
-        asked_references=int(trust),
+        bases=(Base(shape, is_student=True, asked=True),) if trust else (),
         is_lora=False,
         lora=shape.layers * RANK * widths,
         prompt=PROMPT,

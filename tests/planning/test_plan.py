@@ -18,7 +18,8 @@ from typer.testing import CliRunner, Result
 
 from trustmopd.cli import app
 from trustmopd.planning import Row, Setup, fastest, plan, workload_of
-from trustmopd.planning.elsewhere import gpus_of
+from trustmopd.planning.elsewhere import gpus_of, policies_on
+from trustmopd.planning.memory import frozen_weights, moments
 from trustmopd.planning.seconds import learning_bytes, rates, rollout_bytes, sampling_seconds, seconds_per_step
 from trustmopd.planning.workload import DTYPES, ENGINES, PLACEMENTS
 from trustmopd.recipe import load_recipe
@@ -189,7 +190,7 @@ def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({**fields, "training": training, "peft": {"r": 4, "target_modules": ["q_proj"]}}))
     loaded = load_recipe(path)
     work = workload_of(loaded, config_of(loaded, 0), lora_of(loaded))
-    assert (work.teachers, work.adapter_teachers, work.policies) == ({}, 2, 3)
+    assert (work.teachers, [base.adapters for base in work.bases], work.policies) == ({}, [2], 3)
     assert work.lora == 2 * 4 * (32 + 32), "two layers, rank 4, 32 × 32"
     assert work.hosts(Setup("resident", "DDP", "float32")) == ()
     assert work.hosts(Setup("resident", "FSDP2", "float32")) == (work.student,), "sharding takes the student's apart"
@@ -201,7 +202,7 @@ def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
 def test_one_teacher_of_many_and_no_reference(recipe: Path) -> None:
     loaded = load_recipe(recipe, ["allocation={rule: single, teacher: code}"])
     work = workload_of(loaded, config_of(loaded, 0))
-    assert (len(work.teachers), work.references, work.keeps_initial_student, work.policies) == (1, (), False, 1)
+    assert (len(work.teachers), work.bases, work.policies) == (1, (), 1)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +284,7 @@ def test_a_teachers_own_reference_is_one_more_model_and_a_smaller_budget_is_set(
     first = next(iter(plain.teachers))
     own = load_recipe(recipe, [f"teachers.{first}.reference={other}"])
     works = [workload_of(each, config_of(each, 0)) for each in (plain, own)]
-    assert (len(works[0].references), len(works[1].references)) == (0, 1)
+    assert [[base.is_student for base in work.bases] for work in works] == [[True], [True, False]]
     assert works[1].policies == works[0].policies + 1
     # 64 rows a pass, of which a small GPU holds fewer: the row that fits says so.
     length = works[0].prompt + works[0].response
@@ -336,7 +337,7 @@ def test_an_adapter_on_a_reference_of_its_own_is_no_model_of_its_own(recipe: Pat
     for rules, policies, frozen in (([], 5, 4), (["allocation={rule: uniform}"], 3, 3)):
         loaded = load_recipe(recipe, [*own, *rules])
         work = workload_of(loaded, config_of(loaded, 0))
-        assert (set(work.teachers), work.adapter_teachers, work.policies) == ({"code", "if"}, 1, policies)
+        assert (set(work.teachers), work.bases[-1].adapters, work.policies) == ({"code", "if"}, 1, policies)
         assert len(work.hosts(Setup("resident", "DDP", "float32"))) == frozen
     merged = load_recipe(recipe, [f"teachers.math={{model: {other}, adapter: {adapter}}}"])
     assert set(workload_of(merged, config_of(merged, 0)).teachers) == {"math", "code", "if"}, "merged into its base"
@@ -358,3 +359,57 @@ def test_a_folder_without_a_configuration_is_not_said_to_be_elsewhere(recipe: Pa
     said = " ".join(result.output.split())
     assert result.exit_code == 1 and str(tmp_path) in said and "config.json" in said
     assert "not on this machine" not in said
+
+
+SMALL, LARGE = (str(ROOT / "recipes/planning" / name) for name in ("qwen2-7b", "qwen2-32b"))
+
+
+def two_sizes(folder: Path, **teacher: str) -> Path:
+    """A student of 7B with a teacher of its size and two of 32B."""
+    large = {"model": LARGE, **teacher}
+    twin = {**large, "adapter": "other"} if "adapter" in large else large
+    fields = {
+        "name": "sizes",
+        "student": SMALL,
+        "teachers": {"math": SMALL, "code": large, "if": twin},
+        "prompts": {"path": "none.jsonl"},
+        "training": {"max_prompt_length": 1024, "max_completion_length": 2048},
+    }
+    (path := folder / "recipe.yaml").write_text(yaml.safe_dump(fields))
+    return path
+
+
+def test_what_models_of_another_size_leave_and_read_with_is_of_their_own_width(tmp_path: Path) -> None:
+    path = two_sizes(tmp_path, reference="student")
+    rows = {row["placement"]: row for row in planned(path, "--gpus", 8) if row["engine"] == "DDP"}
+    tokens, widths = 64 // 8 * 2048, 2 * 3584 + 2 * 5120  # math and the student as reference; code and if
+    assert rows["resident"]["gib"]["answers"] == pytest.approx(2 * tokens * widths / 2**30, abs=6e-4)
+    assert rows["adapters"]["gib"]["answers"] == pytest.approx(2 * tokens * 4 * 3584 / 2**30, abs=6e-4)
+    loaded = load_recipe(path)
+    work = workload_of(loaded, config_of(loaded, 0))
+    ask = moments(work, Setup("resident", "DDP", "float32", gpus=8))["ask"]
+    read = 4 * (1024 + 2048) * (4 * 5120 + 3 * 27648)  # four rows a pass, by the widest model
+    assert ask.activations == pytest.approx(2 * read / 2**30)
+
+
+def test_adapters_on_a_reference_of_another_size_are_counted_by_that_size(tmp_path: Path) -> None:
+    loaded = load_recipe(two_sizes(tmp_path, adapter="one", reference=LARGE))
+    fewer = load_recipe(two_sizes(tmp_path, adapter="one", reference=LARGE), ["teachers.if=null"])
+    works = [workload_of(each, config_of(each, 0)) for each in (loaded, fewer)]
+    large = works[0].bases[-1]
+    assert (large.adapters, large.asked, large.shape.hidden) == (2, True, 5120)
+    # rank 16 on q, k, v, o (40 and 8 heads of 128) and on gate, up, down
+    sides = 2 * (5120 + 5120) + 2 * (5120 + 1024) + 3 * (5120 + 27648)
+    assert large.lora == 64 * 16 * sides
+    setup = Setup("resident", "DDP", "float32", gpus=8)
+    one, other = (seconds_per_step(work, setup) for work in works)
+    rate = rates()["pass"]["adapters"][-1][1]  # of the largest size that was measured
+    assert one - other == pytest.approx(64 / 8 * (1024 + 2048) * large.shape.parameters * rate)
+    kept, less = (frozen_weights(work, setup)[0] for work in works)
+    assert kept - less == 4 * large.lora
+    assert [policies_on(place, works[0]) for place in range(3)] == [1, 1, 3]  # math, the student, the 32B base
+
+
+def test_only_a_recipe_with_vllm_is_told_what_vllm_excludes(recipe: Path) -> None:
+    assert "use_vllm" not in invoke(recipe, "--gpus", 1).stdout.partition("* This")[2].partition("Fastest")[0]
+    assert "use_vllm" in invoke(recipe, "--gpus", 8, "training.use_vllm=true").stdout

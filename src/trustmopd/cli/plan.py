@@ -40,13 +40,13 @@ def plan(
         if as_json:
             typer.echo(json.dumps(to_json(rows, words), indent=1, ensure_ascii=False))
         else:
-            _show(rows, f"{loaded.name}: {_machine(gpus, memory, nodes)}")
+            _show(rows, f"{loaded.name}: {_machine(gpus, memory, nodes)}", uses_vllm=work.uses_vllm)
             _recommend(rows, words, work, memory)
     if fastest(rows) is None:
         raise typer.Exit(1)
 
 
-def _show(rows: "list[Row]", title: str) -> None:
+def _show(rows: "list[Row]", title: str, *, uses_vllm: bool) -> None:
     from trustmopd.planning.seconds import rates
     from trustmopd.text_tables import text_table
 
@@ -76,10 +76,11 @@ def _show(rows: "list[Row]", title: str) -> None:
         f"on one {rates()['machine']}, with responses as long as allowed. GB sent: by each GPU, a step."
     )
     if any(row.fits and not row.at_hand for row in rows):
+        no_zero = "ZeRO-3 does not go with use_vllm; " if uses_vllm else ""
         say(
             "* This would fit, but this recipe cannot use it: `adapters` needs teachers that are LoRA adapters of the "
-            "student's base; `sharded` and FSDP2 need more than one GPU; ZeRO-3 does not go with use_vllm; `ray` needs "
-            "the extra GPUs, for its teachers."
+            f"student's base; `sharded` and FSDP2 need more than one GPU; {no_zero}`ray` needs the extra GPUs, for its "
+            "teachers."
         )
 
 

@@ -20,12 +20,9 @@ def gpus_of(host: Shape, work: Workload, setup: Setup, usable: float) -> int:
     return max(1, math.ceil(host.parameters * work.frozen_bytes / room))
 
 
-def policies_on(host: int, work: Workload, setup: Setup) -> int:
-    """Policies that read on this one of `work.hosts`. Teachers come first; adapters are taken to be on the last."""
-    if host < len(work.teachers):
-        return 1
-    last = host == len(work.hosts(setup)) - 1
-    return max(1, bool(work.asked_references) + (work.adapter_teachers if last else 0))
+def policies_on(host: int, work: Workload) -> int:
+    """Policies that read on this one of `work.hosts`. Teachers come first."""
+    return 1 if host < len(work.teachers) else work.bases[host - len(work.teachers)].policies
 
 
 def candidate_bytes(work: Workload, setup: Setup) -> float:

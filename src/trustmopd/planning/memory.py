@@ -6,6 +6,7 @@ A step has three moments: the student samples (`rollout`), the frozen models rea
 
 from dataclasses import dataclass
 
+from trustmopd.planning.shapes import Shape
 from trustmopd.planning.workload import (
     DDP,
     FLOAT32,
@@ -60,7 +61,8 @@ def moments(work: Workload, setup: Setup) -> dict[str, Gib]:
     awake = 0.0 if work.vllm_sleeps else engine
     cache, sampling = _sampling(work, setup, responses)
     here = setup.placement != RAY  # otherwise frozen models read elsewhere
-    reads = here * work.micro_batch_on(setup.world) * (work.prompt + work.response) * _wide(work, FORWARD)
+    widest = max(here * _wide(shape, work, FORWARD) for shape in work.readers(setup))  # they read one after another
+    reads = work.micro_batch_on(setup.world) * (work.prompt + work.response) * widest
     return {
         "rollout": _gib(student + kept, 0, optimizer, sampling, 0, engine + cache),
         "ask": _gib(student + reading, 0, optimizer, reads, answers, awake),
@@ -73,7 +75,7 @@ def answer_bytes(work: Workload, setup: Setup) -> float:
     if setup.placement == RAY:
         return 0.0
     responses = work.batch // setup.world
-    return responses * work.response * work.student.hidden * work.compute_bytes * work.policies
+    return responses * work.response * work.compute_bytes * sum(shape.hidden for shape in work.readers(setup))
 
 
 def student_weights(work: Workload, setup: Setup) -> float:
@@ -121,7 +123,7 @@ def frozen_weights(work: Workload, setup: Setup) -> tuple[float, float]:
     if setup.placement == RAY:
         return 0.0, 0.0
     hosts, size = work.hosts(setup), work.frozen_bytes
-    adapters = work.adapters(setup) * work.lora * ADAPTER_BYTES
+    adapters = sum(lora for _, lora in work.adapters(setup)) * ADAPTER_BYTES
     if setup.placement == OFFLOAD:
         heads = sum(host.head for host in hosts) * size
         bodies = sorted((host.parameters - host.head for host in hosts), reverse=True)
@@ -149,7 +151,7 @@ def _sampling(work: Workload, setup: Setup, responses: int) -> tuple[float, floa
         return 0.0, 0.0
     student = work.student
     a_token = responses * student.key_value * student.layers * work.compute_bytes
-    reading = responses * work.prompt * _wide(work, FORWARD)
+    reading = responses * work.prompt * _wide(student, work, FORWARD)
     logits = 3 * responses * student.vocab * 4
     working = _cast_copies(work, setup)
     if setup.engine == ZERO3:  # TRL gathers the whole student to sample
@@ -171,14 +173,14 @@ def _training(work: Workload, setup: Setup) -> float:
     tokens = rows * (work.prompt + work.response)
     scored = rows * work.response * work.candidates * (8 + 16 * (work.policies + 1))
     search = min(SEARCH, rows * work.response * student.vocab * 4)
-    saved = tokens * student.hidden * work.compute_bytes if work.checkpointing else tokens * _wide(work, SAVED)
+    saved = tokens * student.hidden * work.compute_bytes if work.checkpointing else tokens * _wide(student, work, SAVED)
     kept = student.layers * saved + scored
     size = _student_bytes(setup) if setup.engine == DDP else work.compute_bytes
     # The gradient of the head waits for that of the embedding; the largest of a layer is formed before it is added.
     new = 0 if work.trains_adapter(setup.placement) else (student.head + student.hidden * student.intermediate) * size
     rounded = student.head * work.compute_bytes if size > work.compute_bytes else 0
     forward = kept + search + rounded + _cast_copies(work, setup)
-    backward = kept + new + tokens * _wide(work, BACKWARD)
+    backward = kept + new + tokens * _wide(student, work, BACKWARD)
     return max(forward, backward)
 
 
@@ -188,8 +190,8 @@ def _cast_copies(work: Workload, setup: Setup) -> float:
     return work.student.parameters * 2 if cast and not work.trains_adapter(setup.placement) else 0.0
 
 
-def _wide(work: Workload, widths: tuple[int, int]) -> int:
-    return (widths[0] * work.student.hidden + widths[1] * work.student.intermediate) * work.compute_bytes
+def _wide(shape: Shape, work: Workload, widths: tuple[int, int]) -> int:
+    return (widths[0] * shape.hidden + widths[1] * shape.intermediate) * work.compute_bytes
 
 
 def _student_bytes(setup: Setup) -> int:

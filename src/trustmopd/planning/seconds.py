@@ -81,17 +81,14 @@ def _passes(work: Workload, setup: Setup) -> float:
     if setup.placement == RAY:
         batch = work.batch * (work.prompt + work.response)
         return max(
-            batch * host.parameters * policies_on(place, work, setup) * _rate("pass", "resident", host.parameters)
+            batch * host.parameters * policies_on(place, work) * _rate("pass", "resident", host.parameters)
             for place, host in enumerate(work.hosts(setup))
         )
-    teachers = [] if setup.placement == ADAPTERS else [teacher.parameters for teacher in work.teachers.values()]
-    starts = (*work.references, *([work.student] if work.keeps_initial_student else []))
-    widest = sorted((start.parameters for start in starts), reverse=True)[: work.asked_references]
     tokens = work.batch / setup.world * (work.prompt + work.response)
     name = OFFLOAD if setup.placement == OFFLOAD else "resident"
-    taken = tokens * sum(size * _rate("pass", name, size) for size in (*teachers, *widest))
-    base = work.student.parameters
-    taken += tokens * base * work.adapters(setup) * _rate("pass", ADAPTERS, base)
+    sizes = [(name, shape.parameters) for shape in work.whole(setup)]
+    sizes += [(ADAPTERS, base.parameters) for base, _ in work.adapters(setup)]
+    taken = tokens * sum(size * _rate("pass", kind, size) for kind, size in sizes)
     if setup.placement == OFFLOAD:
         copied = sum(host.parameters - host.head for host in work.hosts(setup)) * work.frozen_bytes
         return max(taken, copied / HOST)

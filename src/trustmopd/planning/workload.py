@@ -9,7 +9,7 @@ from peft import LoraConfig
 
 from trustmopd.planning.shapes import Shape, lora_parameters, shape_of
 from trustmopd.recipe import Recipe
-from trustmopd.teachers.references import as_pool, frozen_models, is_reference, role_of, starts_of
+from trustmopd.teachers.references import Start, as_pool, frozen_models, is_reference, role_of, starts_of
 from trustmopd.teachers.spec import Teacher
 
 RESIDENT, OFFLOAD, SHARDED, ADAPTERS, RAY = PLACEMENTS = ("resident", "offload", "sharded", "adapters", "ray")
@@ -18,7 +18,7 @@ ZERO2 = "ZeRO-2"  # no row of a plan: it needs at least as much as ZeRO-3
 FLOAT32, BFLOAT16 = DTYPES = ("float32", "bfloat16")
 #: Prompts of a run that sets no limit are taken to be this long.
 LONGEST_PROMPT = 4096
-#: An adapter where a recipe has none: what the adapters placement would train.
+#: An adapter where a recipe has none: what the adapters placement would train, and teachers on another base are.
 LORA = {"r": 16, "target_modules": "all-linear"}
 
 
@@ -41,19 +41,30 @@ class Setup:
 
 
 @dataclass(frozen=True)
+class Base:
+    """A frozen model that is no teacher. It is `asked` about every response if teachers are measured from it.
+    `adapters` are teachers on its weights, taken to have `lora` parameters each."""
+
+    shape: Shape
+    is_student: bool = False
+    asked: bool = False
+    adapters: int = 0
+    lora: int = 0
+
+    @property
+    def policies(self) -> int:
+        return self.asked + self.adapters
+
+
+@dataclass(frozen=True)
 class Workload:
-    """`teachers` have weights of their own; `adapter_teachers` is the number of those that are adapters over a
-    reference. `references` are the frozen models that are neither a teacher nor the initial student;
-    `keeps_initial_student` says whether that one is kept too. `asked_references` of them answer about every response.
-    `lora` counts the parameters of the student's adapter, or of the one it would have; `is_lora` says which. Sizes are
-    bytes an element: `frozen_bytes` of the frozen weights, `compute_bytes` of hidden states."""
+    """`teachers` have weights of their own; the others are adapters on one of the `bases`, which are the references
+    too. `lora` counts the parameters of the student's adapter, or of the one it would have; `is_lora` says which. Sizes
+    are bytes an element: `frozen_bytes` of the frozen weights, `compute_bytes` of hidden states."""
 
     student: Shape
     teachers: Mapping[str, Shape]
-    adapter_teachers: int
-    references: tuple[Shape, ...]
-    keeps_initial_student: bool
-    asked_references: int
+    bases: tuple[Base, ...]
     is_lora: bool
     lora: int
     prompt: int
@@ -76,7 +87,7 @@ class Workload:
     @property
     def policies(self) -> int:
         """Frozen policies that answer about every response."""
-        return len(self.teachers) + self.adapter_teachers + self.asked_references
+        return len(self.teachers) + sum(base.policies for base in self.bases)
 
     def trains_adapter(self, placement: str) -> bool:
         return self.is_lora or placement == ADAPTERS
@@ -85,16 +96,24 @@ class Workload:
         """Frozen models with weights of their own. A LoRA student lends its base, unless the engine takes it apart or
         the initial student is asked elsewhere."""
         lent = self.trains_adapter(setup.placement) and setup.engine == DDP and setup.placement != RAY
-        if setup.placement == ADAPTERS:  # on the references, or else on the student's base
-            own, on_student = self.references, self.keeps_initial_student or not self.references
-        else:
-            own, on_student = (*self.teachers.values(), *self.references), self.keeps_initial_student
-        return own + ((self.student,) if on_student and not lent else ())
+        adapters = setup.placement == ADAPTERS  # on the bases, or else on the student's
+        bases = self.bases or ((Base(self.student, is_student=True),) if adapters else ())
+        kept = tuple(base.shape for base in bases if not (base.is_student and lent))
+        return kept if adapters else (*self.teachers.values(), *kept)
 
-    def adapters(self, setup: Setup) -> int:
-        """Teachers that are adapters."""
-        every = len(self.teachers) + self.adapter_teachers
-        return every if setup.placement == ADAPTERS else self.adapter_teachers
+    def adapters(self, setup: Setup) -> list[tuple[Shape, int]]:
+        """Of teachers that are adapters: the shape of their base, and their own parameters."""
+        found = [(base.shape, base.lora) for base in self.bases for _ in range(base.adapters)]
+        return found + ([(self.student, self.lora)] * len(self.teachers) if setup.placement == ADAPTERS else [])
+
+    def whole(self, setup: Setup) -> list[Shape]:
+        """Of policies that are no adapters."""
+        teachers = () if setup.placement == ADAPTERS else self.teachers.values()
+        return [*teachers, *(base.shape for base in self.bases if base.asked)]
+
+    def readers(self, setup: Setup) -> list[Shape]:
+        """The models under all frozen policies, one for each policy."""
+        return [*self.whole(setup), *(shape for shape, _ in self.adapters(setup))]
 
     def micro_batches(self, world: int) -> list[int]:
         """Sizes up to the recipe's that split the batch evenly over `world` GPUs, the largest first."""
@@ -127,21 +146,33 @@ def workload_of(
         for name, each in models.items()
         if each is not None
     }
-    teachers = {name: shape for name, shape in shapes.items() if not is_reference(name)}
-    asked = [start for start in starts_of(used, common) if start.measures and args.needs_reference]
+    usual = LoraConfig(**LORA, task_type="CAUSAL_LM")
+    on_student = lora_parameters(lora or usual, recipe.student, **trusted)
+
+    def adapter_on(start: Start) -> int:
+        return on_student if start.given is None else lora_parameters(usual, str(start.given.model), **trusted)
+
+    bases = tuple(
+        Base(
+            shapes.get(start.name, student),
+            is_student=start.given is None,
+            asked=bool(start.measures) and args.needs_reference,
+            adapters=len(start.carries),
+            lora=adapter_on(start) if start.carries else 0,
+        )
+        for start in starts_of(used, common)
+        if start.used(args.needs_reference)
+    )
     colocated = args.use_vllm and args.vllm_mode == "colocate"
     longest = prompt or args.max_prompt_length or LONGEST_PROMPT
     budget = args.max_tokens_per_micro_batch
     rows = max(1, budget // (longest + args.max_completion_length)) if budget else args.per_device_train_batch_size
     return Workload(
         student=student,
-        teachers=teachers,
-        adapter_teachers=len(used) - len(teachers),
-        references=tuple(shape for name, shape in shapes.items() if is_reference(name)),
-        keeps_initial_student=None in models.values(),
-        asked_references=len(asked),
+        teachers={name: shape for name, shape in shapes.items() if not is_reference(name)},
+        bases=bases,
         is_lora=lora is not None,
-        lora=lora_parameters(lora or LoraConfig(**LORA, task_type="CAUSAL_LM"), recipe.student, **trusted),
+        lora=on_student,
         prompt=longest,
         response=args.max_completion_length,
         batch=args.global_batch_size,
