@@ -138,7 +138,7 @@ def make_run(
         write_json(folder / "calibration.json", _filled(calibration, tokens=1000, **measured))
     write_json(folder / "manifest.json", _manifest(folder, rule, teachers, max_steps or steps, seed, config))
     hours = {"seconds": 360.0 * (1 + seed), "device_hours": 0.1 * (1 + seed)}
-    cost = _filled(mould["cost.json"], device="a device", scored={"teachers": len(teachers)})
+    cost = _filled(mould["cost.json"], device="a device", scored={"teachers": len(teachers), "parameters": 1_234_000})
     cost = _filled(cost, training={"steps": steps, **hours, "peak_memory_gib": 2.0 + seed})
     if rule == "trust":
         cost = _filled(cost, calibration={"seconds": 36.0, "device_hours": 0.01})

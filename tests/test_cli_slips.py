@@ -120,9 +120,71 @@ def test_a_teachers_own_reference_that_cannot_serve_is_refused_before_loading(re
     if reference is None:
         reference = tmp_path / "gpt2"
         GPT2LMHeadModel(GPT2Config(vocab_size=24, n_embd=16, n_layer=1, n_head=2)).save_pretrained(reference)
-    facts = {"missing": [reference], "itself": [reference, "its own reference"], "another vocabulary": ["24"]}
+    facts = {
+        "missing": [reference],
+        "itself": [reference, "its own reference"],
+        "another vocabulary": ["24", "the student's tokenizer."],
+    }
     own = f"teachers.code={{model: {models / 'code'}, reference: {reference}}}"
     refuse("teacher 'code'", *facts[kind], overrides=[own])
+
+
+def told(recipe, *overrides, topic="reference"):
+    """A row of the dry run's table, without its line breaks."""
+    lines = CliRunner().invoke(app, ["train", str(recipe), *overrides, "--dry-run"]).output.splitlines()
+    rows = [[cell.strip() for cell in line[1:-1].split("│")] for line in lines if line.startswith("│")]
+    first = next(place for place, row in enumerate(rows) if row[0] == topic)
+    after = next((place for place, row in enumerate(rows[first + 1 :], first + 1) if row[0]), len(rows))
+    return "".join(row[1] for row in rows[first:after]).replace(" ", "")
+
+
+@pytest.mark.parametrize(("field", "value"), [("revision", "step-1000"), ("dtype", "float16")])
+def test_another_revision_or_dtype_of_the_student_is_a_reference_of_its_own(recipe, models, field, value):
+    base = models / "base"
+    said = told(recipe, f"teachers.code={{model: {models / 'code'}, reference: {{model: {base}, {field}: {value}}}}}")
+    assert "theinitialstudent(ofmath)" in said and f"{base},{field}{value}(ofcode)" in said
+    bare = told(recipe, f"teachers.code={{model: {models / 'code'}, reference: {base}}}")
+    assert bare == "theinitialstudent"
+
+
+def test_the_student_as_common_reference_is_the_student_whatever_folder_has_that_name(
+    recipe, models, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(models / "math", tmp_path / "student")  # a teacher's weights: as a reference they are refused
+    assert told(recipe, "reference=student") == "theinitialstudent"
+    assert "teacher 'math' has the same weights" in cli("train", recipe, "reference=./student", "--dry-run", code=1)
+    cli("plan", recipe, "reference=student")
+
+
+def test_a_teacher_measured_from_the_student_in_place_of_its_base_is_told(recipe, models):
+    assert "code:" in (said := told(recipe, "teachers.code.reference=student")) and "fall-back" in said
+    assert "fall-back" not in told(recipe, f"teachers.code.reference={models / 'base'}")
+
+
+def test_one_reference_in_two_places_is_refused(refuse, models, tmp_path):
+    other = tiny.save(tiny.model(5), tmp_path / "other")
+    own = [
+        f"teachers.{name}={{model: {models / name}, reference: {{model: {other}, on: {on}}}}}"
+        for name, on in (("math", "local"), ("code", "offload"))
+    ]
+    refuse("'math'", "'code'", "local", "offload", overrides=own)
+
+
+def test_a_rule_that_reads_no_reference_does_not_ask_for_its_files(recipe, tmp_path):
+    missing = f"teachers.code.reference={tmp_path / 'nowhere'}"
+    cli("train", recipe, missing, "--dry-run", code=1)
+    cli("train", recipe, missing, "allocation.rule=uniform", "--dry-run")
+
+
+def test_teachers_of_several_bases_are_not_averaged(recipe, models, run_dir, tmp_path):
+    other = tiny.save(tiny.model(5), tmp_path / "other")  # of the same shape
+    for own in (other, "student"):
+        for options in ((), ("--dry-run",)):
+            said = cli("merge", recipe, f"teachers.code.reference={own}", *options, code=1)
+            assert "code" in said and "one base" in said
+    assert not run_dir.exists()
+    assert "Would average 2" in cli("merge", recipe, f"teachers.code.reference={models / 'base'}", "--dry-run")
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed here")

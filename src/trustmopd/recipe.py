@@ -12,7 +12,7 @@ from trustmopd.evaluation.benchmarks import check_benchmark_name
 from trustmopd.rules import DISPLACEMENT, SCORED, SCORES, TRUST, UNSCORED
 from trustmopd.runs.layout import AVERAGE, CALIBRATION, seed_folder
 from trustmopd.sections import Folder, Place, Section, Text, check_fields
-from trustmopd.teacher_source import TeacherName
+from trustmopd.teacher_source import STUDENT, TeacherName
 from trustmopd.teacher_source import TeacherSource as TeacherSource
 from trustmopd.yaml_layers import Dumper, RecipeError, read_layers, without_dropped
 
@@ -27,6 +27,10 @@ def _engine(name: str) -> str:
     if name not in engine_names():
         raise ValueError(f"there is no such engine. Choose from {', '.join(engine_names())}.")
     return name
+
+
+def _common(reference: str | None) -> str | None:
+    return None if reference == STUDENT else reference
 
 
 def _score(name: str) -> str:
@@ -99,9 +103,11 @@ class Recipe(Section):
 
     name: Annotated[Text, Field(description="Give the experiment a name.")]
     student: Annotated[Place, Field(description="Give the Hub id or the path of the model to train.")]
-    reference: Annotated[Place | None, Field(description="Give a Hub id or a path; null is the initial student.")] = (
-        None
-    )
+    reference: Annotated[
+        Place | None,
+        AfterValidator(_common),
+        Field(description="Give a Hub id or a path; null, or student, is the initial student."),
+    ] = None
     teachers: Annotated[dict[TeacherName, TeacherSource], Field(min_length=1, description="Write {math: path-or-id}.")]
     prompts: Annotated[Prompts, Field(description="Write prompts: {path: ...}.")]
     allocation: Allocation = Scored()

@@ -10,6 +10,8 @@ from trustmopd.sections import Place, Section, Text
 
 #: The pool's name for the shared reference policy; no teacher may take it.
 REFERENCE = "reference"
+#: As a reference: the initial student.
+STUDENT = "student"
 #: Where a policy's weights live: on every GPU that trains, in its host memory, spread over the processes, in an actor.
 On = Literal["local", "offload", "sharded", "ray"]
 LOCAL, OFFLOAD, SHARDED, RAY = get_args(On)

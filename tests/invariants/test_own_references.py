@@ -61,7 +61,11 @@ def test_a_steps_loss_and_gradient_are_the_papers_with_each_teachers_own_referen
 
 def test_the_student_in_place_of_a_lost_reference_gives_another_loss(pool, other, folder):
     teachers = {name: Teacher(model=copy.deepcopy(model), reference="student") for name, model in pool.items()}
-    step = replay.run(folder / "student", teachers=teachers, reference=tiny.model(9))
+    options = {"save_strategy": "steps", "save_steps": 1}
+    step = replay.run(folder / "student", teachers=teachers, reference=tiny.model(9), **options)
+    card = next((folder / "student").rglob("README.md")).read_text()
+    rows = [line for line in card.splitlines() if line.startswith("| reference of")]
+    assert len(rows) == 3 and all("fall-back" in row for row in rows)
     assert references_of(step.trainer) == ["reference:math"]  # the common one measures nobody, and is not loaded
     expected = replay.plain_objective(tiny.model(), list(pool.values()), replay.plain_trust())
     assert step.loss == pytest.approx(expected.loss, rel=1e-5)
@@ -135,7 +139,9 @@ def test_every_reference_is_named_by_calibration_manifest_card_and_records(pool,
     (records,) = run.path.rglob("*.parquet")
     columns = set(pq.read_schema(records).names)
     assert {f"reference_logp_{name}" for name in pool} <= columns and "reference_logp" not in columns
-    assert json.loads(run.cost.read_text())["scored"] == {"teachers": 3, "reference": 2}
+    small, large = (sum(p.numel() for p in model.parameters()) for model in (tiny.model(), other))
+    counted = {"teachers": 3, "reference": 2, "parameters": 2 * small + 3 * large}
+    assert json.loads(run.cost.read_text())["scored"] == counted
 
 
 def test_a_resume_with_another_own_reference_is_refused(pool, other, folder):

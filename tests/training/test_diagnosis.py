@@ -4,7 +4,7 @@ import pytest
 import tiny
 import torch
 
-from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.runs.schemas import DomainDiagnosis, ReferenceDiagnosis
 from trustmopd.training.calibrating import calibration_rows
 from trustmopd.training.diagnosis import diagnose
@@ -122,4 +122,40 @@ def test_a_pool_is_separated_if_each_of_its_references_separates(found: tuple, p
 def test_a_teacher_that_moved_as_far_elsewhere_as_at_home_is_named() -> None:
     flat = [domain("math", 1.4, 1.05, 0.9), domain("code", 0.7, 1.06, 0.7)]
     assert "'code'" in moved_everywhere(flat, ["code"]) and "1.05" in moved_everywhere(flat, ["code"])
+    assert "about as far" in moved_everywhere(flat, ["code"])  # 1.05 and 1.06 cannot be told apart
     assert moved_everywhere(flat, ["math"]) == "" and moved_everywhere(flat[1:], ["code"]) == ""
+    assert "farther" in moved_everywhere([domain("math", 1.4, 1.3, 0.9), flat[1]], ["code"])
+
+
+def test_what_is_judged_is_named_and_each_reference_has_a_line() -> None:
+    right = [domain("math", 1.4, 0.9, 0.9), domain("code", 0.7, 1.3, 0.9)]
+    assert "this pool" in judge(right, ["math", "code"])[1]
+    alone = judge(right, ["code"])[1]
+    assert "separates 'code'" in alone and "this pool" not in alone
+    references = [
+        ReferenceDiagnosis(source=name, teachers=[name], distance=0.0, separates=True, verdict=judge(right, [name])[1])
+        for name in ("math", "code")
+    ]
+    assert [line.split()[2] for line in judge_references(references)[1].splitlines()] == ["math", "code"]
+
+
+def test_the_student_is_no_distance_from_itself_and_a_fallback_is_told(tmp_path) -> None:
+    base, other = tiny.model(0), tiny.model(5)
+    trainer = TrustMOPDTrainer(
+        model=base,
+        teachers={
+            "math": tiny.specialist(base, 1),
+            "code": Teacher(model=tiny.specialist(other, 2), reference="student"),
+            "if": Teacher(model=tiny.specialist(other, 3), reference=other),
+        },
+        args=TrustMOPDConfig(
+            output_dir=str(tmp_path), num_candidates=12, global_batch_size=8, max_completion_length=8, max_steps=1
+        ),
+        train_dataset=tiny.prompts(60),
+        processing_class=tiny.tokenizer(),
+    )
+    own, apart = diagnose(trainer, rollouts_per_domain=3).references
+    assert (own.teachers, apart.teachers) == (["math", "code"], ["if"])
+    assert f"{own.distance:.3f}" == "0.000" and apart.distance > 0.001
+    assert "fall-back" in own.verdict and "code: measured" in own.verdict and "fall-back" not in apart.verdict
+    assert trainer.identity.fallbacks == ["code"]

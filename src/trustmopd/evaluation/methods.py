@@ -32,9 +32,9 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
         found.append(Method(TEACHER + name, teacher, TEACHER + name, base=None if teacher.model else base))
     notes = []
     teachers = tuple(recipe.teachers.values())
-    if grown_elsewhere := [name for name, teacher in recipe.teachers.items() if teacher.reference is not None]:
+    if elsewhere := grown_elsewhere(recipe):
         notes.append(
-            f"{AVERAGE}: left out, because {', '.join(grown_elsewhere)} grew from other models (`reference`), and only "
+            f"{AVERAGE}: left out, because {', '.join(elsewhere)} grew from other models (`reference`), and only "
             "parameters of one base have a mean."
         )
     else:
@@ -55,6 +55,12 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
         raise ValueError(f"--only {unknown[0]}: the recipe has no such row. Choose from {', '.join(known)}.")
     chosen = [method for method in found if method.name in only]
     return chosen, [note for note in notes if note.startswith(tuple(only))]
+
+
+def grown_elsewhere(recipe: Recipe) -> list[str]:
+    """The teachers that did not grow from the common reference, so that their parameters have no mean with the rest."""
+    common = TeacherSource(model=recipe.reference or recipe.student)
+    return [name for name, teacher in recipe.teachers.items() if teacher.reference not in (None, common)]
 
 
 def make_average(recipe: Recipe) -> None:

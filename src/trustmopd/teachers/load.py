@@ -74,7 +74,7 @@ def build_pool(
 def load_unit(unit: Unit, loader: "Loader", device: torch.device) -> dict[str, Member]:
     """The policies of one set of weights."""
     base, shared, own_adapter = loader.weights(unit.role, unit.given)
-    weights = fingerprint(base)  # before they are spread
+    weights, size = fingerprint(base), sum(p.numel() for p in base.parameters())  # before they are spread
     source = unit.given.source if unit.given is not None else f"{model_id(base)} (initial student)"
     adapters = {}
     for name, teacher in unit.adapters.items():
@@ -82,11 +82,11 @@ def load_unit(unit: Unit, loader: "Loader", device: torch.device) -> dict[str, M
         adapters[name] = _adapter_fingerprint(base, f"teacher-{name}")
     host, head = _host(base.eval(), device, unit.on, shared=shared), Head.of(base)
     members = {
-        name: Member(name, host, head, unit.adapters[name].source, f"{weights}+{own}", f"teacher-{name}")
+        name: Member(name, host, head, unit.adapters[name].source, f"{weights}+{own}", size, f"teacher-{name}")
         for name, own in adapters.items()
     }
     if unit.itself is not None:
-        members[unit.itself] = Member(unit.itself, host, head, source, weights, own_adapter)
+        members[unit.itself] = Member(unit.itself, host, head, source, weights, size, own_adapter)
     return members
 
 

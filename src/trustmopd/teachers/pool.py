@@ -92,13 +92,15 @@ def _copying(device: torch.device) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class Member:
-    """One policy. `adapter` is the adapter to activate; None for the host without adapters."""
+    """One policy. `parameters` are those of its weights, without the adapters of teachers. `adapter` is the adapter to
+    activate; None for the host without adapters."""
 
     name: str
     host: Host
     head: Head
     source: str
     fingerprint: str
+    parameters: int
     adapter: str | None = None
 
     @contextmanager
@@ -124,6 +126,7 @@ class RemoteMember:
     name: str
     source: str
     fingerprint: str
+    parameters: int
 
 
 @dataclass

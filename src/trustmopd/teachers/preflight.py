@@ -54,7 +54,7 @@ def preflight(
 
     base = reference or Teacher(model=student)
     for start in starts:
-        if start.given is not None:
+        if start.given is not None and start.used(scores_reference):
             read(role_of(start.name), start.given)
     shared = facts if reference is None or not others else others[0]
     for name, teacher in teachers.items():
@@ -102,8 +102,7 @@ def check_pool(
         if other.vocab_rows < needed:
             raise ValueError(
                 f"{other.role} ({other.source}) has {other.vocab_rows} vocabulary rows, the student's tokenizer has "
-                f"{needed} tokens, so it has no logits for the rest. Use specialists of the student's own base "
-                "model."
+                f"{needed} tokens, so it has no logits for the rest. Use models with the student's tokenizer."
             )
     for other in others:
         if other.tokenizer is not None and other.tokenizer is not student.tokenizer:
@@ -137,14 +136,14 @@ def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mism
         raise ValueError(
             f"{other.role} ({other.source}) has a different vocabulary from the student ({student.source}): token "
             f"{token!r} is id {their_vocab.get(token)} there and {our_vocab.get(token)} here. Distributions over "
-            "different tokens cannot be mixed. Use specialists of the student's own base model."
+            "different tokens cannot be compared. Use models with the student's tokenizer."
         )
     our_ids, their_ids = (tok(_PROBE, add_special_tokens=False)["input_ids"] for tok in (ours, theirs))
     if our_ids != their_ids:
         raise ValueError(
             f"{other.role} ({other.source}) splits text differently from the student ({student.source}): "
-            f"{_first_split(ours, our_ids, their_ids)}. It was trained on other token sequences. Use specialists of "
-            "the same base model."
+            f"{_first_split(ours, our_ids, their_ids)}. It was trained on other token sequences. Use models with the "
+            "student's tokenizer."
         )
     our_template, their_template = (getattr(tok, "chat_template", None) for tok in (ours, theirs))
     if our_template != their_template:

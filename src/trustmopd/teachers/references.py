@@ -24,20 +24,52 @@ class Start:
 
 
 def as_pool(teachers: Mapping[str, Any], reference: Any, student: Any) -> tuple[dict[str, Teacher], Teacher | None]:
-    """The arguments of the trainer as records. A reference that is the student itself, by object or by name, becomes
-    None, or STUDENT as a teacher's own."""
+    """The arguments of the trainer as records. A common reference that is the student itself, by object or by name,
+    becomes None. A teacher's own becomes the common one if that is the student too, or else STUDENT."""
+    if reference == STUDENT or _is_student(reference, student):
+        reference = None
+    common = None if reference is None else replace(as_reference("the reference", reference), name=REFERENCE)
     pool = as_teachers(teachers)
     for name, teacher in pool.items():
-        own = teacher.reference
-        if isinstance(own, Teacher) and _is_student(own.model, student) and own.adapter is None:
-            pool[name] = replace(teacher, reference=STUDENT)
-    if reference is None or _is_student(reference, student):
-        return pool, None
-    return pool, replace(as_reference("the reference", reference), name=REFERENCE)
+        if isinstance(teacher.reference, Teacher) and _is_student(teacher.reference, student):
+            pool[name] = replace(teacher, reference=None if common is None else STUDENT)
+    _check_places(pool, common)
+    return pool, common
+
+
+def fallbacks(teachers: Mapping[str, Teacher]) -> list[str]:
+    """Those measured from the initial student in place of a reference: a fall-back, unless they grew from it."""
+    return [name for name, teacher in teachers.items() if teacher.reference == STUDENT]
+
+
+def fallback_note(teachers: Mapping[str, Teacher]) -> str:
+    """Says which of them are measured by the fall-back; nothing if there are none."""
+    named = ", ".join(fallbacks(teachers))
+    return named and f"{named}: measured from the student, which is a fall-back unless the teacher grew from it"
 
 
 def _is_student(reference: Any, student: Any) -> bool:
+    """Another revision or dtype, or an adapter, makes it another model."""
+    if isinstance(reference, Teacher):
+        bare = reference == Teacher(model=reference.model, name=reference.name)
+        return bare and _is_student(reference.model, student)
     return reference is student or (isinstance(reference, (str, Path)) and str(reference) == str(student))
+
+
+def _check_places(teachers: Mapping[str, Teacher], common: Teacher | None) -> None:
+    """One reference has one place."""
+    found: dict[Hashable, tuple[str, Teacher]] = {}
+    given_by = {REFERENCE: common, **{f"{REFERENCE}:{name}": each.reference for name, each in teachers.items()}}
+    for name, given in given_by.items():
+        if not isinstance(given, Teacher):
+            continue
+        first, other = found.setdefault(_key(given), (name, given))
+        places = [{"on": each.on, "gpus": each.gpus, "replicas": each.replicas} for each in (other, given)]
+        if places[0] != places[1]:
+            raise ValueError(
+                f"{role_of(first)} and {role_of(name)} are one model ({given.source}), but with {places[0]} and "
+                f"{places[1]}. It is loaded once: give both the same place."
+            )
 
 
 def frozen_models(

@@ -10,10 +10,8 @@ import torch
 from transformers import PreTrainedModel
 
 from trustmopd.teacher_source import REFERENCE as REFERENCE
+from trustmopd.teacher_source import STUDENT as STUDENT
 from trustmopd.teacher_source import On, TeacherSource, check_teacher_name
-
-#: As a teacher's `reference`: the initial student. For teachers whose own starting point is not available.
-STUDENT = "student"
 
 
 @dataclass(frozen=True)

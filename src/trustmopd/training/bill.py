@@ -47,9 +47,14 @@ class Bill:
 
     def _shared(self) -> dict[str, Any]:
         gpus = self.identity.machine["hardware"]["gpus"]
+        teachers, references = self.identity.asked.values(), self.identity.references
         return {
             "device": gpus[0] if gpus else f"CPU, {platform.machine()}",
             "devices": self.devices,
             "elsewhere": dict(self.elsewhere),
-            "scored": {"teachers": len(self.identity.asked), "reference": len(self.identity.references)},
+            "scored": {
+                "teachers": len(teachers),
+                "reference": len(references),
+                "parameters": sum(each.parameters or 0 for each in (*teachers, *references)),
+            },
         }

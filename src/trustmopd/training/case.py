@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trustmopd import teacher_source
 from trustmopd.method import calibrated_scores, mixed_target, response_level, trust_weights
 from trustmopd.recipe import Recipe, Scored, load_recipe
 from trustmopd.rules import TRUST
 from trustmopd.runs import RunDirectory, located, searched, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.runs.layout import CHECKPOINT
+from trustmopd.teacher_source import TeacherSource
 from trustmopd.training.from_recipe import trainer_of
 from trustmopd.training.prompt_lengths import ROW
 from trustmopd.training.records import TokenTexts
@@ -148,14 +150,15 @@ def _from_here(recipe: Recipe, run: Path, manifest: Mapping[str, Any]) -> Recipe
     def at(source: str | None) -> str | None:
         return source and str(located(source, run, manifest) or source)
 
-    teachers = {
-        name: teacher.model_copy(update={"model": at(teacher.model), "adapter": at(teacher.adapter)})
-        for name, teacher in recipe.teachers.items()
-    }
+    def found(source: TeacherSource) -> TeacherSource:
+        own = source.reference
+        moved = found(own) if own is not None and own.model != teacher_source.STUDENT else own
+        return source.model_copy(update={"model": at(source.model), "adapter": at(source.adapter), "reference": moved})
+
     changes = {
         "student": at(recipe.student),
         "reference": at(recipe.reference),
-        "teachers": teachers,
+        "teachers": {name: found(teacher) for name, teacher in recipe.teachers.items()},
         "prompts": recipe.prompts.model_copy(update={"path": at(recipe.prompts.path)}),
         "seeds": [int(manifest["config"]["seed"])],
         "output": run,

@@ -12,6 +12,7 @@ from accelerate.utils import gather_object
 
 from trustmopd.method import calibrated_scores, reverse_kl
 from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, ReferenceDiagnosis
+from trustmopd.teachers.references import fallback_note
 from trustmopd.training.calibrating import CALIBRATION_SEED, calibration_rows
 from trustmopd.training.config import rule_name
 from trustmopd.training.verdict import judge, judge_references, moved_everywhere
@@ -54,10 +55,12 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
     for start in dict.fromkeys(trainer.pool.references.values()):
         own = [name for name in teachers if trainer.pool.references[name] == start]
         away = sum(rollout["distance"][teachers.index(own[0])] for rollout in found)
-        distance = away / sum(rollout["tokens"] for rollout in found)
+        distance = max(0.0, away / sum(rollout["tokens"] for rollout in found))  # rounding errors of the student itself
         source = trainer.pool.members[start].source
         separates, verdict = judge(domains, own, score)
         verdict += moved_everywhere(domains, own)
+        if note := fallback_note({name: trainer.teachers[name] for name in own}):
+            verdict += f" ({note}.)"
         references.append(
             ReferenceDiagnosis(source=source, teachers=own, distance=distance, separates=separates, verdict=verdict)
         )

@@ -18,7 +18,7 @@ from trustmopd.rows import SUFFIXES
 from trustmopd.runs import RunDirectory
 from trustmopd.teacher_source import RAY
 from trustmopd.teachers import Teacher, fingerprint_tokenizer
-from trustmopd.teachers.references import is_reference, starts_of
+from trustmopd.teachers.references import fallback_note, is_reference, starts_of
 from trustmopd.teachers.sizes import size_of
 from trustmopd.teachers.skeleton import check_student_lora, skeleton
 from trustmopd.teachers.units import units_of
@@ -99,11 +99,17 @@ def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any)
 def _references(args: TrustMOPDConfig, given: Ingredients) -> str:
     if not args.needs_reference:
         return "not loaded: this rule needs none"
-    starts = [start for start in starts_of(used_teachers(given.teachers, args), given.reference) if start.measures]
-    sources = ["the initial student" if start.given is None else start.given.source for start in starts]
-    if len(starts) == 1:
-        return sources[0]
-    return ", ".join(f"{source} (of {', '.join(s.measures)})" for source, s in zip(sources, starts, strict=True))
+    teachers = used_teachers(given.teachers, args)
+    starts = [start for start in starts_of(teachers, given.reference) if start.measures]
+    sources = ["the initial student" if start.given is None else _named(start.given) for start in starts]
+    if len(starts) > 1:
+        sources = [f"{each} (of {', '.join(start.measures)})" for each, start in zip(sources, starts, strict=True)]
+    return "; ".join(filter(None, [", ".join(sources), fallback_note(teachers)]))
+
+
+def _named(reference: Teacher) -> str:
+    more = [f"{name} {value}" for name in ("revision", "dtype") if (value := getattr(reference, name)) is not None]
+    return ", ".join([reference.source, *more])
 
 
 def _counted(prompts: Iterable[Any]) -> str:

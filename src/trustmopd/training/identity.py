@@ -14,6 +14,7 @@ from trustmopd import __version__
 from trustmopd.data import prompt_hash
 from trustmopd.teachers import REFERENCE, TeacherPool, fingerprint, fingerprint_tokenizer
 from trustmopd.teachers.distinct import adapter_settings
+from trustmopd.teachers.references import fallbacks
 from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.setup import Ingredients
 
@@ -22,22 +23,25 @@ _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 @dataclass(frozen=True)
 class Source:
-    """Where weights come from, and their fingerprint; None if the rule does not load them."""
+    """Where weights come from; their fingerprint and number, None if the rule does not load them."""
 
     source: str
     fingerprint: str | None
+    parameters: int | None = None
 
 
 @dataclass(frozen=True)
 class RunIdentity:
     """`adapter` is the configuration of the adapter that is trained; None if the weights themselves are trained.
-    `reference` is the common reference; None if no teacher uses it. `own_references` are listed by teacher."""
+    `reference` is the common reference; None if no teacher uses it. `own_references` are listed by teacher.
+    `fallbacks` are teachers that are measured from the student in place of the model that they grew from."""
 
     student: Source
     trainable_parameters: int
     adapter: dict[str, Any] | None
     reference: Source | None
     own_references: dict[str, Source]
+    fallbacks: list[str]
     teachers: dict[str, Source]
     tokenizer: str
     vocab_size: int
@@ -69,13 +73,14 @@ def identity_of(
     student: Any, pool: TeacherPool, given: Ingredients, prompts: Dataset, *, overlong: int, engine: Parallelism
 ) -> RunIdentity:
     """`prompts` are the ones to train on; `overlong` counts those that were cut or dropped for their length."""
-    loaded = {name: Source(member.source, member.fingerprint) for name, member in pool.members.items()}
+    loaded = {name: Source(each.source, each.fingerprint, each.parameters) for name, each in pool.members.items()}
     return RunIdentity(
-        student=Source(given.source, fingerprint(student)),
+        student=Source(given.source, fingerprint(student), sum(p.numel() for p in student.parameters())),
         trainable_parameters=sum(p.numel() for p in student.parameters() if p.requires_grad),
         adapter=_adapter_of(student),
         reference=loaded.get(REFERENCE),
         own_references={name: loaded[start] for name, start in pool.references.items() if start != REFERENCE},
+        fallbacks=[name for name in fallbacks(given.teachers) if name in pool.references],
         teachers={name: loaded.get(name) or Source(teacher.source, None) for name, teacher in given.teachers.items()},
         tokenizer=fingerprint_tokenizer(given.tokenizer),
         vocab_size=given.vocab_size,

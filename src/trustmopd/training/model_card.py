@@ -62,7 +62,9 @@ def model_card(
     rows = [("student at the start", student, "")]
     if run.reference is not None and run.reference.source != student:
         rows.append(("reference", run.reference.source, ""))
-    rows += [(f"reference of `{name}`", own.source, "") for name, own in run.own_references.items()]
+    own = {name: each.source for name, each in run.own_references.items()}
+    own |= dict.fromkeys(run.fallbacks, f"{student} (the student: a fall-back, unless the teacher grew from it)")
+    rows += [(f"reference of `{name}`", source, "") for name, source in own.items()]
     rows += [(f"teacher `{n}`", teacher.source, f"{mu[n]:.4g}" if mu else "") for n, teacher in teachers.items()]
     data = ModelCardData(
         base_model=None if Path(student).exists() or "/" not in student else student,

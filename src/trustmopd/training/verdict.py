@@ -12,6 +12,8 @@ def judge(
     """Whether these teachers are separated from all others, and why. A domain is separated if its own teacher scores
     highest there, by more than noise, and leads on most of its rollouts. Judged are the teachers' own domains, and
     those that they lead."""
+    whole = not domains or {*teachers} == {*domains[0].score}
+    pool = "this pool" if whole else " and ".join(f"'{name}'" for name in teachers)
     labelled = [domain for domain in domains if domain.leads is not None]
     matched = [domain for domain in labelled if {domain.domain, domain.leader} & set(teachers)]
     if not matched:
@@ -32,21 +34,21 @@ def judge(
             )
         if domain.leader != own:
             return False, (
-                f"{score.capitalize()} does not separate this pool: on '{own}' prompts teacher '{rival}' scores "
+                f"{score.capitalize()} does not separate {pool}: on '{own}' prompts teacher '{rival}' scores "
                 f"{scores[rival]} against {scores[own]} of '{own}', so trust would follow the wrong teacher there. "
                 "Expect little or no gain over allocation uniform. The usual cause is a specialist that moved far from "
                 "its reference outside its domain."
             )
         if domain.leads is not None and domain.leads <= 0.5:
             return False, (
-                f"{score.capitalize()} separates this pool only on average: '{own}' scores highest on its own prompts "
+                f"{score.capitalize()} separates {pool} only on average: '{own}' scores highest on its own prompts "
                 f"({scores[own]}), but leads on {domain.leads:.0%} of their rollouts. Compare with allocation "
                 "uniform before a long run."
             )
     lead = ", ".join(f"{domain.leads:.0%} of '{domain.domain}'" for domain in matched)
     return (
         True,
-        f"{score.capitalize()} separates this pool: each domain's own teacher scores highest there, and leads on "
+        f"{score.capitalize()} separates {pool}: each domain's own teacher scores highest there, and leads on "
         f"{lead} rollouts.",
     )
 
@@ -58,11 +60,13 @@ def moved_everywhere(domains: Sequence[DomainDiagnosis], teachers: Collection[st
     for name in (name for name in teachers if name in labelled and len(labelled) > 1):
         home = labelled[name]
         away = max((each for each in labelled.values() if each is not home), key=lambda each: each.score[name])
-        if home.score[name] - away.score[name] < _noise((home, name), (away, name)):
+        farther, noise = away.score[name] - home.score[name], _noise((home, name), (away, name))
+        if farther > -noise:
+            how = "farther" if farther > noise else "about as far"
             said.append(
-                f" '{name}' moved at least as far from its reference on '{away.domain}' prompts "
-                f"({away.score[name]:.2f}) as on its own ({home.score[name]:.2f}), so its displacement says little "
-                "about where it is good."
+                f" '{name}' moved {how} from its reference on '{away.domain}' prompts ({away.score[name]:.2f}) "
+                f"{'than' if farther > noise else 'as'} on its own ({home.score[name]:.2f}), so its displacement says "
+                "little about where it is good."
             )
     return "".join(said)
 
@@ -78,7 +82,7 @@ def judge_references(references: Sequence[ReferenceDiagnosis]) -> tuple[bool | N
         return references[0].separates, references[0].verdict
     found = [reference.separates for reference in references]
     separates = False if False in found else None if None in found else True
-    return separates, " ".join(
+    return separates, "\n".join(
         f"Measured from {each.source} ({', '.join(each.teachers)}; {each.distance:.2f} nats from the student): "
         f"{each.verdict}"
         for each in references

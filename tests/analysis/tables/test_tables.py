@@ -99,6 +99,7 @@ def test_cost_sums_seeds_counts_calibration_once_and_compares_a_seed_with_a_seed
 ) -> None:
     found = row(made["cost"], "multicap, trust")
     assert (found["teachers scored"], found["reference scored"], found["seeds"]) == ("3", "1", "2")
+    assert found["parameters scored"] == "1.23M"
     assert found["device-hours"] == "0.3" and found["against uniform"] == "+0.0%" and found["peak GiB"] == "3.00"
     assert row(made["cost"], "multicap, uniform")["reference scored"] == "0"
     once = row(made["cost"], "multicap, calibration")

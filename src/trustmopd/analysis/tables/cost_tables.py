@@ -50,10 +50,12 @@ def cost_table(comparison: Comparison) -> Titled:
             rows.append([comparison.label(setting, "calibration"), *_scored(run), "once", f"{once:.3g}", share, NONE])
     note = (
         f"{comparison.device}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} "
-        "evaluation; the share against uniform is per seed. Peak memory is of one device (of the process, on a CPU). "
+        "evaluation; the share against uniform is per seed. Parameters scored: of all frozen models that read a "
+        "response, each by its own size. Peak memory is of one device (of the process, on a CPU). "
         f"{_elsewhere(comparison.runs)}{comparison.clock_note}"
     )
-    header = ("", "teachers scored", "reference scored", "seeds", "device-hours", "against uniform", "peak GiB")
+    scored = ("teachers scored", "reference scored", "parameters scored")
+    header = ("", *scored, "seeds", "device-hours", "against uniform", "peak GiB")
     return titled("cost", "Computational cost", note, header, rows)
 
 
@@ -67,7 +69,14 @@ def _measured(runs: Iterable[Summary]) -> list[Summary]:
 
 
 def _scored(run: Summary) -> list[str]:
-    return [str(run.cost.get("scored", {}).get(who, NONE)) for who in ("teachers", "reference")]
+    """How many models read every response, and their size together: each counts by its own."""
+    scored = run.cost.get("scored", {})
+    size = scored.get("parameters")
+    return [*(str(scored.get(who, NONE)) for who in ("teachers", "reference")), _short(size) if size else NONE]
+
+
+def _short(count: int) -> str:
+    return f"{count / 1e9:.3g}B" if count >= 1e9 else f"{count / 1e6:.3g}M"
 
 
 def _hours(runs: Sequence[Summary], evaluated: bool) -> float:

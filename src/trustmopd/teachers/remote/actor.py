@@ -57,6 +57,7 @@ class Loaded:
     process: int
     sources: Mapping[str, str]
     fingerprints: Mapping[str, str]
+    parameters: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ class PolicyActor:
             os.getpid(),
             {name: member.source for name, member in members.items()},
             {name: member.fingerprint for name, member in members.items()},
+            {name: member.parameters for name, member in members.items()},
         )
 
     def _loaded(self, given: list[Any]) -> TeacherPool:

@@ -114,7 +114,8 @@ class RayPolicies:
         for unit, loaded in zip(self._units, found, strict=True):
             for name in unit.names:
                 note = " (initial student)" if name == unit.itself and unit.given is None else ""
-                members[name] = RemoteMember(name, f"{loaded.sources[name]}{note}", loaded.fingerprints[name])
+                source = f"{loaded.sources[name]}{note}"
+                members[name] = RemoteMember(name, source, loaded.fingerprints[name], loaded.parameters[name])
         return members
 
     def ask(self, rollouts: Rollouts, names: Collection[str], timer: Timer) -> dict[str, Answer]:
