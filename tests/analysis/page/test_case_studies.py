@@ -34,16 +34,18 @@ def run(*arguments: str | Path, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """Trained from its own folder, with relative paths, and asked from another."""
+    """Trained from its own folder, with relative paths, a teacher's own reference among them, and asked from another."""
     folder = tmp_path_factory.mktemp("case")
     base = tiny.model(0)
     student = tiny.save(base, folder / "student")
     teachers = {name: tiny.save(tiny.specialist(base, seed), folder / name) for seed, name in enumerate(NAMES, start=1)}
+    tiny.save(base, folder / "start")
     tiny.prompts(24).to_json(folder / "prompts.jsonl")
+    own = {"code": {"model": "code", "reference": "start"}, "if": {"model": "if", "reference": "student"}}
     recipe = {
         "name": "case",
         "student": "student",
-        "teachers": {name: name for name in NAMES},
+        "teachers": {"math": "math", **own},
         "prompts": {"path": "prompts.jsonl"},
         "training": {
             "max_steps": 3, "learning_rate": 1e-2, "num_candidates": C, "global_batch_size": 8, "save_steps": 2,
