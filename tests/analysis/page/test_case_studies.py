@@ -34,7 +34,7 @@ def run(*arguments: str | Path, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """Trained from its own folder, with relative paths, a teacher's own reference among them, and asked from another."""
+    """Trained from its own folder, with relative paths, of references too, and asked from another."""
     folder = tmp_path_factory.mktemp("case")
     base = tiny.model(0)
     student = tiny.save(base, folder / "student")
