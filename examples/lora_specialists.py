@@ -65,6 +65,6 @@ trainer = TrustMOPDTrainer(
 trainer.train()
 
 # Full weights, for tools that take no adapters.
-merge_adapter(out / "student" / f"checkpoint-{steps}", out / "merged")
+merge_adapter(out / "student" / f"checkpoint-{steps}", out / "merged", overwrite=True)
 print(f"mu: {', '.join(f'{name} {value:.3g}' for name, value in trainer.calibration.mu.items())}")
 print(f"The student as full weights: {out / 'merged'}")
