@@ -27,7 +27,10 @@ def only(*names):
 def trained(base, run, tmp_path_factory):
     """Two students on mixed prompts, diagnosed before."""
     out = shutil.copytree(base, tmp_path_factory.mktemp("comparison") / "study")
-    for arguments in (("--stage", "diagnose"), ("--stage", "distil", *only(TRUST.name, UNIFORM.name))):
+    for arguments in (
+        ("--stage", "diagnose", *only("multicap")),
+        ("--stage", "distil", *only(TRUST.name, UNIFORM.name)),
+    ):
         result = run(out, *arguments)
         assert result.exit_code == 0, result.output
     return out
@@ -68,6 +71,10 @@ def test_prompt_sets_are_screened_against_every_evaluation_set(trained):
         for line in file.read_text().splitlines()
     }
     assert evaluated.isdisjoint(row["prompt"][0]["content"] for row in mixed)
+
+
+def test_only_the_prompt_set_that_is_named_is_diagnosed(trained):
+    assert [folder.name for folder in (trained / "diagnosis").iterdir()] == ["multicap"]
 
 
 def test_every_policy_shares_one_set_of_weights(trained):

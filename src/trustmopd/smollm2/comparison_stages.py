@@ -41,9 +41,9 @@ class ComparisonStages:
         write_prompt_sets(self.study.out, self.study.settings, self.study.data)
 
     def diagnose(self) -> None:
-        """One prompt set after the other; both are needed by many runs."""
+        """One prompt set after the other, or those that `only` names."""
         self._ready()
-        for prompts in SETS:
+        for prompts in self._sets():
             self.all.diagnose(prompts)
 
     def sweep(self) -> None:
@@ -118,9 +118,11 @@ class ComparisonStages:
 
     def _chosen(self) -> list[Cell]:
         """Of the prompt sets and methods that `only` names; all where it names none."""
-        sets = [name for name in self.only if name in SETS] or SETS
         methods = [name for name in self.only if name in METHODS] or METHODS
-        return [cell for cell in self.all.cells if cell.prompts in sets and cell.method in methods]
+        return [cell for cell in self.all.cells if cell.prompts in self._sets() and cell.method in methods]
+
+    def _sets(self) -> Sequence[str]:
+        return [name for name in self.only if name in SETS] or SETS
 
     def _untrained(self) -> list[Cell]:
         return [cell for cell in self._chosen() if not self.all.is_trained(self.all.recipe_of(cell))]
