@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from trustmopd.data import load_prompts
 from trustmopd.evaluation import Unavailable, get_benchmark
 from trustmopd.runs import newest_checkpoint, step_of
+from trustmopd.smollm2 import comparison_stages
 from trustmopd.smollm2.distillation import METHODS, all_cells
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.testbed.cells import Cell, finished_cells
@@ -134,7 +135,7 @@ def test_scores_of_all_rows_make_the_tables_and_the_page(evaluated):
     page = (evaluated / "results.md").read_text()
     for name in (TRUST.row, "routed-teachers", "own teacher leads on", "smollm2_math_if"):
         assert name in page
-    assert page.count("Not measured yet") == 3  # specialists' scores, learning rate, public benchmarks
+    assert page.count("Not measured yet") == 4  # specialists, diagnosis of SingleCap, learning rate, public benchmarks
 
 
 def test_public_benchmarks_are_sampled_first_and_graded_later_without_the_models(evaluated, run, tmp_path):
@@ -156,6 +157,28 @@ def test_public_benchmarks_are_sampled_first_and_graded_later_without_the_models
     assert sorted(graded) == sampled
     scores = json.loads((out / "public" / "scores.json").read_text())
     assert scores["initial"]["benchmarks"]["ifeval"]["prompts"] == 2
+
+
+def test_rows_that_lack_a_response_are_evaluated_again_and_no_others(evaluated, run, tmp_path, monkeypatch):
+    out = shutil.copytree(evaluated, tmp_path / "study")
+    asked = []
+    monkeypatch.setattr(comparison_stages, "side_by_side", lambda names, *_: asked.extend(names))
+    assert run(out, "--stage", "evaluate").exit_code == 0
+    assert asked == []
+    for row in ("initial", f"{TRUST.row}/seed-0"):
+        sampled = out / "public" / row / "mbpp.responses.jsonl"
+        sampled.write_text(sampled.read_text()[:-1])  # cut short
+    assert run(out, "--stage", "evaluate").exit_code == 0
+    assert asked == [f"initial, {TRUST.name}"]
+
+
+def test_scores_reach_the_runs_on_a_machine_without_the_weights(evaluated, run, tmp_path):
+    out = tmp_path / "study"
+    without = shutil.ignore_patterns("base", "adapters", "checkpoints", "scores.json")
+    shutil.copytree(evaluated, out, ignore=without)
+    assert finished_cells(out, METHODS) == {}
+    assert run(out, "--stage", "results").exit_code == 0
+    assert finished_cells(out, METHODS) == finished_cells(evaluated, METHODS)
 
 
 def test_a_name_that_is_no_run_is_refused(run, tmp_path):

@@ -81,8 +81,8 @@ class ComparisonStages:
                     self.all.evaluate(row)
             return
         self._ready()
-        trained = [cell for cell in self._chosen() if self.all.is_trained(self.all.recipe_of(cell))]
-        rows = [*(row for row in REFERENCES if not self._is_evaluated(row)), *(cell.name for cell in trained)]
+        trained = [cell.name for cell in self._chosen() if self.all.is_trained(self.all.recipe_of(cell))]
+        rows = [name for name in (*REFERENCES, *trained) if not self.all.is_evaluated(by_name[name])]
         shares = {", ".join(share): share for place in range(self.jobs) if (share := rows[place :: self.jobs])}
         side_by_side(list(shares), lambda name: self.again("evaluate", shares[name]), self.jobs, self.deadline)
 
@@ -92,6 +92,7 @@ class ComparisonStages:
     def results(self) -> Path:
         """Tables, figures and report of the finished runs, the scores of the other prompts, and the page."""
         out, how = self.study.out, self.study.settings
+        self.all.hand_over()
         if cells := finished_cells(out, METHODS):
             from trustmopd.testbed.tables import write_comparison  # draws figures, which a GPU machine need not
 
@@ -126,7 +127,3 @@ class ComparisonStages:
 
     def _untrained(self) -> list[Cell]:
         return [cell for cell in self._chosen() if not self.all.is_trained(self.all.recipe_of(cell))]
-
-    def _is_evaluated(self, row: str) -> bool:
-        folders = [self.study.out / folder / row for folder in ("evaluation", "mixed")]
-        return all(found and not unfinished for found, unfinished in (collect([folder]) for folder in folders))
