@@ -161,15 +161,20 @@ def test_public_benchmarks_are_sampled_first_and_graded_later_without_the_models
 
 def test_rows_that_lack_a_response_are_evaluated_again_and_no_others(evaluated, run, tmp_path, monkeypatch):
     out = shutil.copytree(evaluated, tmp_path / "study")
-    asked = []
-    monkeypatch.setattr(comparison_stages, "side_by_side", lambda names, *_: asked.extend(names))
+    asked = {}
+
+    def noted(names, command, *_):
+        asked.update({name: command(name) for name in names})
+
+    monkeypatch.setattr(comparison_stages, "side_by_side", noted)
     assert run(out, "--stage", "evaluate").exit_code == 0
-    assert asked == []
+    assert asked == {}
     for row in ("initial", f"{TRUST.row}/seed-0"):
         sampled = out / "public" / row / "mbpp.responses.jsonl"
         sampled.write_text(sampled.read_text()[:-1])  # cut short
-    assert run(out, "--stage", "evaluate").exit_code == 0
-    assert asked == [f"initial, {TRUST.name}"]
+    assert run(out, "--stage", "evaluate", "--jobs", "2").exit_code == 0
+    assert list(asked) == ["initial", TRUST.name]
+    assert all(command[command.index("--jobs") + 1] == "2" for command in asked.values())  # the GPU is shared by two
 
 
 def test_scores_reach_the_runs_on_a_machine_without_the_weights(evaluated, run, tmp_path):

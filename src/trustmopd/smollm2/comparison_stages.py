@@ -11,7 +11,7 @@ from trustmopd.smollm2.distillation import METHODS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.prompt_sets import SETS, write_prompt_sets
 from trustmopd.smollm2.results_page import write_page
-from trustmopd.smollm2.side_by_side import Again, side_by_side
+from trustmopd.smollm2.side_by_side import Again, share_gpu, side_by_side
 from trustmopd.smollm2.stages import Study
 from trustmopd.smollm2.tasks import DOMAINS
 from trustmopd.testbed.cells import MOST_SEEDS, Cell, finished_cells
@@ -49,6 +49,7 @@ class ComparisonStages:
     def sweep(self) -> None:
         rates = self.all.sweep_rates()
         if here := [name for name in self.only if name in rates]:
+            share_gpu(self.jobs)
             for name in here:
                 self.all.sweep(name, None)
             return
@@ -61,6 +62,7 @@ class ComparisonStages:
     def distil(self) -> None:
         by_name = {cell.name: cell for cell in self.all.cells}
         if here := [by_name[name] for name in self.only if name in by_name]:
+            share_gpu(self.jobs)
             for cell in here:
                 self.all.train(cell, self.deadline)
             return
@@ -76,6 +78,7 @@ class ComparisonStages:
         by_name: dict[str, str | Cell] = {row: row for row in REFERENCES}
         by_name |= {cell.name: cell for cell in self.all.cells}
         if here := [by_name[name] for name in self.only if name in by_name]:
+            share_gpu(self.jobs)
             for row in here:
                 if self.deadline is None or time.monotonic() < self.deadline:
                     self.all.evaluate(row)
