@@ -181,9 +181,11 @@ def test_scores_reach_the_runs_on_a_machine_without_the_weights(evaluated, run, 
     out = tmp_path / "study"
     without = shutil.ignore_patterns("base", "adapters", "checkpoints", "scores.json")
     shutil.copytree(evaluated, out, ignore=without)
+    graded = out / "evaluation" / UNIFORM.row / "seed-0" / "smollm2_if.jsonl"
+    graded.write_text("".join(graded.read_text().splitlines(keepends=True)[:-1]))  # stopped before its last response
     assert finished_cells(out, METHODS) == {}
     assert run(out, "--stage", "results").exit_code == 0
-    assert finished_cells(out, METHODS) == finished_cells(evaluated, METHODS)
+    assert finished_cells(out, METHODS) == {TRUST: finished_cells(evaluated, METHODS)[TRUST]}
 
 
 def test_a_name_that_is_no_run_is_refused(run, tmp_path):

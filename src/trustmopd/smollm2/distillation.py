@@ -229,19 +229,22 @@ class Comparison:
 
     def is_evaluated(self, row: str | Cell) -> bool:
         """Whether every response is there; those to public benchmarks are graded later."""
-        name = row if isinstance(row, str) else f"{row.row}/{seed_folder(row.seed)}"
-        for folder in ("evaluation", "mixed"):
-            found, unfinished = collect([self.out / folder / name])
-            if unfinished or not found:
-                return False
-        sampled = RowDirectory(self.out / "public" / name)
+        if not all(self._graded(folder, row) for folder in ("evaluation", "mixed")):
+            return False
+        sampled = RowDirectory(self.out / "public" / _folder(row))
         files = {sampled.responses(each.benchmark.name): len(each.rows) for each in self.public()}
         return all(file.is_file() and file.read_bytes().count(b"\n") >= count for file, count in files.items())
 
     def hand_over(self) -> None:
-        """The scores of every student into its run, beside those of base and teachers, which may have come later."""
+        """The scores of every evaluated student into its run, beside those of base and teachers, which may have come
+        later."""
         for cell in self.cells:
-            hand_over(self.recipe_of(cell), RunDirectory(self.out).evaluation, OWN)
+            if self._graded("evaluation", cell):
+                hand_over(self.recipe_of(cell), RunDirectory(self.out).evaluation, OWN)
+
+    def _graded(self, folder: str, row: str | Cell) -> bool:
+        found, unfinished = collect([self.out / folder / _folder(row)])
+        return bool(found) and not unfinished
 
     def grade(self) -> None:
         """The public benchmarks' responses, wherever they were sampled."""
@@ -270,6 +273,11 @@ class Comparison:
 
     def _diagnosed(self, prompts: str) -> RunDirectory:
         return RunDirectory(self.out / "diagnosis" / prompts)
+
+
+def _folder(row: str | Cell) -> str:
+    """Of a row's responses."""
+    return row if isinstance(row, str) else f"{row.row}/{seed_folder(row.seed)}"
 
 
 class _StopAt(TrainerCallback):
