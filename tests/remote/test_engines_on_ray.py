@@ -20,7 +20,7 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("engine", ["fsdp2", "zero3", "zero3-lora"])
+@pytest.mark.parametrize("engine", ["fsdp2", "zero3"])
 def test_the_losses_are_those_of_resident_policies(engine: str, recipes: Path, tmp_path: Path) -> None:
     if engine.startswith("zero") and find_spec("deepspeed") is None:
         pytest.skip("DeepSpeed is not installed: make test-ray installs it")
