@@ -39,7 +39,7 @@ def check_address(address: str) -> None:
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # the latter: no such port
         raise ValueError(
             f"ray_address = {address!r}: there is no Ray cluster ({error}). Start one (ray start --head), correct the "
             "address, or leave it out to start one on this machine."
