@@ -7,11 +7,13 @@
 `candidates` sends the student's candidates to the policy and brings their logits back, as training does; `float16` are
 its smaller answers; `hidden` brings the hidden states here, and applies the head here; `logits` brings all logits. The
 policy has read the tokens before: only the answer is timed. Models are built where they live, from a shape and a seed.
-Whole steps are those of bench_step.py, with all frozen policies in actors; with one GPU they share it.
+Whole steps are those of bench_step.py, with all frozen policies in actors; with one GPU they share it. Each case has a
+process of its own, which ends after LIMIT seconds at the latest; its row is written before the next one begins.
 """
 
-import gc
 import json
+import multiprocessing
+import os
 import statistics
 import tempfile
 import time
@@ -39,6 +41,17 @@ from trustmopd.teachers.remote.actor import PolicyActor, Question
 RESULTS = Path(__file__).parent / "results"
 WAYS = ("candidates", "float16", "hidden", "logits")
 REPEATS = 7
+#: Seconds of one case of whole steps, with starting and loading.
+LIMIT = 150
+#: Imported once for all cases.
+IMPORTS = (
+    "torch",
+    "transformers",
+    "datasets",
+    "peft",
+    "trl.trainer.distillation_trainer",
+    "trustmopd.training.trainer",
+)
 
 
 class Built(nn.Module):
@@ -165,6 +178,7 @@ def trainer(case: Case, teachers: int, steps: int, folder: Path) -> GivenRollout
         max_steps=WARM_UP + steps,
         gradient_checkpointing=True,
         bf16=True,
+        ray_timeout=LIMIT,
         use_cpu=case.device == "cpu",
         save_strategy="no",
         disable_tqdm=True,
@@ -189,18 +203,41 @@ def whole_step(case: Case, teachers: int, steps: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         made = trainer(case, teachers, steps, Path(folder))
         made.add_callback(clock)
-        made.train()
-        made.pool.close()
+        try:
+            made.train()
+        finally:
+            made.pool.close()
         lines = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
-    del made
-    gc.collect()
-    if case.device == "cuda":
-        torch.cuda.empty_cache()
     logged = [line for line in lines if "memory/peak_gib" in line][WARM_UP:]
     phases = (*PHASES, "waiting")
     medians = {phase: statistics.median(line.get(f"seconds/{phase}", 0.0) for line in logged) for phase in phases}
     peak = max(line["memory/peak_gib"] for line in logged)
     return {**medians, "step": statistics.median(clock.seconds[WARM_UP:]), "peak_gib": peak}
+
+
+def _send_whole_step(sender: Any, *what: Any) -> None:
+    sender.send(whole_step(*what))
+
+
+def apart(case: Case, teachers: int, steps: int) -> dict[str, float] | None:
+    """`whole_step` in a process of its own; None if it failed, or took too long."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        dict.fromkeys([str(Path(__file__).parent), *filter(None, path)])
+    )  # of actors
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(list(IMPORTS))
+    receiver, sender = processes.Pipe(duplex=False)
+    process = processes.Process(target=_send_whole_step, args=(sender, case, teachers, steps))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv() if receiver.poll(LIMIT) else None
+    except EOFError:  # it has ended, and its error is on the screen
+        return None
+    finally:
+        process.join(10)
+        process.kill()
 
 
 def main(
@@ -225,16 +262,23 @@ def main(
         one = Case("cuda", "smollm2-135m", "trust", "resident", 32, 1024, 4, candidates)
         three = replace(one, shape="smollm3-3b")
         cases = [(replace(each, placement=where), 3) for each in (one, three) for where in ("resident", "ray")]
-        cases += [(replace(three, placement=where), 8) for where in ("offload", "ray")]
+        cases += [(replace(three, placement=where), 8) for where in ("ray", "offload")]
     timed = (*PHASES, "waiting", "step")
     table = Table("shape", "teachers", "placement", *(f"{phase} s" for phase in timed), "peak GiB")
-    for case, teachers in cases:
-        found = whole_step(case, teachers, steps)
+    began = time.perf_counter()
+    for place, (case, teachers) in enumerate(cases, 1):
+        told = f"{place} of {len(cases)}: {case.shape}, {teachers} teachers, {case.placement}"
+        print(f"{time.perf_counter() - began:5.0f} s  {told} …", flush=True)
+        found = apart(case, teachers, steps)
+        if found is None:
+            print(f"{time.perf_counter() - began:5.0f} s  {told}: failed, or took over {LIMIT} s", flush=True)
+            continue
         seconds = {f"{phase}_seconds": number(found[phase], 3) for phase in timed}
-        told = {**vars(case), "teachers": teachers, **seconds, "peak_gib": number(found["peak_gib"], 2)}
-        append([{**told, **versions(case.device)}], output / "ray-steps.csv")
-        table.add_row(case.shape, str(teachers), case.placement, *seconds.values(), told["peak_gib"])
-        print(case.shape, teachers, case.placement, f"{found['step']:.3f} s", flush=True)
+        peak = number(found["peak_gib"], 2)
+        row = {**vars(case), "teachers": teachers, **seconds, "peak_gib": peak, **versions(case.device)}
+        append([row], output / "ray-steps.csv")
+        table.add_row(case.shape, str(teachers), case.placement, *seconds.values(), peak)
+        print(f"{time.perf_counter() - began:5.0f} s  {told}: a step takes {found['step']:.3f} s", flush=True)
     if cases:
         Console().print(table)
 

@@ -136,6 +136,8 @@ def test_teachers_on_ray_without_ray_are_refused_with_the_command_that_installs_
     [
         ("teachers.code={model: MODEL, on: cloud}", "teachers.code.on"),
         ("teachers.code={model: MODEL, on: ray, replicas: 0}", "teachers.code.replicas"),
+        ("teachers.code={model: MODEL, on: ray, gpus: -1}", "teachers.code.gpus"),
+        ("teachers.code={model: MODEL, on: ray, gpus: 1.5}", "'code'"),
         ("teachers.code={model: MODEL, gpus: 1}", "'code'"),
         ("training.teacher_placement=cloud", "teacher_placement"),
         ("training.ray_answers=int8", "ray_answers"),

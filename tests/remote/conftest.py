@@ -14,6 +14,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "dis
 # For this process and every one that it starts, before Ray is imported. Nothing is written to the home folder.
 os.environ |= {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on macOS, Ray then listens on 127.0.0.1
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(32),

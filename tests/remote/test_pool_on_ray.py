@@ -244,6 +244,24 @@ def test_what_cannot_be_is_told_by_the_policy_s_name(cluster: Any, pools: Pools,
         assert ray.is_initialized()
 
 
+def test_gpus_that_no_node_has_or_torch_does_not_see_are_refused_before_training(cluster: Any, tmp_path: Path) -> None:
+    """Two nodes with one GPU each, which are declared: torch sees none here."""
+    path = tiny.save(tiny.model(1), tmp_path / "a")
+    nodes = [cluster.add_node(num_cpus=0, num_gpus=1, object_store_memory=80 * 2**20) for _ in range(2)]
+    try:
+        for teacher, told in (
+            (Teacher(model=path, on="ray", gpus=2), "teacher 'a'.*2 GPUs of one node"),
+            (Teacher(model=tiny.model(1), on="ray", gpus=2), "teacher 'a'.*memory"),
+            (Teacher(model=path, on="ray", gpus=1), "teacher 'a'.*torch.*sees 0"),
+        ):
+            policies = RayPolicies(terms(cluster.address), lambda decide: decide())
+            with pytest.raises(ValueError, match=told):
+                pool_of(tiny.model(0), {"a": teacher}, None, policies)
+    finally:
+        for node in nodes:
+            cluster.remove_node(node)
+
+
 def test_a_restart_with_other_weights_is_refused(cluster: Any, pools: Pools, tmp_path: Path) -> None:
     """A checkpoint that is replaced while the run goes on."""
     path = tmp_path / "a"

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from trustmopd.data import load_prompts
 from trustmopd.evaluation import Unavailable, get_benchmark
 from trustmopd.runs import newest_checkpoint, step_of
+from trustmopd.smollm2 import comparison_stages
 from trustmopd.smollm2.distillation import METHODS, all_cells
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.testbed.cells import Cell, finished_cells
@@ -27,7 +28,10 @@ def only(*names):
 def trained(base, run, tmp_path_factory):
     """Two students on mixed prompts, diagnosed before."""
     out = shutil.copytree(base, tmp_path_factory.mktemp("comparison") / "study")
-    for arguments in (("--stage", "diagnose"), ("--stage", "distil", *only(TRUST.name, UNIFORM.name))):
+    for arguments in (
+        ("--stage", "diagnose", *only("multicap")),
+        ("--stage", "distil", *only(TRUST.name, UNIFORM.name)),
+    ):
         result = run(out, *arguments)
         assert result.exit_code == 0, result.output
     return out
@@ -68,6 +72,10 @@ def test_prompt_sets_are_screened_against_every_evaluation_set(trained):
         for line in file.read_text().splitlines()
     }
     assert evaluated.isdisjoint(row["prompt"][0]["content"] for row in mixed)
+
+
+def test_only_the_prompt_set_that_is_named_is_diagnosed(trained):
+    assert [folder.name for folder in (trained / "diagnosis").iterdir()] == ["multicap"]
 
 
 def test_every_policy_shares_one_set_of_weights(trained):
@@ -127,7 +135,7 @@ def test_scores_of_all_rows_make_the_tables_and_the_page(evaluated):
     page = (evaluated / "results.md").read_text()
     for name in (TRUST.row, "routed-teachers", "own teacher leads on", "smollm2_math_if"):
         assert name in page
-    assert page.count("Not measured yet") == 3  # specialists' scores, learning rate, public benchmarks
+    assert page.count("Not measured yet") == 4  # specialists, diagnosis of SingleCap, learning rate, public benchmarks
 
 
 def test_public_benchmarks_are_sampled_first_and_graded_later_without_the_models(evaluated, run, tmp_path):
@@ -149,6 +157,35 @@ def test_public_benchmarks_are_sampled_first_and_graded_later_without_the_models
     assert sorted(graded) == sampled
     scores = json.loads((out / "public" / "scores.json").read_text())
     assert scores["initial"]["benchmarks"]["ifeval"]["prompts"] == 2
+
+
+def test_rows_that_lack_a_response_are_evaluated_again_and_no_others(evaluated, run, tmp_path, monkeypatch):
+    out = shutil.copytree(evaluated, tmp_path / "study")
+    asked = {}
+
+    def noted(names, command, *_):
+        asked.update({name: command(name) for name in names})
+
+    monkeypatch.setattr(comparison_stages, "side_by_side", noted)
+    assert run(out, "--stage", "evaluate").exit_code == 0
+    assert asked == {}
+    for row in ("initial", f"{TRUST.row}/seed-0"):
+        sampled = out / "public" / row / "mbpp.responses.jsonl"
+        sampled.write_text(sampled.read_text()[:-1])  # cut short
+    assert run(out, "--stage", "evaluate", "--jobs", "2").exit_code == 0
+    assert list(asked) == ["initial", TRUST.name]
+    assert all(command[command.index("--jobs") + 1] == "2" for command in asked.values())  # the GPU is shared by two
+
+
+def test_scores_reach_the_runs_on_a_machine_without_the_weights(evaluated, run, tmp_path):
+    out = tmp_path / "study"
+    without = shutil.ignore_patterns("base", "adapters", "checkpoints", "scores.json")
+    shutil.copytree(evaluated, out, ignore=without)
+    graded = out / "evaluation" / UNIFORM.row / "seed-0" / "smollm2_if.jsonl"
+    graded.write_text("".join(graded.read_text().splitlines(keepends=True)[:-1]))  # stopped before its last response
+    assert finished_cells(out, METHODS) == {}
+    assert run(out, "--stage", "results").exit_code == 0
+    assert finished_cells(out, METHODS) == {TRUST: finished_cells(evaluated, METHODS)[TRUST]}
 
 
 def test_a_name_that_is_no_run_is_refused(run, tmp_path):

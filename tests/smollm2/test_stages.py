@@ -165,6 +165,22 @@ def test_a_specialist_whose_checkpoints_are_lost_goes_on_from_its_adapter(adapte
 
 
 @pytest.mark.slow
+def test_a_specialist_that_went_on_from_its_adapter_and_was_stopped_keeps_the_steps_before(adapter, tmp_path):
+    base, out, scratch = tmp_path / "base", tmp_path / "math", tmp_path / "checkpoints"
+    save_base(tiny.model(0), tiny.tokenizer(), None, base)
+    shutil.copytree(adapter, out)
+    how = Specialist(max_steps=7, prompts_per_step=2, generations=2, max_new_tokens=4)
+    settings = Settings(max_prompt_tokens=1000, lora=Lora(rank=2), specialist_math=how)
+    earlier = {name: [0.5] * 4 for name in ("rewards", "kl", "lengths", "seconds", "no_variance")}
+    given = ("math", base, stories.tasks(20, random.Random(0)), settings, out, scratch)
+    stopped = train_specialist(*given, time.monotonic(), earlier)
+    assert stopped["steps"] == 5
+    ended = train_specialist(*given, None, stopped)
+    assert ended["steps"] == len(ended["kl"]) == 7
+    assert ended["rewards"][:5] == stopped["rewards"]
+
+
+@pytest.mark.slow
 def test_the_packages_weights_are_the_ones_that_were_measured():
     pytest.importorskip("gguf")
     try:

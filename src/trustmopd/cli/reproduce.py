@@ -92,7 +92,8 @@ def reproduce_smollm2(
 
     def again(stage: str, names: Sequence[str]) -> list[str]:
         left = ["--stop-after", f"{max(0.0, deadline - time.monotonic()) / 60:.2f}"] if deadline is not None else []
-        return [*command, "--stage", stage, *(part for name in names for part in ("--only", name)), *left]
+        named = (part for name in names for part in ("--only", name))
+        return [*command, "--stage", stage, *named, "--jobs", str(jobs), *left]
 
     with errors(shlex.join(["trustmopd", *command]), kept="finished stages and checkpoints"):
         stages = stage or list(_STAGES)

@@ -11,7 +11,7 @@ from trustmopd.smollm2.distillation import METHODS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.prompt_sets import SETS, write_prompt_sets
 from trustmopd.smollm2.results_page import write_page
-from trustmopd.smollm2.side_by_side import Again, side_by_side
+from trustmopd.smollm2.side_by_side import Again, share_gpu, side_by_side
 from trustmopd.smollm2.stages import Study
 from trustmopd.smollm2.tasks import DOMAINS
 from trustmopd.testbed.cells import MOST_SEEDS, Cell, finished_cells
@@ -41,14 +41,15 @@ class ComparisonStages:
         write_prompt_sets(self.study.out, self.study.settings, self.study.data)
 
     def diagnose(self) -> None:
-        """One prompt set after the other; both are needed by many runs."""
+        """One prompt set after the other, or those that `only` names."""
         self._ready()
-        for prompts in SETS:
+        for prompts in self._sets():
             self.all.diagnose(prompts)
 
     def sweep(self) -> None:
         rates = self.all.sweep_rates()
         if here := [name for name in self.only if name in rates]:
+            share_gpu(self.jobs)
             for name in here:
                 self.all.sweep(name, None)
             return
@@ -61,6 +62,7 @@ class ComparisonStages:
     def distil(self) -> None:
         by_name = {cell.name: cell for cell in self.all.cells}
         if here := [by_name[name] for name in self.only if name in by_name]:
+            share_gpu(self.jobs)
             for cell in here:
                 self.all.train(cell, self.deadline)
             return
@@ -76,13 +78,14 @@ class ComparisonStages:
         by_name: dict[str, str | Cell] = {row: row for row in REFERENCES}
         by_name |= {cell.name: cell for cell in self.all.cells}
         if here := [by_name[name] for name in self.only if name in by_name]:
+            share_gpu(self.jobs)
             for row in here:
                 if self.deadline is None or time.monotonic() < self.deadline:
                     self.all.evaluate(row)
             return
         self._ready()
-        trained = [cell for cell in self._chosen() if self.all.is_trained(self.all.recipe_of(cell))]
-        rows = [*(row for row in REFERENCES if not self._is_evaluated(row)), *(cell.name for cell in trained)]
+        trained = [cell.name for cell in self._chosen() if self.all.is_trained(self.all.recipe_of(cell))]
+        rows = [name for name in (*REFERENCES, *trained) if not self.all.is_evaluated(by_name[name])]
         shares = {", ".join(share): share for place in range(self.jobs) if (share := rows[place :: self.jobs])}
         side_by_side(list(shares), lambda name: self.again("evaluate", shares[name]), self.jobs, self.deadline)
 
@@ -92,6 +95,7 @@ class ComparisonStages:
     def results(self) -> Path:
         """Tables, figures and report of the finished runs, the scores of the other prompts, and the page."""
         out, how = self.study.out, self.study.settings
+        self.all.hand_over()
         if cells := finished_cells(out, METHODS):
             from trustmopd.testbed.tables import write_comparison  # draws figures, which a GPU machine need not
 
@@ -118,13 +122,11 @@ class ComparisonStages:
 
     def _chosen(self) -> list[Cell]:
         """Of the prompt sets and methods that `only` names; all where it names none."""
-        sets = [name for name in self.only if name in SETS] or SETS
         methods = [name for name in self.only if name in METHODS] or METHODS
-        return [cell for cell in self.all.cells if cell.prompts in sets and cell.method in methods]
+        return [cell for cell in self.all.cells if cell.prompts in self._sets() and cell.method in methods]
+
+    def _sets(self) -> Sequence[str]:
+        return [name for name in self.only if name in SETS] or SETS
 
     def _untrained(self) -> list[Cell]:
         return [cell for cell in self._chosen() if not self.all.is_trained(self.all.recipe_of(cell))]
-
-    def _is_evaluated(self, row: str) -> bool:
-        folders = [self.study.out / folder / row for folder in ("evaluation", "mixed")]
-        return all(found and not unfinished for found, unfinished in (collect([folder]) for folder in folders))

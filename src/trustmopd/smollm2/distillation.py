@@ -15,13 +15,14 @@ from transformers import TrainerCallback
 
 from trustmopd.evaluation.benchmarks import Loaded, get_benchmark, load_benchmarks
 from trustmopd.evaluation.evaluate import grade_responses
+from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.methods import Method, methods_of
 from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over, sampling_of
 from trustmopd.evaluation.sampling import Sampler, make_sampler
 from trustmopd.files import read_json, write_json
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory, newest_checkpoint, step_of
-from trustmopd.runs.layout import ASKED
+from trustmopd.runs.layout import ASKED, RowDirectory, seed_folder
 from trustmopd.smollm2.domains import Data
 from trustmopd.smollm2.lora import ADAPTER, halve
 from trustmopd.smollm2.mixed import KINDS
@@ -225,8 +226,25 @@ class Comparison:
                 quiet=True,
                 grading=grading,
             )
-        if isinstance(row, Cell):
-            hand_over(recipe, RunDirectory(self.out).evaluation, OWN)
+
+    def is_evaluated(self, row: str | Cell) -> bool:
+        """Whether every response is there; those to public benchmarks are graded later."""
+        if not all(self._graded(folder, row) for folder in ("evaluation", "mixed")):
+            return False
+        sampled = RowDirectory(self.out / "public" / _folder(row))
+        files = {sampled.responses(each.benchmark.name): len(each.rows) for each in self.public()}
+        return all(file.is_file() and file.read_bytes().count(b"\n") >= count for file, count in files.items())
+
+    def hand_over(self) -> None:
+        """The scores of every evaluated student into its run, beside those of base and teachers, which may have come
+        later."""
+        for cell in self.cells:
+            if self._graded("evaluation", cell):
+                hand_over(self.recipe_of(cell), RunDirectory(self.out).evaluation, OWN)
+
+    def _graded(self, folder: str, row: str | Cell) -> bool:
+        found, unfinished = collect([self.out / folder / _folder(row)])
+        return bool(found) and not unfinished
 
     def grade(self) -> None:
         """The public benchmarks' responses, wherever they were sampled."""
@@ -255,6 +273,11 @@ class Comparison:
 
     def _diagnosed(self, prompts: str) -> RunDirectory:
         return RunDirectory(self.out / "diagnosis" / prompts)
+
+
+def _folder(row: str | Cell) -> str:
+    """Of a row's responses."""
+    return row if isinstance(row, str) else f"{row.row}/{seed_folder(row.seed)}"
 
 
 class _StopAt(TrainerCallback):

@@ -16,12 +16,14 @@ from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from trustmopd.engines.finite import finite_logits
+from trustmopd.files import read_json, write_json
 from trustmopd.runs.checkpoints import all_checkpoints
 from trustmopd.smollm2.lora import ADAPTER, lora_config, save_adapter
 from trustmopd.smollm2.settings import Settings, Specialist
 from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
 
 _PRINT_EVERY = 10
+_EARLIER = "earlier.json"
 #: What is kept of each step: its name in the record, in TRL's log, and decimals.
 _MEASURED = {
     "rewards": ("reward", 4),
@@ -46,13 +48,15 @@ def train_specialist(
 ) -> dict[str, Any]:
     """Train on `tasks` until the rule of `settings.specialist` or `deadline` (of time.monotonic) ends it; save the
     adapter in `out`. It continues from the last checkpoint in `scratch`. If there is none and `out` has an adapter, it
-    continues from that with a new optimizer; `earlier` is what was measured in the steps before. `compiled`: on a GPU,
-    sampling is compiled."""
+    continues from that with a new optimizer; `earlier` is what was measured in the steps before, and is kept beside
+    the new checkpoints, which do not have it. `compiled`: on a GPU, sampling is compiled."""
     how = settings.of_specialist(domain)
     on_gpu = torch.cuda.is_available()
     tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
     checkpoint = _last_checkpoint(scratch)
-    before = {name: [] if checkpoint else list((earlier or {}).get(name, ())) for name in _MEASURED}
+    if checkpoint is None:
+        write_json(scratch / _EARLIER, {name: list((earlier or {}).get(name, ())) for name in _MEASURED})
+    before = read_json(scratch / _EARLIER, what="record", remedy=f"Remove {scratch}, to continue from the adapter.")
     done = len(before["rewards"])
     watch = _Watch(domain, how, deadline, before["rewards"])
     asked = [task for task in tasks if len(prompt_tokens(tokenizer, task)) <= settings.max_prompt_tokens]
@@ -97,7 +101,7 @@ def train_specialist(
         trainer.generation_config.max_cache_len = settings.max_prompt_tokens + how.max_new_tokens
     student = trainer.accelerator.unwrap_model(trainer.model)
     student.generate = partial(student.generate, logits_processor=finite_logits(student))
-    if done:
+    if done and checkpoint is None:
         set_peft_model_state_dict(student, load_file(out / ADAPTER))
     trainer.train(resume_from_checkpoint=checkpoint)
     save_adapter(student, out)

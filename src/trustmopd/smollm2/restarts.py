@@ -25,7 +25,13 @@ def with_restarts(what: str, train: Callable[[bool], Made]) -> tuple[Made, list[
                 raise NotFinite(f"{what} broke {len(faults)} times. The last time: {error}") from None
         # Outside of the handler, so that the old trainer can be freed.
         print(f"{what}: {faults[-1]} Restart {len(faults)} of {RESTARTS}, from the last checkpoint.", flush=True)
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.compiler.reset()
-            torch.cuda.empty_cache()
+        release()
+
+
+def release() -> None:
+    """Give back the GPU memory of models that are no longer used, and forget what was compiled for them. A model
+    compiled later would otherwise be compiled for batches of any size, because its size is another."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.compiler.reset()
+        torch.cuda.empty_cache()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trustmopd.files import read_json, write_json
 from trustmopd.smollm2.policy_scores import Sampler
+from trustmopd.smollm2.restarts import release
 from trustmopd.smollm2.settings import Settings
 from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
 
@@ -26,6 +27,8 @@ def sometimes_solved(domain: str, base: Path, tasks: Sequence[Task], settings: S
         for task, right in zip(repeated, verdicts(repeated, sampler.sample(repeated, seed=0)), strict=True):
             passed[task.id] += right
         write_json(path, {"samples": how.screen_samples, "passed": passed})
+        del sampler
+        release()
     found = read_json(path, what="screening", remedy="Remove it: the prompts are then screened again.")
     kept = [task for task in tasks if 0 < found["passed"].get(task.id, 0) < found["samples"]]
     right = sum(found["passed"].values()) / (len(found["passed"]) * found["samples"])

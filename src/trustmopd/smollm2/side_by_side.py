@@ -5,6 +5,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+import torch
+
 #: The command of a stage that works only on what is named: the stage, and the names.
 Again = Callable[[str, Sequence[str]], list[str]]
 
@@ -33,3 +35,10 @@ def side_by_side(
             process.terminate()
     if failed:
         raise ChildProcessError(f"{', '.join(failed)} failed; see above. Checkpoints and responses are kept.")
+
+
+def share_gpu(jobs: int) -> None:
+    """For each of `jobs` processes: torch keeps freed memory for itself, and here the others need it. A process at its
+    share gives that back before it asks for more."""
+    if jobs > 1 and torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(0.95 / jobs)

@@ -21,7 +21,7 @@ from trustmopd.smollm2.reinforcement import finished, train_specialist
 from trustmopd.smollm2.restarts import with_restarts
 from trustmopd.smollm2.screening import sometimes_solved
 from trustmopd.smollm2.settings import Settings
-from trustmopd.smollm2.side_by_side import Again, side_by_side
+from trustmopd.smollm2.side_by_side import Again, share_gpu, side_by_side
 from trustmopd.smollm2.supervised import train_adapter
 from trustmopd.smollm2.tasks import DOMAINS
 from trustmopd.testbed.machine import made_by, quiet
@@ -65,6 +65,7 @@ class Study:
         self.base()
         todo = [domain for domain in only or DOMAINS if not self._finished(domain)]
         if only:
+            share_gpu(jobs)
             for domain in todo:
                 self._specialist(domain, deadline)
             return []

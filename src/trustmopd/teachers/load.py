@@ -188,6 +188,11 @@ class Loader:
                 f"{role}: cannot load {teacher.source!r} ({error}). Check the path or Hub id, and that its files are "
                 "complete."
             ) from error
+        if self.device_map is not None and {"cpu", "disk"} & {str(place) for place in model.hf_device_map.values()}:
+            raise ValueError(
+                f"{role}: {teacher.source!r} does not fit on {torch.cuda.device_count()} GPUs. Give it more (gpus), "
+                "or a smaller teacher_dtype."
+            )
         if report["missing_keys"]:
             raise ValueError(
                 f"{role}: {teacher.source!r} has no weights for {', '.join(sorted(report['missing_keys'])[:3])}: they "

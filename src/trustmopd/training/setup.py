@@ -24,7 +24,7 @@ from trustmopd.teachers.facts import ModelFacts, facts_of
 from trustmopd.teachers.host_memory import check_host_memory
 from trustmopd.teachers.pool import Elsewhere
 from trustmopd.teachers.references import as_pool
-from trustmopd.teachers.remote.cluster import check_ray
+from trustmopd.teachers.remote.cluster import check_address, check_ray
 from trustmopd.teachers.spec import model_id
 from trustmopd.teachers.units import placed, units_of
 from trustmopd.training.agreement import all_succeed, first_decides
@@ -152,6 +152,8 @@ def _check_ray(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> None:
     if not asked:
         return
     check_ray(asked[0])
+    if args.ray_address is not None:
+        check_address(args.ray_address)
     if args.ray_address is None and int(os.environ.get("LOCAL_WORLD_SIZE") or args.world_size) < args.world_size:
         raise ValueError(
             "ray_address = None starts a cluster on one machine, but the training processes are on several. Start one "

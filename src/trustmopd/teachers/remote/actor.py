@@ -5,9 +5,11 @@ reads, and goes on.
 """
 
 import os
+import platform
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,8 +133,8 @@ class PolicyActor:
             import ray
 
             order: Order = ray.get(given[0])
-            if order.unit.gpus and torch.cuda.is_available():
-                self._device = torch.device("cuda")
+            if order.unit.gpus:
+                self._device = _gpu(order.unit)
             self._order, self._answers = given, order.answers
             if order.checks is not None:
                 check_unit(order.unit, order.checks, order.trust_remote_code)
@@ -170,7 +172,8 @@ class PolicyActor:
         began = time.perf_counter()
         wanted = np.concatenate([ids[start:end] for _, start, end in spans])
         on_device = torch.from_numpy(wanted).to(self._heads[name]).long()
-        logits = self._kept[question.key][name].logits_at([row for row, _, _ in spans], on_device)
+        with _current(on_device.device):
+            logits = self._kept[question.key][name].logits_at([row for row, _, _ in spans], on_device)
         shift = None
         if self._answers == FLOAT16:  # small numbers near the likeliest candidates, where precision counts
             shift = logits.amax(dim=-1, keepdim=True)
@@ -189,8 +192,24 @@ class PolicyActor:
 
     def _since(self, began: float) -> float:
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+            for gpu in range(torch.cuda.device_count()):
+                torch.cuda.synchronize(gpu)
         return time.perf_counter() - began
+
+
+def _gpu(unit: Unit) -> torch.device:
+    """The first of those that Ray has given to this process, and that torch must see."""
+    if torch.cuda.device_count() < (unit.gpus or 0):
+        raise ValueError(
+            f"{unit.role}: gpus = {unit.gpus:g}, but torch {torch.__version__} on {platform.node()} sees "
+            f"{torch.cuda.device_count()}. Install a torch with GPU support there, or set gpus: 0."
+        )
+    return torch.device("cuda")
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Inside, kernels start on this device: the head of a model on several GPUs may be on another than its first."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def check_unit(unit: Unit, checks: Checks, trust_remote_code: bool) -> None:

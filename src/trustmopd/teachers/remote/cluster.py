@@ -2,14 +2,17 @@
 
 import os
 import secrets
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import torch
+
+from trustmopd.teachers.units import Unit
 
 NAMESPACE = "trustmopd"
 #: Bytes of shared memory for what is under way, in a cluster of this machine alone.
@@ -23,6 +26,24 @@ def check_ray(asked: str) -> None:
             f"{asked} needs Ray, which is not installed. Install it (pip install 'trustmopd[ray]'), or choose another "
             "place: resident, offload or sharded."
         )
+
+
+def check_address(address: str) -> None:
+    """Whether anyone listens there: Ray itself would try for minutes."""
+    if address == "auto":  # the cluster of this machine, which Ray finds
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise ValueError(
+            f"ray_address = {address!r} is not host:port. Give what `ray start --head` printed: 10.0.0.1:6379."
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:  # the latter: no such port
+        raise ValueError(
+            f"ray_address = {address!r}: there is no Ray cluster ({error}). Start one (ray start --head), correct the "
+            "address, or leave it out to start one on this machine."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -75,16 +96,28 @@ def open_cluster(address: str | None, *, cpus: int, shared_memory: int) -> Clust
     return Cluster(context.address_info["gcs_address"], token)
 
 
-def check_room(gpus: float, cpus: float) -> None:
+def check_room(units: Sequence[Unit]) -> None:
     """Refuse actors for which the cluster will never have room: Ray would let them wait."""
     import ray
 
-    there = ray.cluster_resources()
-    for kind, wanted in {"GPU": gpus, "CPU": cpus}.items():
-        if wanted > there.get(kind, 0):
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wanted = {
+        "GPU": sum((unit.gpus or 0) * unit.replicas for unit in units),
+        "CPU": sum(unit.replicas for unit in units if not unit.gpus),
+    }
+    for kind, many in wanted.items():
+        there = sum(node.get(kind, 0) for node in nodes)
+        if many > there:
             raise ValueError(
-                f"the policies on Ray ask for {wanted:g} {kind}s, but the cluster has {there.get(kind, 0):g}. Add "
-                "nodes, let policies share a GPU (gpus: 0.25), or place some elsewhere (on: offload)."
+                f"the policies on Ray ask for {many:g} {kind}s, but the cluster has {there:g}. Add nodes, let policies "
+                "share a GPU (gpus: 0.25), or place some elsewhere (on: offload)."
+            )
+    largest = max((node.get("GPU", 0) for node in nodes), default=0)
+    for unit in units:
+        if (unit.gpus or 0) > largest:
+            raise ValueError(
+                f"{unit.role} asks for {unit.gpus:g} GPUs of one node, but the largest node has {largest:g}. Lower "
+                "gpus, or add a larger node."
             )
 
 
@@ -92,15 +125,23 @@ def _init(ray: Any, address: str) -> None:
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, TimeoutError) as error:
+        told = " ".join(str(error).split())
+        if "ersion mismatch" in told:
+            raise ValueError(
+                f"ray_address = {address!r}: the cluster has other versions ({told[:400]}). Install the same "
+                "Python and Ray on every machine."
+            ) from error
         raise ValueError(
             f"ray_address = {address!r}: there is no Ray cluster, or its token is not the one of this machine "
-            f"({str(error).strip().splitlines()[0]}). Check the address (ray status), and ~/.ray/auth_token."
+            f"({told[:200]}). Check the address (ray status), and ~/.ray/auth_token."
         ) from error
 
 
 def _ray(token: str | None = None) -> Any:
     """Ray reads these when it is imported, and a token only once: the next cluster of this process has the same."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # each is told by a later call
+    os.environ.setdefault("RAY_worker_niceness", "0")  # 15 otherwise: training would wait for actors that may not run
     if token is not None:
         os.environ["RAY_AUTH_TOKEN"] = token
         if "ray" not in sys.modules:

@@ -36,7 +36,8 @@ class RayHost:
 
     def loaded(self) -> Loaded:
         """Once all replicas are; they must have the same weights."""
-        found = [self.collect(partial(_same, ref), self.role, LOADING) for ref in self._loading]
+        limit = max(self.limit, LOADING)
+        found = [collect(partial(_same, ref), self.role, limit) for ref in self._loading]
         for each in found:
             if each.fingerprints != found[0].fingerprints:
                 raise ValueError(
@@ -46,37 +47,10 @@ class RayHost:
         self._loaded, self._loading = found, []
         return found[0]
 
-    def collect(self, send: Callable[[], Any], role: str, at_least: float = 0.0) -> Any:
-        """The result of what `send` sends. Ray starts an actor that died again, and sends its calls again."""
-        import ray
-        from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
-
-        limit = max(self.limit, at_least)
-        end = time.monotonic() + limit
-        ref = send()
-        while True:
-            try:
-                return ray.get(ref, timeout=max(0.0, end - time.monotonic()))
-            except GetTimeoutError:
-                raise Interrupted(
-                    f"{role} gave no answer within {limit:g} s (ray_timeout). Its process hangs, or its node is "
-                    "gone and no other has room for it. Look at the nodes with `ray status`; raise ray_timeout if it "
-                    "was only slow."
-                ) from None
-            except ObjectLostError:  # the answer was on a node that is gone
-                ref = send()
-            except RayActorError as error:
-                raise Interrupted(f"{role} is lost, and could not be started again ({_line(error)}).") from error
-            except RayTaskError as error:
-                cause = error.cause
-                kind = ValueError if isinstance(cause, ValueError) else Interrupted
-                told = str(cause) if kind is ValueError else f"{role} failed in its own process ({_line(cause)})."
-                raise kind(told) from error
-
     def reply(self, replica: int, name: str, send: Callable[[], Any]) -> Reply:
         """Also notes what it cost, and checks a process that was started anew."""
         began = time.perf_counter()
-        reply = self.collect(send, role_of(name))
+        reply = collect(send, role_of(name), self.limit)
         usage = self.usage[name]
         usage.waiting += time.perf_counter() - began
         usage.seconds += reply.seconds
@@ -87,7 +61,7 @@ class RayHost:
 
     def _check_again(self, replica: int) -> None:
         before = self._loaded[replica]
-        now = self.collect(partial(self.replicas[replica].load.remote, self.order), self.role)
+        now = collect(partial(self.replicas[replica].load.remote, self.order), self.role, self.limit)
         self._loaded[replica] = now
         logger.warning(
             "%s: process %d died. It was started again as %d, and asked again.",
@@ -98,6 +72,34 @@ class RayHost:
                 f"{self.role}: after a restart the weights are others ({before.fingerprints} before, "
                 f"{now.fingerprints} now). Restore the files."
             )
+
+
+def collect(send: Callable[[], Any], role: str, limit: float) -> Any:
+    """The result of what `send` sends, within `limit` seconds. Ray starts an actor that died again, and sends its calls
+    again."""
+    import ray
+    from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskError
+
+    end = time.monotonic() + limit
+    ref = send()
+    while True:
+        try:
+            return ray.get(ref, timeout=max(0.0, end - time.monotonic()))
+        except GetTimeoutError:
+            raise Interrupted(
+                f"{role} gave no answer within {limit:g} s (ray_timeout). Its process hangs, or its node is "
+                "gone and no other has room for it. Look at the nodes with `ray status`; raise ray_timeout if it "
+                "was only slow."
+            ) from None
+        except ObjectLostError:  # the answer was on a node that is gone
+            ref = send()
+        except RayTaskError as error:
+            cause = error.cause
+            kind = ValueError if isinstance(cause, ValueError) else Interrupted
+            told = str(cause) if kind is ValueError else f"{role} failed in its own process ({_line(cause)})."
+            raise kind(told) from error
+        except RayError as error:  # its actor, its node or Ray itself, for good
+            raise Interrupted(f"{role} is lost, and could not be started again ({_line(error)}).") from error
 
 
 def shared_by_tokens(rows: Mapping[str, Sequence[int]], tokens: Sequence[int], replicas: int) -> list[dict[str, list]]:

@@ -15,7 +15,7 @@ from trustmopd.teachers.pool import RemoteMember, Timer, Usage
 from trustmopd.teachers.remote.actor import Checks, Order, PolicyActor, Question
 from trustmopd.teachers.remote.answer import RemoteAnswer
 from trustmopd.teachers.remote.cluster import NAMESPACE, Cluster, check_room, is_connected, open_cluster
-from trustmopd.teachers.remote.host import RayHost, shared_by_tokens
+from trustmopd.teachers.remote.host import LOADING, RayHost, collect, shared_by_tokens
 from trustmopd.teachers.remote.outbox import Outbox
 from trustmopd.teachers.spec import Teacher
 from trustmopd.teachers.units import Unit
@@ -71,7 +71,8 @@ class RayPolicies:
         import ray
 
         actors = [ray.get_actor(name, NAMESPACE) for name in self._names(place, unit)]
-        return ray.get(actors[0].order.remote(), timeout=self.terms.limit), actors
+        # It is answered after loading, which the first process has asked for.
+        return collect(actors[0].order.remote, unit.role, max(self.terms.limit, LOADING)), actors
 
     def _make_actors(self, units: Sequence[Unit], loader: Loader) -> tuple[Cluster, dict[str, float]]:
         import ray
@@ -81,8 +82,7 @@ class RayPolicies:
         self._cluster = open_cluster(terms.address, cpus=actors, shared_memory=2 * sum(map(_bytes, sent)))
         default = 1.0 if terms.may_use_gpus and ray.cluster_resources().get("GPU") else 0.0
         sent = [replace(unit, gpus=default if unit.gpus is None else unit.gpus) for unit in sent]
-        on_cpu = sum(unit.replicas for unit in sent if not unit.gpus)
-        check_room(sum((unit.gpus or 0) * unit.replicas for unit in sent), on_cpu)
+        check_room(sent)
         kind = ray.remote(PolicyActor)
         devices = {}
         for place, unit in enumerate(sent):
@@ -160,6 +160,11 @@ def _sendable(unit: Unit, loader: Loader) -> Unit:
     """With a model that is in memory, as the initial student is, in host memory: from there it is sent."""
     given = unit.given or Teacher(model=loader.weights(unit.role, None)[0])
     if isinstance(given.model, nn.Module):
+        if (unit.gpus or 0) > 1:
+            raise ValueError(
+                f"{unit.role}: gpus = {unit.gpus:g}, but a model in memory, as the initial student is, cannot be "
+                "spread over several GPUs. Save it, and give its path; for adapters over it, as `reference`."
+            )
         given = replace(given, model=_on_host(given.model))
     return replace(unit, given=given)
 
