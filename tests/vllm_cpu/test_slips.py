@@ -1,5 +1,6 @@
 """Recipes with vLLM from the command line: what a dry run tells and refuses, and a run that is too slow."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,8 +61,18 @@ def test_a_dry_run_refuses_what_vllm_would(field: str, value: str, recipe: str) 
 
 def test_a_run_that_is_too_slow_in_its_calibration_can_be_run_again(recipe: str, tmp_path: Path) -> None:
     words = ["train", recipe, "training.max_steps=1"]
+    ours = {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    }  # set by TRL for an engine of a test before
     slow = subprocess.run(
-        [sys.executable, "-m", "trustmopd", *words, "training.rollout_timeout=0.01"], capture_output=True, text=True
+        [sys.executable, "-m", "trustmopd", *words, "training.rollout_timeout=0.01"],
+        env={name: value for name, value in os.environ.items() if name not in ours},
+        capture_output=True,
+        text=True,
     )
     assert slow.returncode == 1 and "--resume" in slow.stderr
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
