@@ -113,9 +113,7 @@ def loaded_from_elsewhere(site: Path) -> list[str]:
             page.feed(path.read_text(encoding="utf-8"))
             loads = page.found
         elif path.suffix == ".css":
-            loads = re.findall(
-                r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')\s]+)", path.read_text(encoding="utf-8")
-            )
+            loads = STYLE.findall(path.read_text(encoding="utf-8"))
         else:
             continue
         found += [f"{path.relative_to(site)}: {each}" for each in loads]

@@ -3,7 +3,7 @@
 Base, adapters and student share one set of weights: K teachers cost K adapters of memory, not K models. Replace `base`,
 `lessons` and the prompts by yours. With adapters that you already have, start at "Distil".
 
-python examples/lora_specialists.py [steps]     60 steps, on a CPU, offline
+python examples/lora_specialists.py [steps]     60 steps: 95 s of one core, offline
 """
 
 import random
@@ -65,6 +65,6 @@ trainer = TrustMOPDTrainer(
 trainer.train()
 
 # Full weights, for tools that take no adapters.
-merge_adapter(out / "student" / f"checkpoint-{steps}", out / "merged")
+merge_adapter(out / "student" / f"checkpoint-{steps}", out / "merged", overwrite=True)
 print(f"mu: {', '.join(f'{name} {value:.3g}' for name, value in trainer.calibration.mu.items())}")
 print(f"The student as full weights: {out / 'merged'}")

@@ -1,8 +1,9 @@
 """The small world in 30 lines: three specialists into one student, scored before and after.
 
-python examples/small_world.py [steps]     116 steps: about two minutes on two cores, offline
+python examples/small_world.py [steps]     116 steps: 95 s of one core, offline
 """
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -31,6 +32,7 @@ trainer = TrustMOPDTrainer(
 )
 trainer.train()
 
+shutil.rmtree(out / "evaluation", ignore_errors=True)  # of an earlier student
 benchmarks = EvaluationOptions(["testbed_math", "testbed_code", "testbed_if"], limit=200, batch_size=200)
 for name, model in {"before": student, "after": str(out / f"checkpoint-{steps}")}.items():
     (scores,) = evaluate_model(model, out / "evaluation" / name, benchmarks).scores.values()

@@ -406,8 +406,8 @@ def test_no_is_a_strategy_though_yaml_reads_it_as_false(recipe, run_dir):
 
 
 def test_a_dry_run_says_what_the_run_will_do(recipe):
-    said = cli("train", recipe, "--dry-run")
-    for fact in ("1.33 passes", "192 in all", "MiB", "CPU"):  # 4 × 8 of 24 prompts, each up to 6 tokens
+    said = "".join(cli("train", recipe, "--dry-run").replace("│", "").split())  # lines break where a path is long
+    for fact in ("1.33passes", "192inall", "MiB", "CPU"):  # 4 × 8 of 24 prompts, each up to 6 tokens
         assert fact in said
 
 

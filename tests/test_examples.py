@@ -26,8 +26,9 @@ def test_every_example_is_run() -> None:
 @pytest.mark.parametrize("name", LEFT)
 def test_a_script_runs_away_from_the_checkout(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), "2"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-2000:]
+    for _ in range(2):  # the second time over the files of the first
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr[-2000:]
     assert (tmp_path / LEFT[name]).stat().st_size > 0
     said = result.stdout.splitlines()
     assert {"small_world": "after: ", "lora_specialists": "mu: ", "own_score": "math: "}[name] in "\n".join(said)
@@ -43,6 +44,6 @@ def test_the_notebook_runs_and_shows_the_viewer(tmp_path: Path, monkeypatch: pyt
     codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert set(eval(codes[-2].outputs[-1].data["text/plain"])) == {"before", "after"}
     shown = codes[-1].outputs[-1].data["text/html"]
-    assert shown.startswith("<iframe") and "class=&quot;tokens&quot;" in shown
+    assert "<iframe" in shown and "class=&quot;tokens&quot;" in shown
     if keep := os.environ.get("KEEP_NOTEBOOK"):  # to look at it
         nbformat.write(notebook, keep)

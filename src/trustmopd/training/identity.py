@@ -17,7 +17,7 @@ from trustmopd.teachers.distinct import adapter_settings
 from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.setup import Ingredients
 
-_PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+_PACKAGES = ("transformers", "trl", "peft", "accelerate", "datasets")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ def _adapter_of(student: Any) -> dict[str, Any] | None:
 
 def describe_machine(num_processes: int) -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    versions = {package: version(package) for package in _PACKAGES}
+    # torch's own, which names the build: a wheel's metadata may leave out "+cu130"
+    versions = {"torch": str(torch.__version__)} | {package: version(package) for package in _PACKAGES}
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"trustmopd": __version__, "python": platform.python_version(), **versions},
