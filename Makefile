@@ -33,8 +33,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 NLTK_DATA := $(CURDIR)/$(VENV)/nltk/llama_index/core/_static/nltk_cache
 OFFLINE := NLTK_DATA=$(NLTK_DATA) HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 
+# Those of tests/gpu, and those that take a GPU where there is one.
+GPU_TESTS := tests/gpu tests/heads tests/teachers/test_fingerprint.py
+# An environment with a CUDA build of torch and the extra `test`. With vLLM in it, vLLM's tests run too; else they skip.
+GPU_PYTHON ?= $(BIN)/python
+
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart system test test-vllm test-distributed test-ray test-wheel docs dist lint format clean
+.PHONY: help venv quickstart system test test-gpu test-vllm test-distributed test-ray test-wheel docs dist lint format clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +94,10 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 
 test-vllm: $(VLLM_STAMP) ## The tests of rollouts by vLLM, on the CPU
 	$(OFFLINE) VLLM_NO_USAGE_STATS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm_cpu
+
+test-gpu: ## All tests that use a GPU, with GPU_PYTHON=python: that of an environment with CUDA and vLLM
+	$(GPU_PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit(f"torch {torch.__version__} finds no GPU here.")'
+	$(OFFLINE) VLLM_NO_USAGE_STATS=1 $(GPU_PYTHON) -m pytest $(GPU_TESTS)
 
 $(DOCS_VENV)/.installed: pyproject.toml constraints-docs.txt
 	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)

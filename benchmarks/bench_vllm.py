@@ -1,7 +1,7 @@
 """A whole step with vLLM's rollouts: time by phase, weight sync with its checks, and memory, at the paper's lengths.
 
     python benchmarks/bench_vllm.py                                       # trust and trl, sleeping; SmolLM3-3B's shape
-    python benchmarks/bench_vllm.py --cases trust,trust-float32 --card 80       # on a part of the GPU's memory
+    python benchmarks/bench_vllm.py --cases trust,trust-float32 --card 74.5     # as on an 80 GB card
     python benchmarks/bench_vllm.py --shape small --responses 8 --mean 12 --longest 32 --device cpu     # does it run
 
 Random weights from shape and seed; the engine starts with others, and gets these by its first sync. Lengths are
@@ -13,7 +13,9 @@ calibration: mu is 1. The step that warms up has responses of an eighth of the l
 weights, `exact` the comparison of tensors, `wake` and `sleep` what handing the memory over takes, all in ms; `skipped`
 says whether a sync that is left out after a step at learning rate 1e-6 is found, `redrawn` the share of responses that
 change if vLLM gets the same requests in two halves. Memory is what the GPU has in use at the end of a phase, vLLM's
-and torch's cache included. Each case is a process of its own: vLLM does not give back all it takes.
+and torch's cache included; torch keeps what it has once needed, so this is the phase's peak. `--card` fills the rest of
+the GPU first: process and engine together have that many GiB, and a case that needs more runs out of memory. Each case
+is a process of its own: vLLM does not give back all it takes.
 """
 
 import itertools
@@ -147,10 +149,12 @@ def measure(
     steps: int,
     device: str,
 ) -> dict[str, float]:
+    rest = torch.empty(0)
     if card:
-        part = card * GIB / torch.cuda.get_device_properties(0).total_memory
-        share *= part  # vLLM counts it of the whole GPU
-        torch.cuda.set_per_process_memory_fraction(part + share)  # torch counts what sleeps, too
+        total = torch.cuda.mem_get_info()[1]
+        # A limit of torch's own would not do: it counts what sleeps, and not all that vLLM takes.
+        rest = torch.empty(total - int(card * GIB), dtype=torch.uint8, device="cuda")
+        share *= card * GIB / total  # vLLM counts it of the whole GPU
 
     def now() -> float:
         if device == "cuda":
@@ -161,7 +165,7 @@ def measure(
         if device != "cuda":
             return math.nan
         free, total = torch.cuda.mem_get_info()
-        return (total - free) / GIB
+        return (total - free - rest.nbytes) / GIB
 
     with tempfile.TemporaryDirectory() as folder:
         made, engine = build(case, shape, responses, longest, share, budget, steps, device, Path(folder))
@@ -257,7 +261,9 @@ def main(
     responses: Annotated[int, typer.Option(help="Responses a step.")] = 64,
     mean: Annotated[float, typer.Option(help="Mean length before the cut, in tokens.")] = 2500,
     longest: Annotated[int, typer.Option(help="Longest response.")] = 8192,
-    card: Annotated[float, typer.Option(help="GiB of the GPU that may be used; 0: all.")] = 0,
+    card: Annotated[
+        float, typer.Option(help="GiB of the GPU for process and engine together; 0: all. An 80 GB card has 74.5.")
+    ] = 0,
     share: Annotated[float, typer.Option(help="vllm_gpu_memory_utilization, of `--card`.")] = 0.3,
     budget: Annotated[int, typer.Option(help="max_tokens_per_micro_batch of ours; 0: none.")] = 16384,
     steps: Annotated[int, typer.Option(help="Steps that count, after one that does not.")] = 2,

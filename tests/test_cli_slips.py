@@ -342,6 +342,12 @@ def test_repeated_prompts_are_counted_and_another_encoding_is_told(recipe, refus
         ("report_to", "wandb"),
         ("report_to", "wandbb"),
         ("use_vllm", "true"),
+        ("vllm_mode", "serve"),
+        ("vllm_model_impl", "llama"),
+        ("vllm_gpu_memory_utilization", 1.5),
+        ("vllm_gpu_memory_utilization", 0),
+        ("vllm_tensor_parallel_size", 0),
+        ("model_init_kwargs", "{torch_dtype: bfloat16}"),  # which TRL does not read
         ("use_liger_kernel", "true"),
         ("optim", "adamw_8bit"),
         ("optim", "adamm"),

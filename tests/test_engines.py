@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from pydantic import ValidationError
 
-from trustmopd.engines import Params, engine_module
-from trustmopd.engines.weights import StaleWeights, check_equal, kept_as_they_are, merged
+from trustmopd.engines import Params, engine_module, reason
+from trustmopd.engines.weights import StaleWeights, check_equal, kept_as_they_are, merged, trained_names
+from trustmopd.recipe import Recipe
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +38,35 @@ def test_log_probs_are_of_the_sampled_tokens_at_temperature_1(checkpoint: str) -
 
 
 def test_one_changed_bit_of_a_tensor_is_seen() -> None:
-    student = tiny.model(0)
-    theirs = {name: tensor.detach().clone() for name, tensor in student.named_parameters()}
+    student, engine = tiny.model(0, tied=False), tiny.model(0, tied=False).requires_grad_(False)
     padded = torch.zeros(tiny.VOCAB + 5, 32)
-    padded[: tiny.VOCAB] = theirs["model.embed_tokens.weight"]
-    theirs |= {"model.embed_tokens.weight": padded, "model.layers.0.mlp.up_proj.weight": torch.empty(0)}
-    kept = kept_as_they_are(theirs, {name: tensor.shape for name, tensor in student.named_parameters()})
+    padded[: tiny.VOCAB] = engine.model.embed_tokens.weight
+    engine.model.embed_tokens.weight = torch.nn.Parameter(padded, requires_grad=False)
+    engine.model.layers[0].mlp.up_proj.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+    kept = kept_as_they_are(engine, {name: tensor.shape for name, tensor in student.named_parameters()})
     assert "model.embed_tokens.weight" in kept and "model.layers.0.mlp.up_proj.weight" not in kept
     check_equal(kept, student.named_parameters())
-    weight = theirs["model.norm.weight"]
+    weight = engine.model.norm.weight
     weight[3] = torch.nextafter(weight[3], torch.tensor(9.0))
     with pytest.raises(StaleWeights, match=r"1 of \d+ .*model.norm.weight"):
         check_equal(kept, student.named_parameters())
+
+
+def test_the_tensors_that_an_adapter_changes_are_those_it_is_merged_into(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    lora = LoraConfig(target_modules=["o_proj"], modules_to_save=["model.norm"], task_type="CAUSAL_LM")
+    layers = {f"model.layers.{layer}.self_attn.o_proj.weight" for layer in range(2)}
+    assert trained_names(get_peft_model(tiny.model(0), lora)) == {*layers, "model.norm.weight"}
+    whole = tiny.model(0)
+    assert trained_names(whole) == {name for name, _ in whole.named_parameters()}
+
+
+def test_every_problem_that_pydantic_found_is_told() -> None:
+    with pytest.raises(ValidationError) as found:
+        Recipe.model_validate({"teachers": {}})
+    assert len(found.value.errors()) > 1
+    assert all(each["msg"] in reason(found.value) for each in found.value.errors())
 
 
 def test_an_adapter_is_merged_as_peft_merges_it_and_the_base_is_left_alone(tmp_path: Path) -> None:

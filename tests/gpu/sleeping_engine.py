@@ -1,10 +1,11 @@
-"""One run with colocated vLLM in sleep mode; prints what happened as JSON. A process of its own: vLLM allows one
-sleeping engine in each."""
+"""One run with colocated vLLM, in sleep mode or with a skipped sync; prints what happened as JSON. A process of its
+own: vLLM allows one sleeping engine in each."""
 
 import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import tiny
 import torch
@@ -21,21 +22,20 @@ def in_use() -> int:
     return total - free
 
 
-def main(case: str, folder: Path) -> None:
+def build(case: str, folder: Path, **settings: Any) -> TrustMOPDTrainer:
     base = tiny.model(0, hidden=256).to(torch.bfloat16)  # saved, then loaded as users load it
     for name, model in {
         "base": base,
         **{name: tiny.specialist(base, i) for i, name in enumerate(("math", "code"))},
     }.items():
         tiny.save(model, folder / name)
-    trainer = TrustMOPDTrainer(
+    return TrustMOPDTrainer(
         str(folder / "base"),
         {name: str(folder / name) for name in ("math", "code")},
         args=TrustMOPDConfig(
             output_dir=str(folder / "run"),
             model_init_kwargs={"dtype": "bfloat16"},
             use_vllm=True,
-            vllm_enable_sleep_mode=True,
             vllm_gpu_memory_utilization=0.1,
             num_candidates=16,
             max_completion_length=64,
@@ -43,18 +43,34 @@ def main(case: str, folder: Path) -> None:
             per_device_train_batch_size=4,
             calibration_batches=1,
             max_steps=3,
-            learning_rate=1e-4,
             warmup_steps=0,
             save_strategy="no",
             record_allocation_every=0,
             report_to="none",
             disable_tqdm=True,
+            **settings,
         ),
         train_dataset=tiny.prompts(32),
-        peft_config=LoraConfig(r=4, target_modules=["q_proj", "o_proj"], task_type="CAUSAL_LM")
+        peft_config=LoraConfig(r=4, target_modules=["q_proj", "o_proj", "down_proj"], task_type="CAUSAL_LM")
         if case == "lora"
         else None,
     )
+
+
+def skipped(case: str, folder: Path) -> dict[str, Any]:
+    """An engine that stays awake gets the weights of the first step, and no others."""
+    trainer = build(case, folder, vllm_enable_sleep_mode=False, learning_rate=1e-6, calibrated=False)
+    push, done = trainer.rollout_engine.push, []
+    trainer.rollout_engine.push = lambda: done.append(push()) if not done else None
+    try:
+        trainer.train()
+    except EngineError as error:
+        return {"stopped": type(error).__name__, "step": trainer.state.global_step}
+    return {"stopped": "", "step": trainer.state.global_step}
+
+
+def sleeping(case: str, folder: Path) -> dict[str, Any]:
+    trainer = build(case, folder, vllm_enable_sleep_mode=True, learning_rate=1e-4)
     engine, step, awake, asleep = trainer.rollout_engine, trainer.training_step, [], []
     generate = engine.llm.generate
 
@@ -83,8 +99,7 @@ def main(case: str, folder: Path) -> None:
 
     engine.llm.generate = fail
     found["failing_engine"] = _kind(trainer)
-    print("\nFOUND " + json.dumps(found), flush=True)
-    os._exit(0)  # vLLM's threads may not end by themselves
+    return found
 
 
 def _kind(trainer: TrustMOPDTrainer) -> str:
@@ -98,4 +113,6 @@ def _kind(trainer: TrustMOPDTrainer) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    run = {"sleeping": sleeping, "skipped": skipped}[sys.argv[1]]
+    print("\nFOUND " + json.dumps(run(sys.argv[2], Path(sys.argv[3]))), flush=True)
+    os._exit(0)  # vLLM's threads may not end by themselves

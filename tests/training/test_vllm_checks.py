@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from subprocess import run
 from sys import executable
@@ -9,9 +11,13 @@ from sys import executable
 import pytest
 import tiny
 import torch
+from planned import work
+from trl.trainer.utils import create_model_from_path
 
 from trustmopd import Teacher, TrustMOPDConfig
 from trustmopd.engines import engine_names, vllm_package
+from trustmopd.planning.memory import frozen_weights, moments, placed_weights
+from trustmopd.planning.workload import Setup, student_dtype_of
 from trustmopd.teachers.references import as_pool
 from trustmopd.training.rollout_gap import LogprobGap
 from trustmopd.training.vllm_checks import check_memory, frozen_bytes
@@ -42,26 +48,70 @@ def test_versions_outside_what_trl_takes_are_refused(
 
 def test_an_80_gb_card_holds_a_3b_student_as_promised_and_nothing_more(tmp_path: Path) -> None:
     """80 GB are 74.5 GiB. Held: bfloat16 with three resident teachers and the reference; float32 with offload."""
-    frozen, all_weights = [2 * BILLIONS] * 4, {"trained": BILLIONS}
-    half = {"model_init_kwargs": {"dtype": "bfloat16"}, "vllm_enable_sleep_mode": True}
-    check_memory(BILLIONS, frozen, settings(tmp_path, **half), 74.5, **all_weights)
-    whole = {"vllm_enable_sleep_mode": True, "teacher_placement": "offload"}
-    check_memory(BILLIONS, frozen, settings(tmp_path, **whole), 74.5, **all_weights)
-    for slip in ({"teacher_placement": "resident"}, {"vllm_gpu_memory_utilization": 0.7}):
+    head, all_weights = 2 * 128_256 * 2048, {"trained": BILLIONS}
+    models = [(head, 2 * BILLIONS - head)] * 4
+    resident, offload = (placed_weights(place, models, 1) for place in ("local", "offload"))
+    asleep = {"vllm_enable_sleep_mode": True}
+    check_memory(BILLIONS, torch.bfloat16, resident, settings(tmp_path, **asleep), 74.5, **all_weights)
+    check_memory(BILLIONS, torch.float32, offload, settings(tmp_path, **asleep), 74.5, **all_weights)
+    for frozen, share in ((resident, 0.3), (offload, 0.7)):
+        args = settings(tmp_path, vllm_gpu_memory_utilization=share, **asleep)
         with pytest.raises(ValueError, match="74.5"):
-            check_memory(BILLIONS, frozen, settings(tmp_path, **whole | slip), 74.5, **all_weights)
-    check_memory(BILLIONS, frozen, settings(tmp_path, **whole | {"teacher_placement": "resident"}), 74.5, trained=0)
+            check_memory(BILLIONS, torch.float32, frozen, args, 74.5, **all_weights)
+    check_memory(BILLIONS, torch.float32, resident, settings(tmp_path, **asleep), 74.5, trained=0)
 
 
-def test_teachers_own_references_take_memory_too(tmp_path: Path) -> None:
-    base = tiny.model(0)
-    student, other = tiny.save(base, tmp_path / "student"), tiny.save(tiny.model(5, hidden=64), tmp_path / "other")
-    size, larger = (sum(p.numel() for p in model.parameters()) for model in (base, tiny.model(5, hidden=64)))
-    args = settings(tmp_path)
+@pytest.mark.parametrize("placement", ["resident", "offload"])
+def test_the_least_that_a_run_needs_is_what_a_plan_counts(placement: str, tmp_path: Path) -> None:
+    """Weights, gradients, optimizer and vLLM of a plan's largest moment fit, and nothing less."""
+    given = work("smollm3-3b", vllm_share=0.3, uses_vllm=True)
+    setup = Setup(placement, "DDP", "float32", memory=74.5)
+    planned = [replace(each, activations=0, answers=0).total for each in moments(given, setup).values()]
+    most = max(planned) - 0.3 * 74.5
+    parameters, frozen = given.student.parameters, frozen_weights(given, setup)
+    args = settings(tmp_path, vllm_gpu_memory_utilization=0.3)
+    check_memory(parameters, torch.float32, frozen, args, most / 0.7 + 0.01, trained=parameters)
+    with pytest.raises(ValueError, match="vLLM"):
+        check_memory(parameters, torch.float32, frozen, args, most / 0.7 - 0.01, trained=parameters)
+
+
+def test_each_frozen_model_is_counted_where_it_lives_teachers_own_references_too(tmp_path: Path) -> None:
+    base, larger = tiny.model(0), tiny.model(5, hidden=64)
+    student, other = tiny.save(base, tmp_path / "student"), tiny.save(larger, tmp_path / "other")
+    size, bigger = (sum(p.numel() for p in model.parameters()) for model in (base, larger))
+    head, wide = (model.lm_head.weight.numel() for model in (base, larger))
     named = {"math": Teacher(model=student, reference=other), "code": Teacher(model=student, dtype="float32")}
-    pool, reference = as_pool(named, None, student)
-    assert frozen_bytes(student, pool, reference, args) == [2 * size, 4 * size, 2 * size, 2 * larger]
-    assert frozen_bytes(student, pool, reference, args, lent=True) == [2 * size, 4 * size, 2 * larger]
+
+    def found(teachers: dict[str, Teacher], **options: object) -> tuple[float, float]:
+        return frozen_bytes(student, *as_pool(teachers, None, student), settings(tmp_path), **options)  # type: ignore
+
+    here = 2 * size + 4 * size + 2 * size + 2 * bigger
+    assert found(named) == (here, here)
+    assert found(named, lent=True) == (here - 2 * size, here - 2 * size)
+    away = {**named, "code": replace(named["code"], on="ray")}
+    assert found(away) == (here - 4 * size, here - 4 * size)
+    reference = Teacher(model=other, on="offload")
+    offloaded = {"math": Teacher(model=student, reference=reference, on="offload"), "code": named["code"]}
+    kept = 2 * head + 2 * wide + 4 * size + 2 * size
+    assert found(offloaded) == (kept, kept + 2 * (size - head) + 2 * (bigger - wide))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, torch.float32),
+        ({"dtype": "bfloat16"}, torch.bfloat16),
+        ({"dtype": torch.float16}, torch.float16),
+        ({"dtype": "auto"}, torch.bfloat16),
+    ],
+)
+def test_the_students_dtype_is_the_one_that_is_loaded(
+    given: dict[str, object], expected: torch.dtype, tmp_path: Path
+) -> None:
+    student = tiny.save(tiny.model(0).to(torch.bfloat16), tmp_path / "student")
+    args = settings(tmp_path, model_init_kwargs=given)
+    assert create_model_from_path(student, **given).dtype == student_dtype_of(args, student) == expected
+    assert student_dtype_of(args, tiny.model(0).to(torch.bfloat16)) == torch.bfloat16
 
 
 def test_a_gap_is_measured_against_that_of_step_0() -> None:
@@ -71,7 +121,7 @@ def test_a_gap_is_measured_against_that_of_step_0() -> None:
         def gather(self, values: torch.Tensor) -> torch.Tensor:
             return values
 
-    gap, alone = LogprobGap(0.3), OneProcess()
+    gap, alone = LogprobGap(0.3, torch.bfloat16), OneProcess()
 
     def step(number: int, difference: float) -> dict[str, float]:
         gap.add(torch.full((8,), -1.0), torch.full((8,), -1.0 - difference))
@@ -82,7 +132,16 @@ def test_a_gap_is_measured_against_that_of_step_0() -> None:
     with pytest.raises(RuntimeError, match="step 2"):
         step(2, 0.09)
     with pytest.raises(RuntimeError, match="logprob_gap_limit"):
-        LogprobGap(0.01)._check({"rollout/logprob_gap_mean": 0.02, "rollout/logprob_gap_max": 1.0}, 0)
+        LogprobGap(0.01, torch.bfloat16)._check({"rollout/logprob_gap_mean": 0.02, "rollout/logprob_gap_max": 1.0}, 0)
+
+
+@pytest.mark.parametrize(("dtype", "stops"), [(torch.bfloat16, False), (torch.float32, True)])
+def test_float32_has_less_room_than_16_bits(dtype: torch.dtype, stops: bool) -> None:
+    """A tied head that is a step old is 0.0007 nats away at a learning rate of 1e-4, and rounding is 3e-6."""
+    gap = LogprobGap(0.3, dtype)
+    gap._check({"rollout/logprob_gap_mean": 3.5e-6, "rollout/logprob_gap_max": 1e-5}, 0)
+    with pytest.raises(RuntimeError, match="step 1") if stops else nullcontext():
+        gap._check({"rollout/logprob_gap_mean": 7.4e-4, "rollout/logprob_gap_max": 2e-3}, 1)
 
 
 def test_what_hangs_ends_within_its_limit() -> None:

@@ -12,7 +12,7 @@ import torch
 from peft import LoraConfig
 from transformers import TrainerCallback
 
-from trustmopd.engines import Params
+from trustmopd.engines import EngineError, Params
 from trustmopd.engines.weights import StaleWeights
 from trustmopd.training.rollout_gap import MAX, MEAN
 
@@ -39,12 +39,14 @@ def test_the_engine_samples_from_the_students_weights_at_every_step(case: str, b
     moved = {name for name, each in trainer.model.named_parameters() if not torch.equal(each, before[name])}
     assert moved and (case != "lora" or all("lora_" in name for name in moved))
     compared = set(trainer.rollout_engine._kept)
-    assert {"model.norm.weight", "model.embed_tokens.weight"} <= compared
+    layer = {f"model.layers.1.{name}.weight" for name in ("self_attn.o_proj", "mlp.down_proj", "input_layernorm")}
+    assert {"model.norm.weight", "model.embed_tokens.weight", *layer} <= compared
     assert trainer.calibration.engine.startswith("vllm 0.")
 
 
-def test_a_skipped_sync_stops_the_run_before_the_optimizer_at_a_learning_rate_of_1e_6(build: Any) -> None:
-    trainer = build(learning_rate=1e-6, calibrated=False)
+@pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "lora"])
+def test_a_skipped_sync_stops_the_run_before_the_optimizer_at_a_learning_rate_of_1e_6(lora: Any, build: Any) -> None:
+    trainer = build(peft_config=lora, learning_rate=1e-6, calibrated=False)
     push, after = trainer.rollout_engine.push, []
 
     def only_the_first() -> None:
@@ -60,15 +62,26 @@ def test_a_skipped_sync_stops_the_run_before_the_optimizer_at_a_learning_rate_of
         assert torch.equal(now, then)
 
 
-def test_log_probs_tell_of_another_policy_where_tensors_are_not_compared(build: Any) -> None:
-    """A control of the second check: at a large learning rate a stale engine is far from the student."""
-    trainer = build(calibrated=False)
-    push, done = trainer.rollout_engine.push, []
-    trainer.rollout_engine.check_weights = lambda: None
-    trainer.rollout_engine.push = lambda: done.append(push()) if not done else None
-    with pytest.raises(RuntimeError, match="step 1: .* value at step 0"):
+@pytest.mark.parametrize("check", ["exact", "log-probs"])
+def test_a_tied_head_that_is_not_packed_again_stops_the_run_at_its_second_step(
+    check: str, build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each check by itself; the first at a learning rate where the second sees nothing."""
+    monkeypatch.setattr("trustmopd.engines.vllm_rollouts.repack_tied", lambda engine_model: None)
+    trainer = build(calibrated=False, learning_rate=1e-6 if check == "exact" else 1e-4)
+    if check == "log-probs":
+        trainer.rollout_engine.check_weights = lambda: None
+    with pytest.raises(EngineError) as stopped:
         trainer.train()
+    assert isinstance(stopped.value, StaleWeights) == (check == "exact")
     assert trainer.state.global_step == 1
+
+
+def test_an_adapter_that_no_compared_tensor_shows_is_told_of(build: Any, caplog: pytest.LogCaptureFixture) -> None:
+    lora = LoraConfig(r=4, target_modules=["q_proj", "up_proj"], task_type="CAUSAL_LM")
+    build(peft_config=lora, calibrated=False, max_steps=2).train()
+    told = [each for each in caplog.records if each.name == "trustmopd.engines.vllm_rollouts"]
+    assert len(told) == 1 and MEAN in told[0].message
 
 
 def test_resume_and_calibration_leave_the_draws_as_they_were(build: Any, tmp_path: Path) -> None:
@@ -115,3 +128,19 @@ def test_what_vllm_cannot_do_is_told_before_a_model_is_loaded(
     monkeypatch.setattr("vllm.ModelRegistry", SimpleNamespace(get_supported_archs=lambda: ["OtherForCausalLM"]))
     with pytest.raises(ValueError, match="LlamaForCausalLM.*vllm_model_impl"):
         build()
+
+
+@pytest.mark.parametrize(
+    ("reason", "about_memory"),
+    [("No available memory for the cache blocks.", True), ("gpu_memory_utilization and x do not fit.", False)],
+)
+def test_memory_is_advised_on_only_where_it_was_the_reason(
+    reason: str, about_memory: bool, build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**settings: Any) -> None:
+        raise ValueError(reason)
+
+    monkeypatch.setattr("trl.generation.vllm_generation.LLM", fail)
+    with pytest.raises(ValueError, match=reason) as refused:
+        build()
+    assert ("max_completion_length" in str(refused.value)) == about_memory

@@ -10,9 +10,17 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Protocol
 
+from pydantic import ValidationError
+
 from trustmopd.messages import first_line
 
 _SUFFIX = "_engine"
+
+
+#: The end of a message about an engine that failed, in calibration too.
+RESUME = (
+    "Run again with --resume: it goes on from the last checkpoint, which is complete, or from the start without one."
+)
 
 
 class EngineError(RuntimeError):
@@ -78,7 +86,10 @@ def seed_of(draws: Iterable[str]) -> int:
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error's message, with its class where the message alone is not enough."""
+    """The first line of an error's message, with its class where the message alone is not enough. The first line of
+    pydantic's only counts the problems."""
+    if isinstance(error, ValidationError):
+        return "; ".join(": ".join([*map(str, each["loc"]), each["msg"]]) for each in error.errors())
     line = first_line(error)
     return line if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {line}"
 

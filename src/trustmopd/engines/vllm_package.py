@@ -41,6 +41,13 @@ def check_architecture(architecture: str, name: str, model_impl: str) -> None:
         )
 
 
+def can_sleep() -> bool:
+    """Whether vLLM can hand its memory back on this machine."""
+    from vllm.platforms import current_platform
+
+    return current_platform.is_sleep_mode_available()
+
+
 def check_port(port: int) -> None:
     """Of the group that carries the weights to a server: the first process will listen there."""
     if os.environ.get("RANK", "0") != "0":

@@ -5,6 +5,7 @@ the student's weights are put in, and compared.
 """
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,10 +15,19 @@ import trl.generation.vllm_generation as trls
 from accelerate.utils import broadcast_object_list, gather_object, is_peft_model
 from torch import Tensor
 
-from trustmopd.engines import Completion, EngineError, Params, reason
+from trustmopd.engines import RESUME, Completion, EngineError, Params, reason
 from trustmopd.engines.time_limit import time_limit
 from trustmopd.engines.vllm_engine import quick_start, sample_from
-from trustmopd.engines.weights import can_be_merged_apart, check_equal, kept_as_they_are, merged, repack_tied, reshard
+from trustmopd.engines.weights import (
+    Read,
+    can_be_merged_apart,
+    check_equal,
+    kept_as_they_are,
+    merged,
+    repack_tied,
+    reshard,
+    trained_names,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +39,7 @@ class VLLMRollouts(trls.VLLMGeneration):
     def __init__(self, *, dtype: torch.dtype, limit: float, **settings: Any) -> None:
         self.dtype = str(dtype).removeprefix("torch.")
         self.limit = limit
-        self._kept: dict[str, Tensor] | None = None
+        self._kept: dict[str, list[Read]] | None = None
         super().__init__(**settings)
 
     # ---- Starting
@@ -44,12 +54,16 @@ class VLLMRollouts(trls.VLLMGeneration):
         try:
             super()._init_vllm()
         except (ValueError, RuntimeError, torch.OutOfMemoryError) as error:
-            raise ValueError(
-                f"vLLM does not start with {self.model.name_or_path} ({_memory(error) or reason(error)}). It was given "
-                f"vllm_gpu_memory_utilization = {self.gpu_memory_utilization:g} of the GPU for weights and cache of "
-                f"{self.max_num_seqs} sequences of {self.max_model_length} tokens. Change that share, lower "
-                "max_completion_length, or set vllm_enable_sleep_mode = True and teacher_placement = 'offload'."
-            ) from error
+            remedy = "Correct that, or set use_vllm = False."
+            if memory := _memory(error):
+                remedy = (
+                    f"It was given vllm_gpu_memory_utilization = {self.gpu_memory_utilization:g} of the GPU for "
+                    f"weights and cache of {self.max_num_seqs} sequences of {self.max_model_length} tokens. Change "
+                    "that share, lower max_completion_length, or set vllm_enable_sleep_mode = True and "
+                    "teacher_placement = 'offload'."
+                )
+            why = memory or reason(error)
+            raise ValueError(f"vLLM does not start with {self.model.name_or_path} ({why}). {remedy}") from error
         finally:
             trls.LLM = engine
 
@@ -92,11 +106,12 @@ class VLLMRollouts(trls.VLLMGeneration):
     @torch.no_grad()
     def check_weights(self) -> None:
         if self._kept is None:
-            theirs = dict(self._runner.get_model().named_parameters())
-            self._kept = kept_as_they_are(theirs, {name: each.shape for name, each in self._iter_named_params()})
-            if not self._kept:
+            shapes = {name: each.shape for name, each in self._iter_named_params()}
+            self._kept = kept_as_they_are(self._runner.get_model(), shapes)
+            if not self._kept.keys() & trained_names(self.model):
                 logger.warning(
-                    "vLLM keeps no tensor as the student has it, so weights cannot be compared; log-probs still are."
+                    "vLLM keeps no tensor that is trained as the student has it (it joins q, k and v, and gate and "
+                    "up), so a missed weight sync would show in rollout/logprob_gap_mean alone."
                 )
         if self._kept:
             check_equal(self._kept, self._iter_named_params())
@@ -110,8 +125,8 @@ class VLLMRollouts(trls.VLLMGeneration):
     def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
         with time_limit(
             self.limit + 60 * (self.mode == "server"),  # a server's own limit comes first, with a better message
-            f"vLLM did not answer within rollout_timeout = {self.limit:g} s. The run ends here; its last checkpoint is "
-            "whole: resume it, with a larger rollout_timeout if the engine is slow and not stuck.",
+            f"vLLM did not answer within rollout_timeout = {self.limit:g} s. The run ends here. If the engine is slow "
+            f"and not stuck, raise rollout_timeout. {RESUME}",
         ):
             self.sync_weights()
             if self.structured_outputs_regex is not None:
@@ -134,8 +149,7 @@ class VLLMRollouts(trls.VLLMGeneration):
             made = sample_from(self.llm, context, prompts, replace(params, draws=draws or None))
         except Exception as error:  # whatever its kernels raise
             raise EngineError(
-                f"vLLM failed while it sampled ({reason(error)}). Training stopped, and the last checkpoint is whole: "
-                "resume the run, or set use_vllm = False."
+                f"vLLM failed while it sampled ({reason(error)}). {RESUME} If this comes back, set use_vllm = False."
             ) from error
         if self.enable_sleep_mode:
             self.llm.sleep(level=2)
@@ -159,5 +173,5 @@ class VLLMRollouts(trls.VLLMGeneration):
 
 
 def _memory(error: Exception) -> str | None:
-    """vLLM's own message, if memory is the reason."""
-    return next((line for line in str(error).splitlines() if "memory" in line.lower()), None)
+    """vLLM's own message, if memory is the reason. The name of the setting alone is none."""
+    return next((line for line in str(error).splitlines() if re.search(r"\bmemory\b", line, re.IGNORECASE)), None)

@@ -9,7 +9,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from trl.generation.vllm_client import VLLMClient
 
-from trustmopd.engines import Completion, Params, seed_of
+from trustmopd.engines import RESUME, Completion, Params, seed_of
 from trustmopd.messages import first_line
 
 _AT_ONCE = 64
@@ -89,8 +89,8 @@ class VLLMServer(VLLMClient):
         except Exception as error:  # TRL raises a bare Exception for a status that is not 200
             raise ConnectionError(
                 f"the vLLM server at {self.base_url} does not answer {url.removeprefix(self.base_url)} "
-                f"({_why(error)}). Training stopped, and the last checkpoint is whole. Restart the server, then resume "
-                "the run; a server that is slow and not dead needs a larger rollout_timeout."
+                f"({_why(error)}). Restart the server; one that is slow and not dead needs a larger rollout_timeout. "
+                f"{RESUME}"
             ) from error
 
 

@@ -11,7 +11,7 @@ from peft import LoraConfig
 from trustmopd.planning.launching import asked_engine
 from trustmopd.planning.memory import GIB, peak
 from trustmopd.planning.plan import fits
-from trustmopd.planning.workload import ENGINES, ZERO2, Setup, student_dtype_of, workload_of
+from trustmopd.planning.workload import BFLOAT16, ENGINES, FLOAT32, ZERO2, Setup, student_dtype_of, workload_of
 from trustmopd.recipe import Recipe
 
 
@@ -37,7 +37,7 @@ def _line(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prompt: in
     setup = Setup(
         args.teacher_placement,
         engine,
-        student_dtype_of(args),
+        BFLOAT16 if student_dtype_of(args, recipe.student).itemsize == 2 else FLOAT32,
         gpus=on_node,
         nodes=max(1, world // on_node),
         memory=size / GIB,

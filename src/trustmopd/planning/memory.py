@@ -4,6 +4,7 @@ A step has three moments: the student samples (`rollout`), the frozen models rea
 (`train`). What is needed in one alone is freed before the next, so the largest of the three is the peak.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trustmopd.planning.shapes import Shape
@@ -124,16 +125,23 @@ def frozen_weights(work: Workload, setup: Setup) -> tuple[float, float]:
         return 0.0, 0.0
     hosts, size = work.hosts(setup), work.frozen_bytes
     adapters = sum(lora for _, lora in work.adapters(setup)) * ADAPTER_BYTES
-    if setup.placement == OFFLOAD:
-        heads = sum(host.head for host in hosts) * size
-        bodies = sorted((host.parameters - host.head for host in hosts), reverse=True)
-        return heads + adapters, heads + adapters + sum(bodies[:2]) * size  # one computes, the next arrives
+    sizes = [(host.head * size, (host.parameters - host.head) * size) for host in hosts]
+    kept, reading = placed_weights(setup.placement, sizes, setup.world)
     if setup.placement == SHARDED:
-        kept = sum(host.head + (host.parameters - host.head) / setup.world for host in hosts) * size
-        gathered = max((2 * host.layer + host.embedding for host in hosts), default=0) * size
-        return kept + adapters, kept + adapters + gathered
-    whole = sum(host.parameters for host in hosts) * size + adapters
-    return whole, whole
+        reading += max((2 * host.layer + host.embedding for host in hosts), default=0) * size
+    return kept + adapters, reading + adapters
+
+
+def placed_weights(placement: str, models: Sequence[tuple[float, float]], world: int) -> tuple[float, float]:
+    """As `frozen_weights`, of models that are all at one place, given as bytes of the head and of the rest. The layers
+    that sharded models gather are not counted."""
+    if placement == RAY:
+        return 0.0, 0.0
+    heads, bodies = sum(head for head, _ in models), sorted((rest for _, rest in models), reverse=True)
+    if placement == OFFLOAD:
+        return heads, heads + sum(bodies[:2])  # one computes, the next arrives
+    kept = heads + sum(bodies) / (world if placement == SHARDED else 1)
+    return kept, kept
 
 
 def vllm(work: Workload, setup: Setup) -> float:

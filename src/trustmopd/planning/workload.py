@@ -3,9 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
 from peft import LoraConfig
+from transformers import AutoConfig
 
 from trustmopd.planning.shapes import Shape, lora_parameters, shape_of
 from trustmopd.recipe import Recipe
@@ -192,7 +195,16 @@ def workload_of(
     )
 
 
-def student_dtype_of(args: Any) -> str:
-    """TRL loads a student as float32 unless a dtype is given."""
+def student_dtype_of(args: Any, student: Any) -> torch.dtype:
+    """Of a loaded student, or of one that TRL will load from a path: float32 unless a dtype is given. "auto" is the one
+    that it is stored in."""
+    if not isinstance(student, (str, Path)):
+        return next(parameter.dtype for parameter in student.parameters() if parameter.is_floating_point())
     given: Mapping[str, Any] = args.model_init_kwargs or {}
-    return BFLOAT16 if str(given.get("dtype", FLOAT32)).removeprefix("torch.") in (BFLOAT16, "float16") else FLOAT32
+    dtype = given.get("dtype", FLOAT32)
+    if dtype in ("auto", None):
+        config = AutoConfig.from_pretrained(
+            student, revision=given.get("revision"), trust_remote_code=bool(args.trust_remote_code)
+        )
+        dtype = config.dtype or FLOAT32
+    return getattr(torch, dtype) if isinstance(dtype, str) else dtype

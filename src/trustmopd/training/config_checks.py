@@ -42,6 +42,9 @@ _RANGES = {
     "max_grad_norm": (0, _ANY),
     "save_total_limit": (1, _ANY),
     "dataloader_num_workers": (0, _ANY),
+    "vllm_gpu_memory_utilization": (0, 1),
+    "vllm_max_model_length": (1, _ANY),
+    "vllm_tensor_parallel_size": (1, _ANY),
 }
 #: Fields that must be above 0, and a hint for each.
 _POSITIVE = {
@@ -54,6 +57,7 @@ _POSITIVE = {
     "rollout_timeout": "In seconds: an hour is 3600.",
     "ray_timeout": "In seconds: half an hour is 1800.",
     "logprob_gap_limit": "In nats; bfloat16 rounding gives about 0.02.",
+    "vllm_gpu_memory_utilization": "It is vLLM's share of the GPU; 0.3 unless set.",
     "save_steps": "To save nothing, set save_strategy = 'no'.",
 }
 
@@ -98,6 +102,8 @@ def check_values(args: "TrustMOPDConfig") -> None:
     _choice("granularity", args.granularity, ("token", "response"))
     _choice("prompt_truncation", args.prompt_truncation, ("left", "right", "drop", "error"))
     _choice("teacher_placement", args.teacher_placement, ("resident", "offload", "sharded", "ray"))
+    _choice("vllm_mode", args.vllm_mode, ("colocate", "server"))
+    _choice("vllm_model_impl", args.vllm_model_impl, ("vllm", "transformers", "auto"))
     _choice("ray_answers", args.ray_answers, ("float32", "float16"))
     check_gamma(args.gamma)
     for name, (low, high) in _RANGES.items():
@@ -150,8 +156,12 @@ def check_mappings(args: "TrustMOPDConfig") -> None:
         if not isinstance(getattr(args, name), (dict, NoneType)):
             raise ValueError(f"{name} = {getattr(args, name)!r} should be a mapping, as {{key: value}}, or None.")
     loading = args.model_init_kwargs or {}
-    for name in {"dtype", "torch_dtype"} & loading.keys():
-        check_dtype(f"model_init_kwargs.{name}", loading[name])
+    if "torch_dtype" in loading:
+        raise ValueError(
+            f"model_init_kwargs.torch_dtype = {loading['torch_dtype']!r} would have no effect: TRL reads dtype. Set "
+            "model_init_kwargs.dtype instead."
+        )
+    check_dtype("model_init_kwargs.dtype", loading.get("dtype"))
     for name, value in (args.generation_kwargs or {}).items():
         given = f"generation_kwargs.{name} = {value!r}"
         if name in _OF_ROLLOUTS:

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from trustmopd.data import load_prompts, prompt_hash
+from trustmopd.engines.vllm_package import vllm_version
 from trustmopd.method import Calibration
 from trustmopd.planning.here import memory_here
+from trustmopd.planning.workload import student_dtype_of
 from trustmopd.recipe import Recipe
 from trustmopd.rows import SUFFIXES
 from trustmopd.runs import RunDirectory
@@ -73,6 +75,7 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
         + ("plain text: no chat template is applied" if isinstance(prompts[0]["prompt"], str) else "conversational")
         + f", up to {max(given.prompt_lengths)} tokens",
         "training": _training(args, len(prompts)),
+        "rollouts": _rollouts(args),
         "engine": str(engine),
         "machine": _machine(args),
         "seeds": ", ".join(str(seed) for seed in recipe.seeds),
@@ -152,6 +155,21 @@ def _training(args: TrustMOPDConfig, prompts: int) -> str:
     )
 
 
+def _rollouts(args: TrustMOPDConfig) -> str:
+    if not args.use_vllm:
+        return "sampled by transformers"
+    if args.vllm_mode == "server":
+        url = args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"
+        return f"sampled by a vLLM server at {url}"
+    joined = args.vllm_tensor_parallel_size
+    return (
+        f"sampled by vLLM {vllm_version()}, colocated: an engine in "
+        + ("each process" if joined == 1 else f"every {joined} processes")
+        + f", with {args.vllm_gpu_memory_utilization:g} of the GPU's memory"
+        + (", asleep while the student trains" if args.vllm_enable_sleep_mode else "")
+    )
+
+
 def _machine(args: TrustMOPDConfig) -> str:
     if torch.cuda.is_available() and not args.use_cpu:
         return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
@@ -160,11 +178,10 @@ def _machine(args: TrustMOPDConfig) -> str:
 
 def _weights(recipe: Recipe, args: TrustMOPDConfig, given: Ingredients, student: Any) -> str:
     """GiB of weights by model, as they are loaded."""
-    trained = str((args.model_init_kwargs or {}).get("dtype", "float32"))
-    sizes: dict[str, tuple[int, str]] = {}
+    sizes: dict[str, tuple[int, torch.dtype]] = {}
     if student is not None:
-        numbers = sum(parameter.numel() for parameter in student.parameters())
-        sizes["student"] = numbers * getattr(torch, trained, torch.float32).itemsize, trained
+        dtype = student_dtype_of(args, recipe.student)
+        sizes["student"] = sum(parameter.numel() for parameter in student.parameters()) * dtype.itemsize, dtype
     away = []
     teachers, placement = used_teachers(given.teachers, args), args.teacher_placement
     for unit in units_of(teachers, given.reference, with_reference=args.needs_reference, placement=placement):
@@ -177,8 +194,8 @@ def _weights(recipe: Recipe, args: TrustMOPDConfig, given: Ingredients, student:
         if size is not None and unit.on == RAY:
             away.append(f"{name} {_size(size.bytes)}")
         elif size is not None:
-            sizes[name] = size.bytes, str(size.dtype).removeprefix("torch.")
-    told = [f"{name} {_size(size)} ({dtype})" for name, (size, dtype) in sizes.items()]
+            sizes[name] = size.bytes, size.dtype
+    told = [f"{name} {_size(size)} ({str(dtype).removeprefix('torch.')})" for name, (size, dtype) in sizes.items()]
     total = sum(size for size, _ in sizes.values())
     on_ray = f" On Ray: {', '.join(away)}." if away else ""
     free = shutil.disk_usage(next(path for path in Path(args.output_dir).absolute().parents if path.exists())).free

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
 from transformers import GenerationConfig
 from trl.extras.profiling import profiling_context
 from trl.models import unwrap_model_for_generation
@@ -94,7 +96,7 @@ def _vllm(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
         *("server_timeout", "group_port", "tensor_parallel_size", "gpu_memory_utilization", "enable_sleep_mode"),
     )
     return VLLMRollouts(
-        dtype=args.mixed_dtype or next(p.dtype for p in trainer.model.parameters() if p.is_floating_point()),
+        dtype=rollout_dtype(args, trainer.model),
         limit=args.rollout_timeout,
         model=trainer.model,
         accelerator=trainer.accelerator,
@@ -106,6 +108,13 @@ def _vllm(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
         trust_remote_code=args.trust_remote_code,
         **{name: getattr(args, f"vllm_{name}") for name in named},
     )
+
+
+def rollout_dtype(args: TrustMOPDConfig, student: nn.Module) -> torch.dtype:
+    """What vLLM computes in. A server has a dtype of its own, 16 bits unless it was started with another."""
+    if args.mixed_dtype is None and args.use_vllm and args.vllm_mode == "server":
+        return torch.bfloat16
+    return args.mixed_dtype or next(p.dtype for p in student.parameters() if p.is_floating_point())
 
 
 @contextmanager

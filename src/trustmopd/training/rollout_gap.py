@@ -7,16 +7,18 @@ from torch import Tensor
 from trustmopd.engines import EngineError
 
 MEAN, MAX = "rollout/logprob_gap_mean", "rollout/logprob_gap_max"
-#: Later steps may have this many times the gap of step 0, or this many nats more. The gap grows a little as the
-#: student becomes more certain.
-_FACTOR, _SLACK = 4.0, 0.02
+#: Later steps may have this many times the gap of step 0, or this many nats more in 16 and in 32 bits. The gap grows a
+#: little as the student becomes more certain.
+_FACTOR, _SLACK_16, _SLACK_32 = 4.0, 0.02, 5e-4
 
 
 class LogprobGap:
-    """|log p of the engine − log p of the student| over a step's tokens, both at temperature 1."""
+    """|log p of the engine − log p of the student| over a step's tokens, both at temperature 1. `dtype` is what the
+    engine computes in."""
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, dtype: torch.dtype) -> None:
         self.limit = limit
+        self.slack = _SLACK_16 if dtype.itemsize == 2 else _SLACK_32
         self.first: float | None = None
         self._reset()
 
@@ -46,7 +48,7 @@ class LogprobGap:
         gap = found[MEAN]
         limit, against = self.limit, "logprob_gap_limit"
         remedy = "or raise logprob_gap_limit if such a difference is expected"
-        if self.first is not None and (later := max(_FACTOR * self.first, self.first + _SLACK)) < limit:
+        if self.first is not None and (later := max(_FACTOR * self.first, self.first + self.slack)) < limit:
             limit, against = later, f"its value at step 0, {self.first:.2g}"
             remedy = "and report it as a bug: vLLM does not use the weights it was given"
         if not gap <= limit:

@@ -21,7 +21,7 @@ from trustmopd.training.scoring import ScoredCandidates
 @dataclass
 class StepLog:
     """Collects over the micro-batches of a step, in all processes. The rule asks the teachers of `pool`; `teachers` are
-    all of them."""
+    all of them. `rollout_dtype` is what the engine that samples computes in."""
 
     args: TrustMOPDConfig
     accelerator: Accelerator
@@ -29,10 +29,11 @@ class StepLog:
     recorder: TokenRecorder
     pool: TeacherPool
     teachers: Sequence[str]
+    rollout_dtype: torch.dtype
 
     def __post_init__(self) -> None:
         self.asked = self.pool.teachers
-        self.gap = LogprobGap(self.args.logprob_gap_limit)
+        self.gap = LogprobGap(self.args.logprob_gap_limit, self.rollout_dtype)
         self._totals = StepTotals()
 
     def note(

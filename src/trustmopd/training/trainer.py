@@ -47,7 +47,7 @@ from trustmopd.training.passes import loss_in_passes, micro_batches
 from trustmopd.training.prompt_lengths import SURPLUS, fit_prompts, truncate, with_rows
 from trustmopd.training.records import TokenRecorder
 from trustmopd.training.resuming import apply_changes, fresh_groups
-from trustmopd.training.rollout_engine import Turns, rollout_engine
+from trustmopd.training.rollout_engine import Turns, rollout_dtype, rollout_engine
 from trustmopd.training.rollout_gap import MEAN as GAP
 from trustmopd.training.rollouts import Judged, judge_rollouts
 from trustmopd.training.run_files import RunFiles
@@ -148,7 +148,9 @@ class TrustMOPDTrainer(DistillationTrainer):
         self.judge_of_step = Judge(args, self.pool, given.vocab_size, self.clock)
         recorder = TokenRecorder(run, self._tokenizer, every=args.record_allocation_every, seed=args.seed)
         asked = self.pool.teachers
-        self.step_log = StepLog(args, self.accelerator, self.clock, recorder, self.pool, teachers=[*given.teachers])
+        self.step_log = StepLog(
+            args, self.accelerator, self.clock, recorder, self.pool, [*given.teachers], rollout_dtype(args, self.model)
+        )
         self.calibrator = Calibrator(args, self.accelerator, self.files.bill, asked)
         self.add_callback(self.files)
 

@@ -1,5 +1,6 @@
 """What a run needs to sample with vLLM, checked before any model is loaded."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,16 +8,15 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from trustmopd.engines.vllm_package import check_architecture
+from trustmopd.engines.vllm_package import can_sleep, check_architecture
 from trustmopd.planning.launching import asked_engine
-from trustmopd.teacher_source import RAY
+from trustmopd.planning.memory import GIB, placed_weights
+from trustmopd.planning.workload import DDP, student_dtype_of
 from trustmopd.teachers import Teacher
 from trustmopd.teachers.sizes import size_of
 from trustmopd.teachers.skeleton import skeleton
 from trustmopd.teachers.units import units_of
 from trustmopd.training.config import TrustMOPDConfig
-
-GIB = 2**30
 
 
 def check_vllm_can_sample(
@@ -37,6 +37,8 @@ def check_vllm_can_sample(
             "use_vllm = True loads the student from its path, but this model object has none. Save it with its "
             "tokenizer (save_pretrained), and give the path."
         )
+    if args.vllm_mode == "colocate":
+        _check_colocated(args)
     check_architecture((config.architectures or [type(model).__name__])[0], source, args.vllm_model_impl)
     if args.vllm_max_model_length is not None and args.vllm_max_model_length < longest:
         raise ValueError(
@@ -47,41 +49,56 @@ def check_vllm_can_sample(
         share = torch.cuda.get_device_properties(0).total_memory * torch.cuda.get_per_process_memory_fraction(0)
         bare = skeleton(model)
         student = 0 if bare is None else sum(parameter.numel() for parameter in bare.parameters())
-        frozen = frozen_bytes(model, teachers, reference, args, lent=trains_adapter)
-        check_memory(student, frozen, args, share / GIB, trained=0 if trains_adapter else student)
+        dtype, lent = student_dtype_of(args, model), trains_adapter and asked_engine(args) == DDP
+        frozen = frozen_bytes(model, teachers, reference, args, lent=lent)
+        check_memory(student, dtype, frozen, args, share / GIB, trained=0 if trains_adapter else student)
+
+
+def _check_colocated(args: TrustMOPDConfig) -> None:
+    if args.world_size % args.vllm_tensor_parallel_size:
+        processes = "is only one" if args.world_size == 1 else f"are {args.world_size}"
+        raise ValueError(
+            f"vllm_tensor_parallel_size = {args.vllm_tensor_parallel_size} joins the engines of as many processes, but "
+            f"there {processes}. Start a multiple of it (accelerate launch --num_processes), or set it to 1."
+        )
+    if args.vllm_enable_sleep_mode and not can_sleep():
+        raise ValueError("vllm_enable_sleep_mode = True, but vLLM can only sleep on a GPU. Set it to False here.")
 
 
 def frozen_bytes(
     model: Any, teachers: Mapping[str, Teacher], reference: Teacher | None, args: TrustMOPDConfig, *, lent: bool = False
-) -> list[int]:
-    """Of every frozen model that is here, teachers' own references too. `lent`: the initial student is the student's
-    own base."""
-    units = units_of(teachers, reference, with_reference=args.needs_reference, placement=args.teacher_placement)
-    frozen = [unit.given for unit in units if unit.on != RAY]
-    sizes = [size_of(each or Teacher(model=model), args.frozen_dtype) for each in frozen if each or not lent]
-    return [size.bytes for size in sizes if size is not None]
+) -> tuple[float, float]:
+    """Of all frozen models on one GPU, teachers' own references too: between passes, and while they read. `lent`: the
+    initial student is the student's own base."""
+    places: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for unit in units_of(teachers, reference, with_reference=args.needs_reference, placement=args.teacher_placement):
+        size = size_of(unit.given or Teacher(model=model), args.frozen_dtype)
+        if size is not None and not (unit.given is None and lent):
+            places[unit.on].append((size.bytes - size.bytes_without_head, size.bytes_without_head))
+    of_places = [placed_weights(place, models, args.world_size) for place, models in places.items()]
+    return sum(kept for kept, _ in of_places), sum(reading for _, reading in of_places)
 
 
-def check_memory(student: int, frozen: list[int], args: TrustMOPDConfig, gib: float, *, trained: int) -> None:
-    """Whether a GPU of `gib` GiB can hold the run; `student` and `trained` count parameters, `frozen` bytes. Only
-    weights, gradients, optimizer and vLLM's share are counted; `trustmopd plan` counts the rest."""
-    width = getattr(torch, str((args.model_init_kwargs or {}).get("dtype", "float32")), torch.float32).itemsize
-    kept = {
-        "resident": sum(frozen),
-        "ray": sum(frozen),
-        "offload": max(frozen, default=0),
-        "sharded": sum(frozen) / args.world_size,
-    }
+def check_memory(
+    student: int, dtype: torch.dtype, frozen: tuple[float, float], args: TrustMOPDConfig, gib: float, *, trained: int
+) -> None:
+    """Whether a GPU of `gib` GiB can hold the run; `student` and `trained` count parameters. Only weights, gradients,
+    optimizer and vLLM's share are counted; `trustmopd plan` counts the rest."""
     engine = args.vllm_gpu_memory_utilization * gib
-    part = width / GIB / (1 if asked_engine(args) == "DDP" else args.world_size)
-    # AdamW keeps two numbers for each parameter. Gradients exist while the student trains, not while it samples.
-    held = {
-        "student and optimizer": (student + 2 * trained) * part,
-        "frozen models": kept[args.teacher_placement] / GIB,
+    awake = 0.0 if args.vllm_enable_sleep_mode else engine
+    spread = asked_engine(args) != DDP
+    width = 4 if spread and trained else dtype.itemsize  # accelerate raises what FSDP2 trains to float32
+    part = width / GIB / (args.world_size if spread else 1)
+    copies = 2 if args.world_size > 1 and not spread else 1  # DDP's gradients travel in buckets of their own
+    kept, reading = (size / GIB for size in frozen)
+    held = {"student and optimizer": (student + 2 * trained) * part}  # AdamW keeps two numbers for each parameter
+    phases = {
+        "rollouts": {"frozen models": kept, "vLLM": engine},
+        "the frozen models' passes": {"frozen models": reading, "vLLM": awake},
+        "training": {"frozen models": kept, "gradients": copies * trained * part, "vLLM": awake},
     }
-    sampling = {**held, "vLLM": engine}
-    training = {**held, "gradients": trained * part, "vLLM": 0 if args.vllm_enable_sleep_mode else engine}
-    for phase, parts in {"rollouts": sampling, "training": training}.items():
+    for phase, needs in phases.items():
+        parts = held | needs
         if (total := sum(parts.values())) > gib:
             told = ", ".join(f"{name} {size:.1f}" for name, size in parts.items() if size)
             raise ValueError(

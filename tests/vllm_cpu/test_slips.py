@@ -1,0 +1,80 @@
+"""Recipes with vLLM from the command line: what a dry run tells and refuses, and a run that is too slow."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import yaml
+from typer.testing import CliRunner
+
+from trustmopd.cli import app
+
+
+@pytest.fixture
+def recipe(world: Path, settings: dict[str, Any], tmp_path: Path) -> str:
+    tiny.prompts(32).to_json(tmp_path / "prompts.jsonl")
+    given = {
+        "name": "slips",
+        "output": str(tmp_path / "run"),
+        "student": str(world / "tied"),
+        "teachers": {name: str(world / f"tied-{name}") for name in ("math", "code")},
+        "prompts": {"path": str(tmp_path / "prompts.jsonl")},
+        "training": settings,
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(given))
+    return str(tmp_path / "recipe.yaml")
+
+
+def train(recipe: str, *words: str) -> tuple[int, str]:
+    ended = CliRunner().invoke(app, ["train", recipe, *words])
+    return ended.exit_code, ended.output
+
+
+def test_a_dry_run_tells_who_samples(recipe: str) -> None:
+    asked = {
+        (): ("vLLM 0.31.0", "colocated"),
+        ("training.use_vllm=false",): ("sampled by transformers",),
+        ("training.vllm_mode=server", "training.vllm_server_port=8123"): ("server", ":8123"),
+    }
+    for words, told in asked.items():
+        status, said = train(recipe, *words, "--dry-run")
+        assert status == 0 and all(part in " ".join(said.split()) for part in told), said
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("vllm_mode", "serve"),
+        ("vllm_gpu_memory_utilization", "1.5"),
+        ("vllm_tensor_parallel_size", "2"),  # of one process
+        ("vllm_enable_sleep_mode", "true"),  # on a CPU
+    ],
+)
+def test_a_dry_run_refuses_what_vllm_would(field: str, value: str, recipe: str) -> None:
+    status, said = train(recipe, f"training.{field}={value}", "--dry-run")
+    assert status == 1 and field in said
+
+
+def test_a_run_that_is_too_slow_in_its_calibration_can_be_run_again(recipe: str, tmp_path: Path) -> None:
+    words = ["train", recipe, "training.max_steps=1"]
+    ours = {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    }  # set by TRL for an engine of a test before
+    slow = subprocess.run(
+        [sys.executable, "-m", "trustmopd", *words, "training.rollout_timeout=0.01"],
+        env={name: value for name, value in os.environ.items() if name not in ours},
+        capture_output=True,
+        text=True,
+    )
+    assert slow.returncode == 1 and "--resume" in slow.stderr
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    assert not app([*words, "--resume"], standalone_mode=False)  # not by CliRunner, whose stdout vLLM cannot use
+    assert (tmp_path / "run" / "metrics.jsonl").exists()
