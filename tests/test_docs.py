@@ -4,21 +4,18 @@ Code runs until it asks for a file that only the reader has; the arguments of ev
 
 import ast
 import inspect
-import itertools
 import json
 import re
-import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import page_commands
 import pytest
 import torch
-import typer
 import yaml
 
-from trustmopd.cli import app
 from trustmopd.data import check_prompts, load_prompts
 from trustmopd.data.build_config import load_config
 from trustmopd.evaluation import Unavailable
@@ -45,7 +42,7 @@ def blocks(language: str) -> list[Any]:
     found = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for match in re.finditer(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for match in re.finditer(rf"^```{language}(?: title=.*?)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             line = text.count("\n", 0, match.start()) + 1
             found.append(pytest.param(match[1], id=f"{page.relative_to(ROOT)}:{line}"))
     return found
@@ -91,17 +88,9 @@ def test_every_line_is_a_prompt_or_a_row_of_an_evaluation(block: str) -> None:
 
 @pytest.mark.parametrize("block", blocks("bash"))
 def test_every_command_has_the_verbs_and_options_that_are_written(block: str) -> None:
-    for line in block.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        words = list(itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), words))
-        if words[:1] != ["trustmopd"]:
-            continue
-        command: Any = typer.main.get_command(app)
-        context, words = None, words[1:]
-        while hasattr(command, "commands"):
-            context = command.make_context(words[0], [], parent=context, resilient_parsing=True)
-            command, words = command.commands[words[0]], words[1:]
-        command.make_context(command.name, words, parent=context)  # raises where an option is not one
+    for words in page_commands.commands(block):
+        if (arguments := page_commands.arguments(words)) is not None:
+            page_commands.parsed(arguments)
 
 
 @pytest.mark.parametrize("block", blocks("python"))

@@ -1,26 +1,38 @@
-"""The commands of docs/guides are run, in order, in one folder, on the small world.
+"""The commands of the guides are run on the small world: those of docs/guides in order, in one folder, and those of
+each other page that the site calls a guide in a folder of its own.
 
-A fence with a title is a file. What follows `<!-- needs a GPU -->` is checked by `--dry-run`."""
+A fence with a title is a file. What a page marks as needing a GPU or a cluster is checked by `--dry-run`."""
 
-import itertools
+import json
 import re
 import shlex
-from collections.abc import Iterator
+import tomllib
 from pathlib import Path
 
+import page_commands
 import pytest
 import tiny
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from trustmopd.cli import app
+from trustmopd.data.build_config import load_config
 from trustmopd.recipe import load_recipe
 from trustmopd.testbed.shipped import checkpoint
+from trustmopd.training.from_recipe import config_of
 
-GUIDES = Path(__file__).parents[1] / "docs" / "guides"
+ROOT = Path(__file__).parents[1]
+GUIDES = ROOT / "docs" / "guides"
 #: Later guides read what earlier ones trained.
 ORDER = ["own-models", "own-benchmarks", "reading-the-report", "publishing", "trackers", "lora", "examples"]
-FENCE = re.compile(r'^(<!-- needs a GPU -->\n+)?```(\w+)(?: title="(.*?)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
+NAVIGATION = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+OTHERS = [page for part in NAVIGATION for page in part.get("Guides", ()) if not page.startswith("guides/")]
+#: What commands may need that is not here. With the first, `--dry-run` checks them;
+DRY = {"a GPU", "a cluster", "a recipe"}
+#: with these, only options and overrides are checked (tests/remote has Ray).
+ABSENT = {"the Hub", "Ray"}
+#: Programs that are not ours.
+PROGRAMS = {"pip", "python", "export", "mkdir", "ray", "vllm"}
 STEPS = 2
 #: What makes a recipe take seconds.
 SMALL = [
@@ -32,29 +44,15 @@ SMALL = [
     "training.bf16=false",
     "evaluation.max_new_tokens=8",
 ]
-#: The verbs that take overrides of a recipe.
-WITH_OVERRIDES = ("train", "diagnose", "evaluate", "plan")
-
-
-def commands(text: str) -> Iterator[tuple[list[str], bool]]:
-    """The words of each command, and whether it needs a GPU. Files are written on the way."""
-    for gpu, language, title, body in FENCE.findall(text):
-        if title:
-            Path(title).write_text(body, encoding="utf-8")
-            if language == "yaml":
-                load_recipe(title)
-        elif language == "bash":
-            for line in body.replace("\\\n", " ").splitlines():
-                words = shlex.split(line, comments=True)
-                if words := list(itertools.dropwhile(lambda word: re.match("[A-Z_]+=", word), words)):
-                    yield words, bool(gpu)
+#: The verbs that compute with a recipe.
+COMPUTING = ("train", "diagnose", "evaluate")
 
 
 def shortened(words: list[str]) -> list[str]:
     """The same command for seconds: few steps, and the last checkpoint of those."""
     verb, *rest = [re.sub(r"checkpoint-\d+$", f"checkpoint-{STEPS}", word) for word in words]
     rest = [word for word in rest if not word.startswith("training.max_steps=")]
-    if verb in WITH_OVERRIDES and any(word.endswith(".yaml") for word in rest):
+    if verb in COMPUTING and any(word.endswith(".yaml") for word in rest):
         rest += SMALL
     return [verb, *rest]
 
@@ -63,29 +61,79 @@ def test_every_guide_is_run() -> None:
     assert {path.stem for path in GUIDES.glob("*.md")} == set(ORDER)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_the_commands_of_the_guides_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader's folder: a base model and its specialists."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    Path("models").mkdir()
     for name, folder in {"base": "reference", "math": "math", "code": "code", "if": "if"}.items():
-        Path("models").mkdir(exist_ok=True)
         Path("models", name).symlink_to(checkpoint(folder))
+
+
+def write_files(page: str) -> None:
+    for fence in page_commands.fences(page):
+        if fence.title:
+            Path(fence.title).write_text(fence.body, encoding="utf-8")
+
+
+def call(page: str, arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, f"{page}: {shlex.join(arguments)}\n{result.output[-2000:]}"
+
+
+def follow(page: str) -> list[str]:
+    """Do what a page says; the verbs that were run."""
+    write_files(page)
+    ran = []
+    for fence in page_commands.fences(page):
+        assert not fence.needs or fence.needs in DRY | ABSENT, fence.needs
+        for words in page_commands.commands(fence.body) if fence.language == "bash" else ():
+            arguments = page_commands.arguments(words)
+            if arguments is None:
+                assert words[0] in PROGRAMS, words  # test_examples.py runs the scripts
+                continue
+            arguments = ["recipe.yaml" if word == "RECIPE" else word for word in arguments]
+            given = page_commands.parsed(arguments)
+            if not fence.needs:
+                call(page, shortened(arguments))
+                ran.append(arguments[0])
+                continue
+            if path := given.get("recipe"):
+                recipe = load_recipe(path, given["overrides"] or [])
+                config_of(recipe, recipe.seeds[0])
+            elif path := given.get("config"):
+                load_config(path, given["overrides"] or [])
+            if fence.needs in DRY and "dry_run" in given:
+                call(page, [*shortened(arguments), "output=runs/elsewhere", "--dry-run"])
+    return ran
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_commands_of_the_guides_run(world: None) -> None:
     base = AutoModelForCausalLM.from_pretrained("models/base")
     for seed, name in enumerate(("math", "code")):
         tiny.adapter(base, Path("adapters", name), seed)
-    ran = []
-    for guide in ORDER:
-        for words, gpu in commands((GUIDES / f"{guide}.md").read_text(encoding="utf-8")):
-            if "trustmopd" not in words:
-                assert words[0] in ("pip", "python"), words  # test_examples.py runs the scripts
-                continue
-            arguments = shortened(words[words.index("trustmopd") + 1 :]) + ["--dry-run"] * gpu  # without its launcher
-            result = CliRunner().invoke(app, arguments)
-            assert result.exit_code == 0, f"{guide}: {shlex.join(arguments)}\n{result.output[-2000:]}"
-            ran.append(arguments[0])
+    ran = [verb for guide in ORDER for verb in follow(f"guides/{guide}.md")]
     assert {"train", "plan", "diagnose", "evaluate", "report", "merge"} <= set(ran)
     assert Path("runs/mine/report.html").is_file() and Path("runs/comparison/report.html").is_file()
     card = Path("runs/mine/checkpoints/README.md").read_text()
     assert [fact for fact in ("# mine\n", "| mine (checkpoint-2) |", "`prompts.jsonl`") if fact not in card] == []
     assert Path("student/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", OTHERS)
+def test_the_commands_of_the_other_guides_run(page: str, world: None) -> None:
+    write_files("guides/own-models.md")
+    Path("mine.yaml").rename("recipe.yaml")
+    Path("recipes").symlink_to(ROOT / "recipes")
+    problems = [{"question": f"{number}+7", "prompt": f"square:{number}+7"} for number in range(100, 320)]
+    for name in ("pool.jsonl", "writing.jsonl"):
+        Path(name).write_text("".join(f"{json.dumps(row)}\n" for row in problems))
+    Path("problems.csv").write_text("\n".join(["question", *(row["question"] for row in problems)]))
+    Path("exam.json").write_text(json.dumps([{"problem": "105+7"}]))
+    Path("eval.jsonl").write_text('{"problem": "105+7"}\n')
+    follow(page)

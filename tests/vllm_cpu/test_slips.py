@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import page_commands
 import pytest
 import tiny
 import yaml
 from typer.testing import CliRunner
+from vllm.entrypoints.cli.serve import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from trustmopd.cli import app
 
@@ -57,6 +60,20 @@ def test_a_dry_run_tells_who_samples(recipe: str) -> None:
 def test_a_dry_run_refuses_what_vllm_would(field: str, value: str, recipe: str) -> None:
     status, said = train(recipe, f"training.{field}={value}", "--dry-run")
     assert status == 1 and field in said
+
+
+def test_the_guide_s_commands_are_those_of_vllm_and_pass_a_dry_run(recipe: str) -> None:
+    began = []
+    for fence in page_commands.fences("rollouts.md"):
+        for words in page_commands.commands(fence.body) if fence.language == "bash" else ():
+            if words[0] == "vllm":
+                make_arg_parser(FlexibleArgumentParser()).parse_args(words[2:])  # exits where an option is not one
+            elif arguments := page_commands.arguments(words):
+                verb, _, *rest = arguments
+                status, said = train(recipe, *rest, "--dry-run")
+                assert verb == "train" and status == 0 and "vLLM" in said, said
+            began.append(words[0])
+    assert {"vllm", "accelerate"} <= set(began)
 
 
 def test_a_run_that_is_too_slow_in_its_calibration_can_be_run_again(recipe: str, tmp_path: Path) -> None:
