@@ -2,8 +2,10 @@
 
 The pages of docs/ and a few others of the repository are copied to build/docs, so that one set of Markdown files reads
 well on a code host and on the site. Links between files become links of the site; a link to something outside it (a
-source file, a folder) becomes plain text. Then Zensical builds, where a broken link or anchor is an error, and the HTML
-is checked for anything that would be loaded from another host.
+source file, a folder) becomes plain text. Then Zensical builds, where a broken link or anchor of Markdown is an error.
+Last, pages and styles are read: what they would load from another host is an error, and so is a file that they load or
+link to and that is not there. Of scripts only addresses are read, and none of the theme's own, which load from other
+hosts for elements of a few classes alone: a page with such an element is an error.
 """
 
 import os
@@ -14,6 +16,7 @@ import sys
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).parents[1]
 STAGE, SITE = ROOT / "build" / "docs", ROOT / "site"
@@ -29,10 +32,16 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 #: Linked from their own pages, and too special for the navigation.
 APART = {"smollm2-checkpoints.md"}
-#: In a style: what it loads from another host.
-STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')\s]+)")
-#: Attributes by which a page loads something.
-LOADS = {("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("video", "src")}
+#: In a style: what it loads.
+STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?([^\"')\s]+)")
+#: In a script: an address on another host.
+SCRIPT = re.compile(r"[\"'`]((?:\w+:)?//[^\"'`\s]+)")
+#: Attributes by which a page loads something. So does `href`, but not where a reader clicks on it.
+LOADS = {"src", "poster", "data", "href", "xlink:href"}
+CLICKED = {"a", "area"}
+#: For these classes of elements the theme's scripts load a library from another host.
+FETCHING = {"mermaid", "glightbox", "pyodide"}
+THEME_SCRIPTS = Path("assets", "javascripts")
 
 
 def sources() -> dict[Path, Path]:
@@ -90,34 +99,70 @@ def stage() -> None:
             shutil.copy(path, STAGE / place)
 
 
-class _Loads(HTMLParser):
-    """Collects what a page loads from elsewhere; links that a reader clicks are no concern."""
+class _Page(HTMLParser):
+    """Collects what a page loads, what it links to, and what it loads from another host for certain."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.elsewhere: list[str] = []
+        self._tag = ""
+        self.feed(text)
+        self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._tag = tag
         for name, value in attrs:
-            canonical = ("rel", "canonical") in attrs
-            if (tag, name) in LOADS and value and not canonical and re.match(r"(https?:)?//", value):
-                self.found.append(f"<{tag} {name}={value}>")
+            if not value or (name == "href" and ("rel", "canonical") in attrs):
+                continue
+            if name in LOADS:
+                (self.links if tag in CLICKED else self.loads).append(value)
+            elif name == "srcset":
+                self.loads += [each.split()[0] for each in value.split(",") if each.strip()]
+            elif name == "style":
+                self.loads += STYLE.findall(value)
+            elif name == "class":
+                self.elsewhere += [f'class="{each}"' for each in FETCHING.intersection(value.split())]
+
+    def handle_data(self, data: str) -> None:
+        if self._tag == "style":
+            self.loads += STYLE.findall(data)
+        elif self._tag == "script":
+            self.elsewhere += SCRIPT.findall(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._tag = ""
 
 
-def loaded_from_elsewhere(site: Path) -> list[str]:
-    """Everything that pages, styles and scripts of a built site load from another host."""
+def slips(site: Path) -> list[str]:
+    """What a built site loads from another host, and what it loads or links to that is not there. Read are pages with
+    their styles and scripts, style sheets, and scripts other than the theme's: of those, only what makes them load."""
     found = []
     for path in sorted(site.rglob("*")):
+        place = path.relative_to(site)
+        loads, links, elsewhere = [], [], []
         if path.suffix == ".html":
-            page = _Loads()
-            page.feed(path.read_text(encoding="utf-8"))
-            loads = page.found
+            page = _Page(path.read_text(encoding="utf-8"))
+            loads, links, elsewhere = page.loads, page.links, page.elsewhere
         elif path.suffix == ".css":
             loads = STYLE.findall(path.read_text(encoding="utf-8"))
-        else:
-            continue
-        found += [f"{path.relative_to(site)}: {each}" for each in loads]
+        elif path.suffix == ".js" and not place.is_relative_to(THEME_SCRIPTS):
+            elsewhere = SCRIPT.findall(path.read_text(encoding="utf-8"))
+        elsewhere += [each for each in loads if urlsplit(each).netloc]
+        found += [f"{place}: {each} is loaded from another host" for each in elsewhere]
+        found += [f"{place}: {each} leads to no file" for each in (*loads, *links) if _leads_nowhere(each, path, site)]
     return found
+
+
+def _leads_nowhere(target: str, page: Path, site: Path) -> bool:
+    parts = urlsplit(target)
+    if parts.scheme or parts.netloc or not parts.path:
+        return False  # another host, data, mail; or a place on the same page
+    path = unquote(parts.path)
+    file = (site / path.lstrip("/") if path.startswith("/") else page.parent / path).resolve()
+    file = file / "index.html" if file.is_dir() else file
+    return not (file.is_file() and file.is_relative_to(site.resolve()))
 
 
 def main() -> None:
@@ -128,8 +173,8 @@ def main() -> None:
     program = Path(sys.executable).with_name("zensical")
     if subprocess.run([program, "build", "--strict", "--clean"], cwd=ROOT, check=False).returncode:
         sys.exit("The site was not built: see the warnings above, each of which is an error here.")
-    if found := loaded_from_elsewhere(SITE):
-        sys.exit("The site loads from other hosts:\n" + "\n".join(found))
+    if found := slips(SITE):
+        sys.exit("\n".join([*found, "Fix these: the site must be whole, and load nothing from other hosts."]))
     print(f"{SITE / 'index.html'}: {len(list(SITE.rglob('*.html')))} pages")
 
 

@@ -34,12 +34,53 @@ def test_a_link_to_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
         build.relinked(tmp_path / "page.md", {tmp_path / "page.md": Path("page.md")})
 
 
-def test_what_a_page_would_load_from_another_host_is_found(tmp_path: Path) -> None:
-    (tmp_path / "fine.html").write_text('<a href="https://a.org">x</a><img src="a.png"><script src="a.js"></script>')
-    assert build.loaded_from_elsewhere(tmp_path) == []
-    (tmp_path / "page.html").write_text('<link href="https://fonts.org/x.css"><script src="//cdn.org/x.js"></script>')
-    (tmp_path / "style.css").write_text("@import 'https://a.org/x.css'; b { background: url(//b.org/x.png) }")
-    assert len(build.loaded_from_elsewhere(tmp_path)) == 4
+def test_a_page_that_is_whole_has_no_slips(tmp_path: Path) -> None:
+    for name in ("a.png", "a b.png", "a.js", "index.html", "sub/page.html"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "fine.html").write_text(
+        '<a href="https://a.org">x</a><a href="sub/page.html?q#here">x</a><a href="#here">x</a>'
+        '<a href="mailto:a@b">x</a><a href="./">x</a>'
+        '<link rel="canonical" href="https://a.org"><img src="a%20b.png#only-light" srcset="/a.png 2x, a.png 3x">'
+        '<script src="a.js"></script><style>b { background: url(data:image/png;base64,AA) }</style>'
+        "<p>url(//a.org/b.png)</p><script>// a comment\nlocation = 'fine.html'</script>"
+    )
+    assert build.slips(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<link href="https://fonts.org/x.css">',
+        '<script src="//cdn.org/x.js"></script>',
+        '<script>fetch("https://a.org/x.json")</script>',
+        "<style>@import 'https://a.org/x.css';</style>",
+        '<p style="background: url(//a.org/x.png)">x</p>',
+        '<img srcset="https://a.org/x.png 2x">',
+        '<object data="https://a.org/x.svg"></object>',
+        '<svg><image xlink:href="https://a.org/x.png"/></svg>',
+        '<pre class="mermaid x">a</pre>',
+        '<a href="nowhere.html">x</a>',
+        '<a href="/nowhere.html#here">x</a>',
+        '<a href="../outside.html">x</a>',
+        '<a href=".">a folder without a page</a>',
+        '<img src="nowhere.png">',
+        '<img srcset="nowhere.png 2x">',
+    ],
+)
+def test_what_a_page_would_load_from_another_host_or_not_find_is_found(text: str, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (tmp_path / "outside.html").touch()
+    (site / "page.html").write_text(text)
+    (slip,) = build.slips(site)
+    assert slip.startswith("page.html: ")
+
+
+def test_so_is_what_a_style_or_a_script_would(tmp_path: Path) -> None:
+    (tmp_path / "style.css").write_text("@import 'https://a.org/x.css'; b { background: url(../nowhere.png) }")
+    (tmp_path / "script.js").write_text("fetch('//a.org/x.json')")
+    assert [slip.split(":")[0] for slip in build.slips(tmp_path)] == ["script.js", "style.css", "style.css"]
 
 
 def test_the_reference_has_every_public_name() -> None:
