@@ -130,5 +130,5 @@ format: $(TEST_STAMP) ## Let ruff rewrite what it can
 	$(BIN)/ruff format .
 
 clean: ## Remove the environments and every cache
-	rm -rf $(VENV) $(VLLM_VENV) $(DISTRIBUTED) $(DOCS_VENV) $(RELEASE_VENV) build dist site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) $(DISTRIBUTED) $(DOCS_VENV) $(RELEASE_VENV) .venv-newest build dist site .cache .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis src/*.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,6 +10,7 @@ import random
 import sys
 from pathlib import Path
 
+import torch
 from datasets import Dataset
 from peft import LoraConfig
 from trl import SFTConfig, SFTTrainer
@@ -20,6 +21,7 @@ from trustmopd.testbed import DOMAINS, prompt_set
 from trustmopd.testbed.prompts import draw_distinct
 from trustmopd.testbed.shipped import checkpoint
 
+torch.set_num_threads(1)  # for models this small, more threads only slow each other down
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 60
 out = Path("runs/examples/lora")
 base = str(checkpoint("reference"))

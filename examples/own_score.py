@@ -8,6 +8,7 @@ python examples/own_score.py [steps]     20 steps: 24 s of one core, offline
 
 import sys
 
+import torch
 from torch import Tensor
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
@@ -15,6 +16,7 @@ from trustmopd.method import CandidateState
 from trustmopd.testbed import prompt_set
 from trustmopd.testbed.shipped import checkpoint
 
+torch.set_num_threads(1)  # for models this small, more threads only slow each other down
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 
 

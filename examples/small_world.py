@@ -7,11 +7,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import torch
+
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model
 from trustmopd.testbed import prompt_set
 from trustmopd.testbed.shipped import checkpoint
 
+torch.set_num_threads(1)  # for models this small, more threads only slow each other down
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 116
 out = Path("runs/examples/small-world")
 student = str(checkpoint("reference"))

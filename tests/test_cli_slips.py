@@ -805,3 +805,12 @@ def test_steps_that_were_trained_are_told_beside_a_later_checkpoint_of_another_r
     manifest = run_dir / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"run": "a third"}))
     assert str(run_dir / "checkpoints") in cli("train", begun, "--resume", code=1)
+
+
+@pytest.mark.parametrize("words", [["quickstart", "--out", "new"], ["report", "."]])
+def test_without_the_extra_that_draws_a_verb_names_it_before_it_computes(words: list[str], tmp_path: Path) -> None:
+    hidden = "import sys; sys.modules['matplotlib'] = None; from trustmopd.cli import app; app(sys.argv[1:])"
+    command = [sys.executable, "-c", hidden, *words]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 1 and "trustmopd[viewer]" in ended.stderr and "Traceback" not in ended.stderr
+    assert not list(tmp_path.iterdir())

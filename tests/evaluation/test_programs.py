@@ -5,12 +5,12 @@ import base64
 import json
 import pickle
 import random
-import shutil
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from bubblewrap import needs_sandbox
 from contest_solutions import SOLUTIONS
 from shared_data import real
 
@@ -25,7 +25,6 @@ from trustmopd.evaluation.programs import (
 )
 from trustmopd.evaluation.values import decode, encode
 
-sandboxed = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 DOUBLE = {"input_output": {"inputs": ["2\n", "5\n", "40\n"], "outputs": ["4\n", "10\n", "80\n"]}}
 DOUBLE_FUNCTION = {"input_output": {"inputs": ["[1, 2]\n3", "[]\n9"], "outputs": ["[3, 6]", "[]"], "fn_name": "times"}}
 
@@ -40,7 +39,7 @@ def verdict(row: dict[str, Any], code: str) -> str:
     return grade.details["verdict"]
 
 
-@sandboxed
+@needs_sandbox
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -66,7 +65,7 @@ def test_a_program_gets_the_verdict_it_deserves(code: str, expected: str) -> Non
     assert verdict(DOUBLE, code) == expected
 
 
-@sandboxed
+@needs_sandbox
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -85,7 +84,7 @@ def test_a_function_gets_the_verdict_it_deserves(code: str, expected: str) -> No
     assert (grade.score, grade.details["verdict"]) == (float(expected == "passed"), expected), grade
 
 
-@sandboxed
+@needs_sandbox
 def test_what_is_expected_cannot_be_read_inside() -> None:
     """Neither in frames, nor in any file, nor in memory that the interpreter can reach."""
     spy = """
@@ -111,7 +110,7 @@ answer = wanted if any(wanted in each for each in seen) else f"not in {len(seen)
     assert grade_asserts({"tests": "assert f('SECRETVALUE') == 'SECRETVALUE'"}, fenced(code)).score == 1
 
 
-@sandboxed
+@needs_sandbox
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -136,7 +135,7 @@ def test_asserts_give_the_verdict_that_a_response_deserves(
     assert (grade.score, grade.details["verdict"]) == (float(expected == "passed"), expected), grade
 
 
-@sandboxed
+@needs_sandbox
 def test_tracebacks_count_lines_as_the_response_does() -> None:
     code = "def f(x):\n    y = x\n    return y.absent"
     for row in ({"tests": "assert f(1) == 1"}, {"tests": "assert f(1) == 1", "setup": "import re\nimport os\n"}):
@@ -147,7 +146,7 @@ def test_tracebacks_count_lines_as_the_response_does() -> None:
     assert 'File "solution.py", line 2' in grade_programs(DOUBLE_FUNCTION, fenced("x = 1\n1 / 0")).details["stderr"]
 
 
-@sandboxed
+@needs_sandbox
 def test_a_body_that_completes_a_function_passes_behind_reasoning_too() -> None:
     humaneval = get_benchmark("humaneval")
     source = {
@@ -162,7 +161,7 @@ def test_a_body_that_completes_a_function_passes_behind_reasoning_too() -> None:
     assert humaneval.grade(row, "<think>double</think>\n    return 3 * x").score == 0
 
 
-@sandboxed
+@needs_sandbox
 @pytest.mark.parametrize("records", ["1 9|-1 9", "0 4|1 9|2 0", "1 9|1 9", "x 4|1 9", "0 4|1 ["])
 def test_a_program_that_sends_records_itself_must_send_each_right_one(records: str) -> None:
     forge = f"""
@@ -273,7 +272,7 @@ def lcb_row(function: str | None) -> dict[str, Any]:
     }
 
 
-@sandboxed
+@needs_sandbox
 def test_livecodebench_asks_and_grades_both_kinds(tmp_path: Any) -> None:
     path = tmp_path / "test6.jsonl"
     path.write_text("\n".join(json.dumps({**lcb_row(f), "question_id": str(f)}) for f in (None, "double")))
@@ -343,7 +342,7 @@ def grade_all(name: str, rows: list[Any], codes: list[str]) -> list[Grade]:
         return list(pool.map(lambda pair: benchmark.grade(pair[0], fenced(pair[1])), zip(rows, codes, strict=True)))
 
 
-@sandboxed
+@needs_sandbox
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "path", "solution"),
@@ -362,7 +361,7 @@ def test_canonical_solutions_pass_and_with_one_line_changed_fail(name: str, path
     assert sum(grade.score for grade in changed) / len(rows) < 0.2  # some changes do not matter, or no test minds
 
 
-@sandboxed
+@needs_sandbox
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(5))
 def test_contest_problems_are_solved_by_solutions_and_by_nothing_else(number: int) -> None:

@@ -3,7 +3,6 @@
 import errno
 import os
 import platform
-import shutil
 import socket
 import subprocess
 import sys
@@ -12,11 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from bubblewrap import needs_sandbox
 
 from trustmopd.evaluation.benchmark import Unavailable
 from trustmopd.evaluation.sandbox import OUTPUT_LIMIT, run_python
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+pytestmark = needs_sandbox
 
 
 def report_of(code: str) -> str:

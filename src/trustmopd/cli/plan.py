@@ -1,6 +1,7 @@
 """`trustmopd plan`: what a recipe needs on a machine, before there is one."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -86,6 +87,7 @@ def _show(rows: "list[Row]", title: str, *, uses_vllm: bool) -> None:
 
 def _recommend(rows: "list[Row]", words: list[str], work: "Workload", memory: float) -> None:
     from trustmopd.planning import fastest
+    from trustmopd.planning.launching import ACCELERATE
     from trustmopd.planning.seconds import sampling_seconds
     from trustmopd.planning.workload import ZERO3
 
@@ -103,6 +105,8 @@ def _recommend(rows: "list[Row]", words: list[str], work: "Workload", memory: fl
     say("Set: " + "\n     ".join(row.overrides))
     each = "" if row.setup.nodes == 1 else " on each node, with its own RANK,"
     say(f"Check it{each} with: {row.command(words)} --dry-run\nStart it with the same, without --dry-run.")
+    if ACCELERATE in row.command(words) and not Path(ACCELERATE).is_dir():
+        say(f"{ACCELERATE} is a folder of trustmopd's repository.")
 
 
 def _what_is_lacking(rows: "list[Row]", memory: float) -> str:

@@ -16,13 +16,15 @@ def check_gamma(gamma: float) -> None:
         )
 
 
-def degenerate_tokens(scores: Float[Tensor, "K *N"]) -> Shaped[Tensor, "*N"]:
+def degenerate_tokens(scores: Float[Tensor, " K *N"]) -> Shaped[Tensor, "*N"]:
     """True where every teacher scores 0, so no teacher can be preferred."""
     return (scores == 0).all(dim=0)
 
 
 @torch.no_grad()
-def trust_weights(scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"] | None, gamma: float) -> Float[Tensor, "K *N"]:
+def trust_weights(
+    scores: Float[Tensor, " K *N"], mu: Float[Tensor, " K"] | None, gamma: float
+) -> Float[Tensor, " K *N"]:
     """w_k ∝ (rho_k / mu_k)^gamma (Eq. 4), in log space: 7th powers of small scores would underflow. `mu=None` leaves
     the scores uncalibrated. A teacher with score 0 gets weight 0. If all scores are 0, the weights are uniform."""
     check_gamma(gamma)
@@ -33,14 +35,14 @@ def trust_weights(scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"] | None,
 
 def uniform_weights(
     num_teachers: int, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
-) -> Float[Tensor, "K *N"]:
+) -> Float[Tensor, " K *N"]:
     """w_k = 1/K."""
     return torch.full((num_teachers, *shape), 1.0 / num_teachers, dtype=dtype, device=device)
 
 
 def random_weights(
     num_teachers: int, shape: tuple[int, ...], generator: Generator, *, dtype: torch.dtype = torch.float32
-) -> Float[Tensor, "K *N"]:
+) -> Float[Tensor, " K *N"]:
     """w ~ Dirichlet(1, …, 1), independently at each token, on the generator's device. Drawn token by token, so the
     weights of the first tokens do not depend on how many follow."""
     uniform = torch.rand((*shape, num_teachers), generator=generator, dtype=torch.float64, device=generator.device)
@@ -55,7 +57,7 @@ def single_weights(
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-) -> Float[Tensor, "K *N"]:
+) -> Float[Tensor, " K *N"]:
     """All weight on one teacher."""
     if not 0 <= index < num_teachers:
         raise ValueError(

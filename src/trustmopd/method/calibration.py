@@ -14,7 +14,7 @@ from trustmopd.runs.schemas import CalibrationFile, read_file, write_file
 _REMEDY = "Delete the file and calibrate again (`trustmopd calibrate RECIPE`, or `trainer.calibrate()`)."
 
 
-def calibrated_scores(scores: Float[Tensor, "K *N"], mu: Float[Tensor, " K"]) -> Float[Tensor, "K *N"]:
+def calibrated_scores(scores: Float[Tensor, " K *N"], mu: Float[Tensor, " K"]) -> Float[Tensor, " K *N"]:
     """r = rho / mu (Eq. 3). mu is never updated, so the mean r of a later batch shows how far a teacher has drifted
     since calibration (Eq. 24)."""
     check_mu(mu)
@@ -35,7 +35,7 @@ class ScoreTotals:
     def __init__(self, num_teachers: int, device: torch.device | str = "cpu"):
         self.totals = torch.zeros(2 * num_teachers + 1, dtype=torch.float64, device=device)
 
-    def add(self, scores: Float[Tensor, "K *N"], mask: Shaped[Tensor, "*N"]) -> None:
+    def add(self, scores: Float[Tensor, " K *N"], mask: Shaped[Tensor, "*N"]) -> None:
         valid = scores[:, mask != 0].double()
         count = valid.new_tensor([valid.shape[-1]])
         self.totals += torch.cat([valid.sum(dim=-1), valid.square().sum(dim=-1), count])

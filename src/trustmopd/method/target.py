@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def mixed_target(teacher_logp: Float[Tensor, "K *N C"], weights: Float[Tensor, "K *N"]) -> Float[Tensor, "*N C"]:
+def mixed_target(teacher_logp: Float[Tensor, "K *N C"], weights: Float[Tensor, " K *N"]) -> Float[Tensor, "*N C"]:
     """log of the weighted geometric mean of the teachers, normalised over the candidates (Eq. 28). Reverse KL to this
     target has the same gradient as the weighted sum of the K reverse KLs: the two differ only by −log Z (Eq. 29)."""
     share = weights.unsqueeze(-1)

@@ -6,6 +6,8 @@ from typing import Any
 
 from trustmopd.planning.workload import DDP, FSDP2, ZERO3, Setup
 
+#: Where the launcher's files are: in the repository, not in the package.
+ACCELERATE = "recipes/accelerate"
 #: The launcher's file for each engine, and the field of a recipe that asks for the same.
 FILES = {DDP: "ddp.yaml", FSDP2: "fsdp2.yaml", ZERO3: "zero3.yaml"}
 FIELDS = {FSDP2: "training.fsdp", ZERO3: "training.deepspeed"}
@@ -18,7 +20,7 @@ def launch_command(setup: Setup, words: Sequence[str]) -> list[str]:
         return ["trustmopd", "train", *words]
     nodes = ["--num_machines", str(setup.nodes), "--machine_rank", "RANK", "--main_process_ip", "FIRST_NODE"]
     where = [*nodes, "--main_process_port", "29500"] if setup.nodes > 1 else []
-    launcher = ["accelerate", "launch", "--config_file", f"recipes/accelerate/{FILES[setup.engine]}", *where]
+    launcher = ["accelerate", "launch", "--config_file", f"{ACCELERATE}/{FILES[setup.engine]}", *where]
     return [*launcher, "--num_processes", str(setup.world), "-m", "trustmopd", "train", *words]
 
 

@@ -2,7 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+
+if find_spec("matplotlib") is None:
+    raise ValueError("figures need matplotlib. Install it: pip install 'trustmopd[viewer]'")
 
 from trustmopd.analysis.figures import score_figures, trust_figures
 from trustmopd.analysis.figures.drawing import Picture

@@ -10,10 +10,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-try:
-    import matplotlib
-except ImportError as error:  # pragma: no cover
-    raise ValueError("figures need matplotlib. Install it with: pip install 'trustmopd[viewer]'") from error
+import matplotlib
 
 from trustmopd.analysis.figures.palette import DARK, INK, PAPER, colours
 from trustmopd.statistics import Spread

@@ -93,7 +93,7 @@ def render(title: str, **content: Any) -> str:
         from jinja2 import Environment, FileSystemLoader
         from markupsafe import Markup, escape
     except ImportError as error:  # pragma: no cover
-        raise ValueError("the report needs Jinja2. Install it with: pip install 'trustmopd[viewer]'") from error
+        raise ValueError("the report needs Jinja2. Install it: pip install 'trustmopd[viewer]'") from error
     environment = Environment(loader=FileSystemLoader(_ASSETS), autoescape=True)
     environment.filters["commands"] = lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
     environment.filters["as_image"] = _data_uri
