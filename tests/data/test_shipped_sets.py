@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from trustmopd.recipe import load_recipe
 
 CONFIGS = Path(__file__).parents[2] / "recipes" / "data"
 PAGE = (CONFIGS.parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+_EXAMPLES = re.findall(r"```yaml.*?\n(.*?)```", PAGE, re.DOTALL)
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 MULTICAP = {"math": 256, "code": 256, "if": 1579, "math-if": 2131, "code-if": 2980, "math-code": 256}
 SINGLECAP = {"math": 1540, "code": 1870, "if": 4048}
@@ -192,7 +194,7 @@ def test_the_first_example_of_the_page_builds_from_files_as_it_describes_them(tm
         csv.writer(file).writerows([["question"], *([text] for text in problems)])
     pools.write_jsonl(Path("writing.jsonl"), pools.instructions(100))
     Path("exam.json").write_text(json.dumps([{"problem": problems[4].upper()}]))
-    Path("mine.yaml").write_text(PAGE.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    Path("mine.yaml").write_text(_EXAMPLES[0], encoding="utf-8")
     built = build(load_config("mine.yaml"))
     assert counts(built) == {"math": 200, "if": 100}
     assert built.screenings["problems"].counts["cross_exact"] == 1
@@ -202,7 +204,7 @@ def test_the_first_example_of_the_page_builds_from_files_as_it_describes_them(tm
 def test_the_page_about_prompt_sets_lists_each_shipped_one_and_its_example_loads(tmp_path):
     listed = [line.split("`")[1] for line in PAGE.splitlines() if line.startswith("| `") and ".yaml" in line]
     assert sorted(listed) == sorted(path.name for path in CONFIGS.glob("*.yaml"))
-    (tmp_path / "config.yaml").write_text(PAGE.split("```yaml\n")[2].split("```")[0], encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(_EXAMPLES[1], encoding="utf-8")
     config = load_config(tmp_path / "config.yaml")
     assert list(config.categories) == ["math", "math-if", "math-code"]
 
