@@ -9,12 +9,15 @@ Random weights, sampling at temperature 0.6, no response ends early. `first` is 
 there is any; `other width` is a later call with longer prompts, as the next batch of training has; `prefill` is a call
 for one token: what reading the prompts takes. `decoded/s` leaves it out, `tokens/s` does not. A static cache has room
 for both widths, and for as many tokens as `--room` says: that is what a long `max_completion_length` costs.
+`default-filled` begins with a default cache that is full of random prompts, unread: how many responses it holds at a
+length, and its `decoded/s` there, without the minutes that lead up to it. A batch that does not fit has an empty row.
 """
 
 import math
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +29,7 @@ from record import append, known, number, versions
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel
 
 RESULTS = Path(__file__).parent / "results" / "rollouts.csv"
 WIDER = 24
@@ -38,16 +41,25 @@ def config(tokens: int, **settings: object) -> GenerationConfig:
     return GenerationConfig(max_new_tokens=tokens, **{**sampling, **settings})
 
 
-def with_cache(**settings: object) -> Callable[[PreTrainedModel, Tensor, int, int], int]:
+def with_cache(cache: Cache | None = None, **settings: object) -> Callable[[PreTrainedModel, Tensor, int, int], int]:
     def sample(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> int:
         policy.generation_config.eos_token_id = None
         policy._previous_max_cache_length = room  # as transformers itself remembers it from a longer call
+        mask = torch.ones_like(prompts)
         made = policy.generate(
-            prompts, attention_mask=torch.ones_like(prompts), generation_config=config(tokens, **settings)
+            prompts, attention_mask=mask, past_key_values=cache, generation_config=config(tokens, **settings)
         )
         return made.numel() - prompts.numel()
 
     return sample
+
+
+def filled(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> int:
+    cache = DynamicCache()
+    shape = (len(prompts), policy.config.num_key_value_heads, prompts.shape[1] - 1, policy.config.head_dim)
+    for layer in range(policy.config.num_hidden_layers):
+        cache.update(*(torch.randn(shape, device=policy.device, dtype=policy.dtype) for _ in range(2)), layer)
+    return with_cache(cache, disable_compile=True)(policy, prompts, tokens, room)
 
 
 def continuous(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> int:
@@ -58,7 +70,7 @@ def continuous(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int)
 STARTED: dict[int, Any] = {}
 
 
-def vllm(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> int:
+def vllm(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int, share: float = 0.9) -> int:
     """Started once a model, with weights of its own: they cost the same. Peak memory is not vLLM's."""
     from vllm import LLM, SamplingParams
 
@@ -71,7 +83,7 @@ def vllm(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> in
                 skip_tokenizer_init=True,
                 max_model_len=room,
                 max_num_seqs=512,
-                gpu_memory_utilization=0.9,
+                gpu_memory_utilization=share,
                 logprobs_mode="raw_logprobs",
             )
         core = llm.llm_engine.model_executor.driver_worker.model_runner
@@ -84,6 +96,7 @@ def vllm(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> in
 
 ENGINES = {
     "default": with_cache(disable_compile=True),
+    "default-filled": filled,
     "static": with_cache(cache_implementation="static", disable_compile=True),
     "static-compiled": with_cache(cache_implementation="static"),
     "continuous-batching": continuous,
@@ -91,7 +104,7 @@ ENGINES = {
 }
 
 
-TRANSFORMERS = ",".join(name for name in ENGINES if name != "vllm")
+TRANSFORMERS = ",".join(name for name in ENGINES if name not in ("vllm", "default-filled"))
 
 
 def main(
@@ -101,6 +114,7 @@ def main(
     prompt: Annotated[int, typer.Option(help="Prompt tokens.")] = 128,
     tokens: Annotated[int, typer.Option(help="New tokens of each response.")] = 256,
     room: Annotated[int, typer.Option(help="Least size of a static cache, in tokens.")] = 0,
+    share: Annotated[float, typer.Option(help="vLLM's part of the GPU's memory; less beside another engine.")] = 0.9,
     once: Annotated[bool, typer.Option(help="One call, after one of 8 tokens: where a call takes minutes.")] = False,
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
     output: Annotated[Path, typer.Option(help="CSV file to append to.", show_default="results/rollouts.csv")] = RESULTS,
@@ -123,7 +137,8 @@ def main(
         policy = model(Case(device, shape, "", "", 0, 0, 0, 0), 0).eval()
         room = max(room, prompt + WIDER + tokens)
         for engine, count in product(chosen, map(int, batch.split(","))):
-            row = measure(policy, engine, count, prompt, tokens, room, device, once)
+            sample = partial(vllm, share=share) if engine == "vllm" else ENGINES[engine]
+            row = measure(policy, engine, sample, count, prompt, tokens, room, device, once)
             table.add_row(shape, engine, str(count), *(number(value, 2) for value in row.values()))
             print(shape, engine, count, row, flush=True)
             case = {"device": device, "shape": shape, "engine": engine, "batch": count, "prompt": prompt}
@@ -134,14 +149,22 @@ def main(
 
 
 def measure(
-    policy: PreTrainedModel, engine: str, batch: int, prompt: int, tokens: int, room: int, device: str, once: bool
+    policy: PreTrainedModel,
+    engine: str,
+    sample: Callable[[PreTrainedModel, Tensor, int, int], int],
+    batch: int,
+    prompt: int,
+    tokens: int,
+    room: int,
+    device: str,
+    once: bool,
 ) -> dict[str, float]:
     def seconds(width: int, tokens: int = tokens) -> tuple[float, int]:
         torch.manual_seed(0)
         prompts = torch.randint(4, policy.config.vocab_size, (batch, width), device=device)
         began = time.perf_counter()
         with torch.no_grad():
-            count = ENGINES[engine](policy, prompts, tokens, room)
+            count = sample(policy, prompts, tokens, room)
         if device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - began, count
