@@ -35,7 +35,7 @@ def tokenizer(template: str | None = TEMPLATE, characters: str = CHARACTERS) -> 
 
 
 def model(
-    seed: int = 0, *, vocab: int = VOCAB, tied: bool = True, layers: int = 2, hidden: int = 32
+    seed: int = 0, *, vocab: int = VOCAB, tied: bool = True, layers: int = 2, hidden: int = 32, spread: float = 0.3
 ) -> LlamaForCausalLM:
     """A random Llama. Other seeds are other models; `specialist` makes a relative of one."""
     torch.manual_seed(seed)
@@ -51,7 +51,7 @@ def model(
         bos_token_id=1,
         eos_token_id=2,
         pad_token_id=0,
-        initializer_range=0.3,
+        initializer_range=spread,
     )
     return LlamaForCausalLM(config).eval()
 

@@ -44,6 +44,20 @@ def test_the_engine_samples_from_the_students_weights_at_every_step(case: str, b
     assert trainer.calibration.engine.startswith("vllm 0.")
 
 
+def test_mixed_precision_keeps_student_and_engine_together(build: Any, world: Path, tmp_path: Path) -> None:
+    """Updates that bfloat16 rounds away are in neither. A student that is read in float32 leaves the engine behind."""
+    base = tiny.model(0, hidden=128, layers=4, spread=0.02)
+    for name, model in (
+        ("calm", base),
+        ("calm-math", tiny.specialist(base, 1)),
+        ("calm-code", tiny.specialist(base, 2)),
+    ):
+        tiny.save(model.bfloat16(), world / name)
+    build("calm", bf16=True, learning_rate=1e-5, max_steps=4, max_completion_length=64, calibrated=False).train()
+    gaps = [step[MEAN] for step in steps_of(tmp_path / "run")]
+    assert len(gaps) == 4 and max(gaps) < 0.005
+
+
 @pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "lora"])
 def test_a_skipped_sync_stops_the_run_before_the_optimizer_at_a_learning_rate_of_1e_6(lora: Any, build: Any) -> None:
     trainer = build(peft_config=lora, learning_rate=1e-6, calibrated=False)

@@ -1,5 +1,7 @@
 """Judge rollouts: the student's candidates, every frozen policy's log-probabilities of them, and the objective."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,13 +20,22 @@ from trustmopd.training.scoring import ScoredCandidates, score_candidates
 
 
 class Judge:
-    """Asks the pool about a batch of rollouts once, then judges its micro-batches one by one."""
+    """Asks the pool about a batch of rollouts once, then judges its micro-batches one by one. `autocast` is the
+    student's mixed precision."""
 
-    def __init__(self, args: TrustMOPDConfig, pool: TeacherPool, vocab_size: int, clock: PhaseClock):
+    def __init__(
+        self,
+        args: TrustMOPDConfig,
+        pool: TeacherPool,
+        vocab_size: int,
+        clock: PhaseClock,
+        autocast: Callable[[], AbstractContextManager],
+    ):
         self.args = args
         self.pool = pool
         self.vocab_size = vocab_size
         self.clock = clock
+        self.autocast = autocast
         self._answers: Answers | None = None
 
     def ask(self, batch: dict[str, Any]) -> Tensor:
@@ -64,8 +75,10 @@ class Judge:
             sampled_ids = batch["completion_ids"]
             read = Sequences.padded(*sequences(batch), response_mask(batch))
             read = read if args.max_tokens_per_micro_batch is None else read.aligned()
+            with self.autocast():  # accelerate's own is in the student's `forward`, which is not called here
+                hidden = read.states(backbone_of(student))
             scored = score_candidates(
-                read.states(backbone_of(student)),
+                hidden.to(args.mixed_dtype or hidden.dtype),
                 Head.of(student),
                 self._answers,
                 self.pool.teachers,
