@@ -9,8 +9,10 @@ Random weights, sampling at temperature 0.6, no response ends early. `first` is 
 there is any; `other width` is a later call with longer prompts, as the next batch of training has; `prefill` is a call
 for one token: what reading the prompts takes. `decoded/s` leaves it out, `tokens/s` does not. A static cache has room
 for both widths, and for as many tokens as `--room` says: that is what a long `max_completion_length` costs.
-`default-filled` begins with a default cache that is full of random prompts, unread: how many responses it holds at a
-length, and its `decoded/s` there, without the minutes that lead up to it. A batch that does not fit has an empty row.
+`vllm` gives each token's log-probability and has a seed for each request, as training asks; `vllm-plain` gives tokens
+alone, as transformers does. `default-filled` begins with a default cache that is full of random prompts, unread: how
+many responses it holds at a length, and its `decoded/s` there, without the minutes that lead up to it. A batch that
+does not fit has an empty row.
 """
 
 import math
@@ -24,7 +26,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from bench_step import SHAPES, Case, model
+from bench_step import SHAPES, Case, model, tokenizer
 from record import append, known, number, versions
 from rich.console import Console
 from rich.table import Table
@@ -70,17 +72,17 @@ def continuous(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int)
 STARTED: dict[int, Any] = {}
 
 
-def vllm(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int, share: float = 0.9) -> int:
+def vllm(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int, share: float = 0.9, **asked: object) -> int:
     """Started once a model, with weights of its own: they cost the same. Peak memory is not vLLM's."""
     from vllm import LLM, SamplingParams
 
     if id(policy) not in STARTED:
         with tempfile.TemporaryDirectory() as folder:
             policy.config.save_pretrained(folder)
+            tokenizer(policy.config.vocab_size).save_pretrained(folder)
             llm = LLM(
                 model=folder,
                 load_format="dummy",
-                skip_tokenizer_init=True,
                 max_model_len=room,
                 max_num_seqs=512,
                 gpu_memory_utilization=share,
@@ -89,7 +91,7 @@ def vllm(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int, share
         core = llm.llm_engine.model_executor.driver_worker.model_runner
         print("vLLM runs it as", type(core.get_model()).__module__, type(core.get_model()).__name__, flush=True)
         STARTED[id(policy)] = llm
-    params = SamplingParams(temperature=0.6, max_tokens=tokens, ignore_eos=True, logprobs=0, detokenize=False, seed=0)
+    params = SamplingParams(temperature=0.6, max_tokens=tokens, ignore_eos=True, detokenize=False, **asked)
     made = STARTED[id(policy)].generate([{"prompt_token_ids": ids} for ids in prompts.tolist()], params, use_tqdm=False)
     return sum(len(output.outputs[0].token_ids) for output in made)
 
@@ -100,11 +102,12 @@ ENGINES = {
     "static": with_cache(cache_implementation="static", disable_compile=True),
     "static-compiled": with_cache(cache_implementation="static"),
     "continuous-batching": continuous,
-    "vllm": vllm,
+    "vllm": partial(vllm, logprobs=0, seed=0),
+    "vllm-plain": vllm,
 }
 
 
-TRANSFORMERS = ",".join(name for name in ENGINES if name not in ("vllm", "default-filled"))
+TRANSFORMERS = ",".join(name for name in ENGINES if "vllm" not in name and name != "default-filled")
 
 
 def main(
@@ -137,8 +140,10 @@ def main(
         policy = model(Case(device, shape, "", "", 0, 0, 0, 0), 0).eval()
         room = max(room, prompt + WIDER + tokens)
         for engine, count in product(chosen, map(int, batch.split(","))):
-            sample = partial(vllm, share=share) if engine == "vllm" else ENGINES[engine]
-            row = measure(policy, engine, sample, count, prompt, tokens, room, device, once)
+            options = {"share": share} if "vllm" in engine else {}
+            row = measure(
+                policy, engine, partial(ENGINES[engine], **options), count, prompt, tokens, room, device, once
+            )
             table.add_row(shape, engine, str(count), *(number(value, 2) for value in row.values()))
             print(shape, engine, count, row, flush=True)
             case = {"device": device, "shape": shape, "engine": engine, "batch": count, "prompt": prompt}

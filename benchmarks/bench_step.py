@@ -50,10 +50,11 @@ PHASES = ("student", "teachers", "reference", "backward")
 #: hidden, layers, heads, key-value heads, intermediate, vocabulary
 SHAPES = {
     "smollm3-3b": (2048, 36, 16, 4, 11008, 128256),
-    "smollm3-3b-own": (2048, 36, 16, 4, 11008, 128256),  # SmolLM3's own architecture; the others are Llamas
+    "smollm3-3b-own": (2048, 36, 16, 4, 11008, 128256),  # "own": SmolLM3's own architecture; the others are Llamas
     "smollm2-135m": (576, 30, 9, 3, 1536, 49152),
     "tiny": (64, 2, 4, 2, 128, 1024),
     "small": (128, 2, 4, 2, 256, 1024),  # heads of 32, which vLLM's CPU kernels want
+    "small-own": (128, 2, 4, 2, 256, 1024),
 }
 PROMPT = 128
 RANK = 16
@@ -145,7 +146,7 @@ def tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
 def model(case: Case, seed: int) -> PreTrainedModel:
     hidden, layers, heads, kv_heads, intermediate, vocab = SHAPES[case.shape]
     torch.manual_seed(0)  # relatives: the same weights, of which the last norm is moved
-    config = (SmolLM3Config if case.shape == "smollm3-3b-own" else LlamaConfig)(
+    config = (SmolLM3Config if case.shape.endswith("-own") else LlamaConfig)(
         vocab_size=vocab,
         hidden_size=hidden,
         num_hidden_layers=layers,
@@ -161,6 +162,7 @@ def model(case: Case, seed: int) -> PreTrainedModel:
     )
     with torch.device(case.device):
         made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    made.config.architectures = [type(made).__name__]  # as saving its weights would, which vLLM reads
     with torch.no_grad():
         made.model.norm.weight.add_(0.05 * torch.randn(hidden, device=case.device, dtype=torch.bfloat16), alpha=seed)
     return made

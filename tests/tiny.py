@@ -2,12 +2,13 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 CHARACTERS = "".join(chr(code) for code in range(32, 127)) + "\n"
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
@@ -35,11 +36,18 @@ def tokenizer(template: str | None = TEMPLATE, characters: str = CHARACTERS) -> 
 
 
 def model(
-    seed: int = 0, *, vocab: int = VOCAB, tied: bool = True, layers: int = 2, hidden: int = 32, spread: float = 0.3
+    seed: int = 0,
+    *,
+    vocab: int = VOCAB,
+    tied: bool = True,
+    layers: int = 2,
+    hidden: int = 32,
+    spread: float = 0.3,
+    family: Any = LlamaConfig,
 ) -> LlamaForCausalLM:
-    """A random Llama. Other seeds are other models; `specialist` makes a relative of one."""
+    """A random Llama, or one of another `family`. Other seeds are other models; `specialist` makes a relative."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
+    config = family(
         vocab_size=vocab,
         hidden_size=hidden,
         intermediate_size=2 * hidden,
@@ -53,7 +61,7 @@ def model(
         pad_token_id=0,
         initializer_range=spread,
     )
-    return LlamaForCausalLM(config).eval()
+    return AutoModelForCausalLM.from_config(config).eval()
 
 
 def specialist(base: LlamaForCausalLM, seed: int, scale: float = 0.05) -> LlamaForCausalLM:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tiny
+from transformers import SmolLM3Config
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 
@@ -36,10 +37,12 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Students with a tied and an untied head, and a teacher of each. vLLM's CPU kernels want heads of 32."""
+    """Students with a tied and an untied head, one that vLLM runs by transformers' code, and teachers of each. vLLM's
+    CPU kernels want heads of 32."""
     folder = tmp_path_factory.mktemp("world")
-    for name, tied in (("tied", True), ("untied", False)):
-        base = tiny.model(0, tied=tied, hidden=128)
+    families: dict[str, dict[str, Any]] = {"tied": {}, "untied": {"tied": False}, "smollm3": {"family": SmolLM3Config}}
+    for name, given in families.items():
+        base = tiny.model(0, hidden=128, **given)
         tiny.save(base, folder / name)
         tiny.save(tiny.specialist(base, 1), folder / f"{name}-math")
         tiny.save(tiny.specialist(base, 2), folder / f"{name}-code")

@@ -10,7 +10,7 @@ import pytest
 import tiny
 import torch
 from peft import LoraConfig
-from transformers import TrainerCallback
+from transformers import SmolLM3Model, TrainerCallback
 
 from trustmopd.engines import EngineError, Params
 from trustmopd.engines.weights import StaleWeights
@@ -26,10 +26,11 @@ def steps_of(folder: Path) -> list[dict[str, float]]:
     return [line for line in lines if "loss" in line]
 
 
-@pytest.mark.parametrize("case", ["tied", "untied", "lora"])
+@pytest.mark.parametrize("case", ["tied", "untied", "lora", "smollm3", "smollm3 lora"])
 def test_the_engine_samples_from_the_students_weights_at_every_step(case: str, build: Any, tmp_path: Path) -> None:
-    lora = LORA if case == "lora" else None
-    trainer = build("untied" if case == "untied" else "tied", peft_config=lora)
+    lora = LORA if "lora" in case else None
+    student = case.removesuffix("lora").strip() or "tied"
+    trainer = build(student, peft_config=lora)
     before = {name: each.clone() for name, each in trainer.model.named_parameters()}
     trainer.train()
     steps = steps_of(tmp_path / "run")
@@ -37,11 +38,13 @@ def test_the_engine_samples_from_the_students_weights_at_every_step(case: str, b
     for step in steps:
         assert 0 < step[MEAN] <= step[MAX] < ROUNDING
     moved = {name for name, each in trainer.model.named_parameters() if not torch.equal(each, before[name])}
-    assert moved and (case != "lora" or all("lora_" in name for name in moved))
+    assert moved and (lora is None or all("lora_" in name for name in moved))
     compared = set(trainer.rollout_engine._kept)
     layer = {f"model.layers.1.{name}.weight" for name in ("self_attn.o_proj", "mlp.down_proj", "input_layernorm")}
     assert {"model.norm.weight", "model.embed_tokens.weight", *layer} <= compared
     assert trainer.calibration.engine.startswith("vllm 0.")
+    engine = type(trainer.rollout_engine._runner.get_model().model)
+    assert "__call__" in vars(engine) and "__call__" not in vars(SmolLM3Model)
 
 
 def test_mixed_precision_keeps_student_and_engine_together(build: Any, world: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from trustmopd.engines import RESUME, Completion, EngineError, Params, reason
 from trustmopd.engines.time_limit import time_limit
+from trustmopd.engines.vllm_classes import rewritten_apart
 from trustmopd.engines.vllm_engine import quick_start, sample_from
 from trustmopd.engines.weights import (
     Read,
@@ -52,7 +53,8 @@ class VLLMRollouts(trls.VLLMGeneration):
         ours = {"logprobs_mode": "raw_logprobs", "dtype": self.dtype, **quick_start()}
         trls.LLM = lambda **given: engine(**given | ours)
         try:
-            super()._init_vllm()
+            with rewritten_apart(self.model, lambda: self._runner.get_model()):
+                super()._init_vllm()
         except (ValueError, RuntimeError, torch.OutOfMemoryError) as error:
             remedy = "Correct that, or set use_vllm = False."
             if memory := _memory(error):
