@@ -106,17 +106,6 @@ def test_a_student_trains_in_bfloat16_beside_policies_that_share_its_weights(tmp
     assert max(line["loss"] for line in steps(tmp_path)) < 0.02  # the same policy, up to bfloat16's rounding
 
 
-@pytest.mark.parametrize("budget", [None, 64])
-def test_a_float32_student_is_read_in_mixed_precision(tmp_path: Path, budget: int | None) -> None:
-    student = tiny.model(0)
-    trainer = make(tmp_path, student, bf16=True, use_cpu=True, max_tokens_per_micro_batch=budget)
-    layer, seen = trainer.model.model.layers[-1].mlp.down_proj, set()
-    layer.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
-    trainer.train()
-    assert seen == {torch.bfloat16}
-    assert layer.weight.dtype == torch.float32
-
-
 def test_a_frozen_student_is_refused_and_a_given_teacher_stays_trainable(tmp_path: Path) -> None:
     teacher = tiny.specialist(tiny.model(0), 1)
     make(tmp_path / "a", teachers={"math": teacher}, allocation="uniform").train()
