@@ -120,6 +120,15 @@ def test_bfloat16_is_used_where_the_hardware_has_it_and_nothing_else_was_asked_f
     assert TrustMOPDConfig(output_dir=str(tmp_path), bf16=False).bf16 is False
 
 
+def test_mixed_precision_is_the_launchers_and_a_contradiction_is_refused(one_process, monkeypatch, tmp_path):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert TrustMOPDConfig(output_dir=str(tmp_path), use_cpu=True).mixed_dtype == torch.bfloat16
+    with pytest.raises(ValueError, match=r"mixed precision bf16, but bf16 = False .* --mixed_precision no"):
+        TrustMOPDConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    assert TrustMOPDConfig(output_dir=str(tmp_path), use_cpu=True).mixed_dtype == torch.float16
+
+
 @pytest.mark.parametrize(
     ("settings", "scored", "needs_reference", "calibrates"),
     [

@@ -1,6 +1,7 @@
 """Training with colocated vLLM: from the student's own weights, at every step, and the same draws however it runs."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,10 @@ def steps_of(folder: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("case", ["tied", "untied", "lora", "smollm3", "smollm3 lora"])
-def test_the_engine_samples_from_the_students_weights_at_every_step(case: str, build: Any, tmp_path: Path) -> None:
+def test_the_engine_samples_from_the_students_weights_at_every_step(
+    case: str, build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_ENABLE_V1_MULTIPROCESSING", raising=False)
     lora = LORA if "lora" in case else None
     student = case.removesuffix("lora").strip() or "tied"
     trainer = build(student, peft_config=lora)
@@ -45,6 +49,7 @@ def test_the_engine_samples_from_the_students_weights_at_every_step(case: str, b
     assert trainer.calibration.engine.startswith("vllm 0.")
     engine = type(trainer.rollout_engine._runner.get_model().model)
     assert "__call__" in vars(engine) and "__call__" not in vars(SmolLM3Model)
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ, "a later engine would share this process too"
 
 
 def test_mixed_precision_keeps_student_and_engine_together(build: Any, world: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from torch import nn
 
 @contextmanager
 def rewritten_apart(student: nn.Module, started: Callable[[], nn.Module]) -> Iterator[None]:
-    """What is rewritten inside of the student's classes goes to subclasses, for the modules of the `started` engine."""
+    """A class of the student's that gets new base classes inside, as vLLM's compiler gives it, is put back. What was
+    changed in it goes to a subclass, for the modules of the `started` engine."""
     classes = {each for module in student.modules() for each in type(module).__mro__ if issubclass(each, nn.Module)}
     before = {each: (each.__bases__, dict(vars(each))) for each in classes}
     try:
@@ -34,7 +35,7 @@ def _restore(before: dict[type, tuple[tuple[type, ...], dict[str, Any]]]) -> dic
         if each.__bases__ == bases:
             continue
         added = [base for base in each.__bases__ if base not in bases]
-        changed = {name: value for name, value in vars(each).items() if value is not names.get(name)}
+        changed = {name: value for name, value in vars(each).items() if name not in names or value is not names[name]}
         each.__bases__ = bases
         for name in changed:
             if name in names:

@@ -5,6 +5,7 @@ the student's weights are put in, and compared.
 """
 
 import logging
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from trustmopd.engines.weights import (
 )
 
 logger = logging.getLogger(__name__)
+_PROCESSES = "VLLM_ENABLE_V1_MULTIPROCESSING"
 
 
 class VLLMRollouts(trls.VLLMGeneration):
@@ -52,6 +54,7 @@ class VLLMRollouts(trls.VLLMGeneration):
         # TRL's log-probs are at the rollouts' temperature; the student's are not.
         ours = {"logprobs_mode": "raw_logprobs", "dtype": self.dtype, **quick_start()}
         trls.LLM = lambda **given: engine(**given | ours)
+        before = os.environ.get(_PROCESSES)
         try:
             with rewritten_apart(self.model, lambda: self._runner.get_model()):
                 super()._init_vllm()
@@ -68,6 +71,8 @@ class VLLMRollouts(trls.VLLMGeneration):
             raise ValueError(f"vLLM does not start with {self.model.name_or_path} ({why}). {remedy}") from error
         finally:
             trls.LLM = engine
+            if before is None:  # vLLM turned it off; an engine for evaluation shall have a process of its own
+                os.environ.pop(_PROCESSES, None)
 
     def _connect(self) -> None:
         from trustmopd.engines.vllm_server import VLLMServer

@@ -108,8 +108,7 @@ class TrustMOPDConfig(DistillationConfig):
                 setattr(self, name, "no")
         check_types(self)
         check_values(self)
-        if self.bf16 is None:
-            self.bf16 = not self.fp16 and has_bfloat16()
+        self._derive_precision()
         self._derive_accumulation()
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # without an accelerator torch only warns
@@ -146,6 +145,21 @@ class TrustMOPDConfig(DistillationConfig):
     def frozen_dtype(self) -> torch.dtype:
         """The dtype of teachers and references that have none of their own."""
         return getattr(torch, self.teacher_dtype) if self.teacher_dtype else self.mixed_dtype or torch.float32
+
+    def _derive_precision(self) -> None:
+        """bfloat16 where the hardware has it, unless the launcher or a field says otherwise; they must agree, since
+        accelerate would follow the launcher, and frozen models and vLLM the fields."""
+        launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+        if self.bf16 is None:
+            if not self.fp16 and launched == "fp16":
+                self.fp16 = True
+            self.bf16 = not self.fp16 and (launched == "bf16" or has_bfloat16())
+        asked = "bf16" if self.bf16 else "fp16" if self.fp16 else "no"
+        if launched in ("bf16", "fp16") and asked != launched:
+            raise ValueError(
+                f"accelerate was launched with mixed precision {launched}, but bf16 = {self.bf16} and fp16 = "
+                f"{self.fp16}. Set {launched} = True, or launch with --mixed_precision {asked}."
+            )
 
     def _derive_accumulation(self) -> None:
         """Split the prompts of a step. Under a token budget, TRL sees all prompts of a process as one micro-batch, and

@@ -1,7 +1,5 @@
 """Judge rollouts: the student's candidates, every frozen policy's log-probabilities of them, and the objective."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -20,8 +18,8 @@ from trustmopd.training.scoring import ScoredCandidates, score_candidates
 
 
 class Judge:
-    """Asks the pool about a batch of rollouts once, then judges its micro-batches one by one. `autocast` is the
-    student's mixed precision."""
+    """Asks the pool about a batch of rollouts once, then judges its micro-batches one by one. `mixed` is the dtype in
+    which the student's layers compute, if it is not that of their weights."""
 
     def __init__(
         self,
@@ -29,13 +27,13 @@ class Judge:
         pool: TeacherPool,
         vocab_size: int,
         clock: PhaseClock,
-        autocast: Callable[[], AbstractContextManager],
+        mixed: torch.dtype | None,
     ):
         self.args = args
         self.pool = pool
         self.vocab_size = vocab_size
         self.clock = clock
-        self.autocast = autocast
+        self.mixed = mixed
         self._answers: Answers | None = None
 
     def ask(self, batch: dict[str, Any]) -> Tensor:
@@ -75,10 +73,11 @@ class Judge:
             sampled_ids = batch["completion_ids"]
             read = Sequences.padded(*sequences(batch), response_mask(batch))
             read = read if args.max_tokens_per_micro_batch is None else read.aligned()
-            with self.autocast():  # accelerate's own is in the student's `forward`, which is not called here
+            # accelerate's own autocast is in the student's `forward`, which is not called here.
+            with torch.autocast(sampled_ids.device.type, self.mixed, enabled=self.mixed is not None):
                 hidden = read.states(backbone_of(student))
             scored = score_candidates(
-                hidden.to(args.mixed_dtype or hidden.dtype),
+                hidden.to(self.mixed or hidden.dtype),
                 Head.of(student),
                 self._answers,
                 self.pool.teachers,

@@ -145,7 +145,8 @@ class TrustMOPDTrainer(DistillationTrainer):
         bill = Bill(run, self.identity, self.accelerator.num_processes, elsewhere)
         self.files = RunFiles(run, self.identity, args, self, bill, run_id)
         self.clock = PhaseClock(self.accelerator.device)
-        self.judge_of_step = Judge(args, self.pool, given.vocab_size, self.clock, self.accelerator.autocast)
+        mixed = args.mixed_dtype if self.accelerator.native_amp else None
+        self.judge_of_step = Judge(args, self.pool, given.vocab_size, self.clock, mixed)
         recorder = TokenRecorder(run, self._tokenizer, every=args.record_allocation_every, seed=args.seed)
         asked = self.pool.teachers
         self.step_log = StepLog(
