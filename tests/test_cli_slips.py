@@ -185,6 +185,8 @@ def test_teachers_of_several_bases_are_not_averaged(recipe, models, run_dir, tmp
             assert "code" in said and "one base" in said
     assert not run_dir.exists()
     assert "Would average 2" in cli("merge", recipe, f"teachers.code.reference={models / 'base'}", "--dry-run")
+    both = [f"teachers.{name}.reference={other}" for name in ("math", "code")]
+    assert "Would average 2" in cli("merge", recipe, *both, "--dry-run")
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed here")

@@ -312,6 +312,14 @@ def test_a_child_wins_field_by_field_along_a_chain(write):
     assert recipe.name == "c" and recipe.seeds == [7] and recipe.student == "base"
 
 
+def test_another_checkpoint_of_a_teacher_keeps_its_place_alone(write):
+    math = "{model: a, revision: v1, reference: b, on: ray, gpus: 2, replicas: 3}"
+    path = write(SMALL.replace("math: m", f"math: {math}"))
+    math = load_recipe(path, ["teachers.math.model=c"]).teachers["math"]
+    assert (math.model, math.revision, math.reference) == ("c", None, None)
+    assert (math.on, math.gpus, math.replicas) == ("ray", 2, 3)
+
+
 def test_an_empty_mapping_replaces_a_full_one_in_files_and_overrides(write):
     write(SMALL + "training: {max_steps: 1, kwargs: {a: 1}}", "a.yaml")
     assert load_recipe(write("extends: a.yaml\ntraining: {kwargs: {}}")).training == {"max_steps": 1, "kwargs": {}}

@@ -106,7 +106,10 @@ class Recipe(Section):
     reference: Annotated[
         Place | None,
         AfterValidator(_common),
-        Field(description="Give a Hub id or a path; null, or student, is the initial student."),
+        Field(
+            description="Give a Hub id or a path; null, or student, is the initial student. One of a teacher's own, or "
+            "with a revision or dtype, is teachers.NAME.reference."
+        ),
     ] = None
     teachers: Annotated[dict[TeacherName, TeacherSource], Field(min_length=1, description="Write {math: path-or-id}.")]
     prompts: Annotated[Prompts, Field(description="Write prompts: {path: ...}.")]

@@ -54,6 +54,8 @@ class TeacherSource(Section):
     def _can_be_loaded(self) -> "TeacherSource":
         if self.model is None and self.adapter is None:
             raise ValueError("there is nothing to load. Give `model` (a Hub id or a path), `adapter`, or both.")
-        if self.reference is not None and (self.reference.model is None or self.reference.reference is not None):
-            raise ValueError("its reference is not a full model. Give the Hub id or the path of one, or student.")
+        if self.reference is not None and self.reference.model is None:
+            raise ValueError("its reference is an adapter alone. Give `model` too, or a Hub id or path, or student.")
+        if self.reference is not None and self.reference.reference is not None:
+            raise ValueError("its reference has a `reference` of its own, which would not be read. Leave that out.")
         return self

@@ -15,6 +15,8 @@ KINDS = {
     "a recipe": ({"student", "teachers", "prompts"}, "trustmopd train"),
     "the config of a prompt set": ({"pools", "categories", "comparison"}, "trustmopd data build"),
 }
+#: Where a teacher lives, whichever checkpoint it is.
+_PLACE = ("on", "gpus", "replicas")
 _DROPPABLE = ("teachers", "categories", "comparison")
 _DATA = (".jsonl", ".csv", ".tsv", ".parquet", ".arrow", ".gz")
 
@@ -151,8 +153,8 @@ def _parse_override(override: str) -> Fields:
 
 
 def _start_afresh(base: Mapping[str, Any], child: Mapping[str, Any]) -> Fields:
-    """What of the base the child is merged with. Another rule, or another checkpoint of a teacher, inherits nothing:
-    `single` has no gamma, and a revision belongs to one checkpoint."""
+    """What the child is merged with. Another rule inherits nothing: `single` has no gamma. A teacher's other
+    checkpoint inherits its place alone: a revision, or a reference, belongs to one checkpoint."""
     kept = dict(base)
     old, new = base.get("allocation"), child.get("allocation")
     if isinstance(old, Mapping) and isinstance(new, Mapping) and new.get("rule", old.get("rule")) != old.get("rule"):
@@ -162,7 +164,8 @@ def _start_afresh(base: Mapping[str, Any], child: Mapping[str, Any]) -> Fields:
         kept["teachers"] = {name: {"model": was} if isinstance(was, str) else was for name, was in old.items()}
         for name, source in new.items():
             if isinstance(source, Mapping) and {"model", "adapter"} & {*source}:
-                kept["teachers"][name] = {}
+                was = kept["teachers"].get(name)
+                kept["teachers"][name] = {k: was[k] for k in _PLACE if k in was} if isinstance(was, Mapping) else {}
     return kept
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import driving
 import page_commands
 import pytest
+import torch
 from processes import free_port
 from ray.scripts import scripts
 from typer.testing import CliRunner
@@ -28,6 +29,19 @@ def test_an_address_without_a_cluster_is_refused_at_once(tmp_path: Path, address
     )
     assert said.exit_code == 1 and "ray_address" in said.output and address in said.output
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 3, reason="this machine has them")
+def test_more_gpus_than_this_machine_has_are_refused_in_a_dry_run(tmp_path: Path) -> None:
+    recipe = driving.write_recipe(tmp_path)
+    overrides = [
+        "training.ray_address=null",
+        "teachers.math.on=ray",
+        "teachers.math.gpus=2",
+        "teachers.math.replicas=2",
+    ]
+    said = CliRunner().invoke(app, ["train", str(recipe), *overrides, "--dry-run"])
+    assert said.exit_code == 1 and "math 4" in said.output
 
 
 def test_the_guide_s_commands_are_those_of_ray_and_pass_a_dry_run(tmp_path: Path, cluster: Any) -> None:

@@ -106,3 +106,15 @@ def test_a_model_that_was_cast_as_a_whole_has_rounded_positions_and_is_refused(r
             continue
         with pytest.raises(ValueError, match=f"{role}.*inv_freq.*bfloat16"):
             run(checkpoints, teachers, **given)
+
+
+def test_a_teacher_of_another_shape_than_the_common_reference_asks_for_its_own(checkpoints, tmp_path):
+    small = tiny.save(tiny.model(3, layers=1), tmp_path / "small")
+    with pytest.warns(UserWarning, match=r"'code' \(llama, 1 layers of 32\) .* teachers\.code\.reference"):
+        run(checkpoints, {"math": checkpoints["math"], "code": small})
+    grown = tiny.save(tiny.specialist(tiny.model(3, layers=1), 1), tmp_path / "grown")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(checkpoints, {"code": Teacher(grown, reference=small)})
+        run(checkpoints, {"code": Teacher(small, reference="student")})
+        run(checkpoints, {"code": small}, scores_reference=False)

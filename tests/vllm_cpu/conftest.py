@@ -37,7 +37,7 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Students with a tied and an untied head, one that vLLM runs by transformers' code, and teachers of each. vLLM's
+    """Students with a tied and an untied head, one that vLLM runs with transformers' code, and teachers of each. vLLM's
     CPU kernels want heads of 32."""
     folder = tmp_path_factory.mktemp("world")
     families: dict[str, dict[str, Any]] = {"tied": {}, "untied": {"tied": False}, "smollm3": {"family": SmolLM3Config}}

@@ -31,17 +31,17 @@ def merge(
     """Average the parameters of a recipe's teachers: the merging reference, with no training. Or turn a LoRA adapter,
     such as a student's checkpoint, into full weights."""
     with errors(kept=None):
-        from trustmopd.evaluation.methods import grown_elsewhere
+        from trustmopd.evaluation.methods import several_bases
         from trustmopd.merge import merge_adapter, merge_checkpoints
 
         if Path(what).suffix in (".yaml", ".yml") or Path(what).is_file():
             if base:
                 raise ValueError(f"--base {base}: a recipe names its models itself. Leave it out.")
             recipe = load(Path(what), overrides)
-            if elsewhere := grown_elsewhere(recipe):
+            if bases := several_bases(recipe):
                 raise ValueError(
-                    f"{', '.join(elsewhere)} grew from other models (`reference`), and only parameters of one base "
-                    "have a mean. Drop these teachers (teachers.NAME=null), or merge those of each base apart."
+                    f"{bases}, and only parameters of one base have a mean. Keep the teachers of one: "
+                    "teachers.NAME=null drops the others."
                 )
             folder = out or recipe.average
             teachers = list(recipe.teachers.values())

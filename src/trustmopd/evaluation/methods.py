@@ -32,11 +32,8 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
         found.append(Method(TEACHER + name, teacher, TEACHER + name, base=None if teacher.model else base))
     notes = []
     teachers = tuple(recipe.teachers.values())
-    if elsewhere := grown_elsewhere(recipe):
-        notes.append(
-            f"{AVERAGE}: left out, because {', '.join(elsewhere)} grew from other models (`reference`), and only "
-            "parameters of one base have a mean."
-        )
+    if bases := several_bases(recipe):
+        notes.append(f"{AVERAGE}: left out, because {bases}, and only parameters of one base have a mean.")
     else:
         found.append(Method(AVERAGE, TeacherSource(model=str(recipe.average)), AVERAGE, base=base, mean_of=teachers))
     for seed in recipe.seeds:
@@ -57,10 +54,15 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
     return chosen, [note for note in notes if note.startswith(tuple(only))]
 
 
-def grown_elsewhere(recipe: Recipe) -> list[str]:
-    """The teachers that did not grow from the common reference, so that their parameters have no mean with the rest."""
-    common = TeacherSource(model=recipe.reference or recipe.student)
-    return [name for name, teacher in recipe.teachers.items() if teacher.reference not in (None, common)]
+def several_bases(recipe: Recipe) -> str:
+    """Which teachers grew from which reference, if there are several, so that their parameters have no mean. `student`
+    stands for a base that is lost."""
+    grown: dict[str, list[str]] = {}
+    for name, teacher in recipe.teachers.items():
+        own = teacher.reference or TeacherSource(model=recipe.reference or recipe.student)
+        grown.setdefault(f"{own.model}@{own.revision}" if own.revision else str(own.model), []).append(name)
+    told = [f"{' and '.join(names)} from {base}" for base, names in grown.items()]
+    return f"teachers grew from several models ({', '.join(told)})" if len(grown) > 1 else ""
 
 
 def make_average(recipe: Recipe) -> None:

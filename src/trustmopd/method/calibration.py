@@ -97,7 +97,7 @@ class Calibration:
                 raise ValueError(
                     f"the calibration was made with {field} = {made_for.get(field)!r}, this run has "
                     f"{run.get(field)!r}: its mu does not describe these scores. Calibrate again for this run (leave "
-                    f"calibration_path unset), or restore {field}."
+                    f"calibration_path unset; in a recipe, calibration), or restore {field}."
                 )
 
     def save(self, path: str | Path) -> Path:

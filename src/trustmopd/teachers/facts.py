@@ -19,7 +19,8 @@ from trustmopd.teachers.spec import Teacher
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What preflight compares. `positions` is None if a model has no limit, `tokenizer` if a checkpoint has none."""
+    """What preflight compares. `positions` is None if a model has no limit, `tokenizer` if a checkpoint has none;
+    `shape` says which architecture it has, and of what size."""
 
     role: str
     source: str
@@ -27,6 +28,7 @@ class ModelFacts:
     positions: int | None
     eos_ids: frozenset[int]
     tokenizer: PreTrainedTokenizerBase | None
+    shape: str
 
 
 def facts_of(
@@ -65,7 +67,10 @@ def facts_of(
     eos_ids = set(eos if isinstance(eos, list) else [] if eos is None else [eos])
     if tokenizer is not None and tokenizer.eos_token_id is not None:
         eos_ids.add(tokenizer.eos_token_id)
-    return ModelFacts(role, str(source), text_config.vocab_size, _positions(text_config), frozenset(eos_ids), tokenizer)
+    layers, width = (getattr(text_config, name, None) for name in ("num_hidden_layers", "hidden_size"))
+    shape = f"{text_config.model_type}, {layers} layers of {width}"
+    positions = _positions(text_config)
+    return ModelFacts(role, str(source), text_config.vocab_size, positions, frozenset(eos_ids), tokenizer, shape)
 
 
 def _positions(config: Any) -> int | None:

@@ -16,7 +16,7 @@ from trustmopd.method.candidates import check_candidate_count
 from trustmopd.teacher_source import RAY
 from trustmopd.teachers.distinct import check_distinct
 from trustmopd.teachers.facts import ModelFacts, facts_of, facts_of_adapter
-from trustmopd.teachers.references import role_of, starts_of
+from trustmopd.teachers.references import Start, role_of, starts_of
 from trustmopd.teachers.spec import Teacher
 
 _PROBE = "def f(x): return x ** 2  # Ünïcode 東京 ½, \\boxed{42}\n\n- item\tend"
@@ -66,8 +66,25 @@ def preflight(
         longest=longest,
         allow_template_mismatch=allow_template_mismatch,
     )
+    if scores_reference:
+        _check_grown(teachers, starts, {each.role: each for each in others} | {"the initial student": facts})
     check_distinct(teachers, base, Teacher(model=student), starts if scores_reference else [])
     return vocab_size
+
+
+def _check_grown(teachers: Mapping[str, Teacher], starts: Sequence[Start], facts: Mapping[str, ModelFacts]) -> None:
+    """A teacher of another shape than the common reference did not grow from it: its own was forgotten."""
+    for start in starts:
+        begun = facts.get("the initial student" if start.given is None else role_of(start.name))
+        for name in start.measures:
+            grown = facts.get(role_of(name))
+            if begun and grown and grown.shape != begun.shape and teachers[name].reference is None:
+                warnings.warn(
+                    f"teacher '{name}' ({grown.shape}) cannot have grown from what it is measured from, {begun.source} "
+                    f"({begun.shape}). Name the model that its training began with, as its reference; or student, if "
+                    f"that is lost (in a recipe: teachers.{name}.reference).",
+                    stacklevel=3,
+                )
 
 
 def check_facts(

@@ -11,6 +11,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from datasets import Dataset
@@ -154,10 +155,23 @@ def _check_ray(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> None:
     check_ray(asked[0])
     if args.ray_address is not None:
         check_address(args.ray_address)
+    else:
+        _check_gpus_here(teachers)
     if args.ray_address is None and int(os.environ.get("LOCAL_WORLD_SIZE") or args.world_size) < args.world_size:
         raise ValueError(
             "ray_address = None starts a cluster on one machine, but the training processes are on several. Start one "
             "on all of them (docs/remote.md), and give its address."
+        )
+
+
+def _check_gpus_here(teachers: Mapping[str, Teacher]) -> None:
+    """A run's own cluster has the GPUs of this machine."""
+    asked = {name: each.gpus * (each.replicas or 1) for name, each in teachers.items() if each.on == RAY and each.gpus}
+    if sum(asked.values()) > (here := torch.cuda.device_count()):
+        told = ", ".join(f"{name} {gpus:g}" for name, gpus in asked.items())
+        raise ValueError(
+            f"the teachers on Ray ask for more GPUs than the {here} of this machine ({told}, counting replicas). Lower "
+            "gpus, leave it out where there are none, or give the ray_address of a cluster that has them."
         )
 
 

@@ -109,8 +109,8 @@ def check_room(units: Sequence[Unit]) -> None:
         there = sum(node.get(kind, 0) for node in nodes)
         if many > there:
             raise ValueError(
-                f"the policies on Ray ask for {many:g} {kind}s, but the cluster has {there:g}. Add nodes, let policies "
-                "share a GPU (gpus: 0.25), or place some elsewhere (on: offload)."
+                f"the policies on Ray ask for {many:g} {kind}s, counting replicas, but the cluster has {there:g}. "
+                "Add nodes, let policies share a GPU (gpus: 0.25), or place some elsewhere (on: offload)."
             )
     largest = max((node.get("GPU", 0) for node in nodes), default=0)
     for unit in units:
