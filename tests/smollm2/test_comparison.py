@@ -56,7 +56,7 @@ def test_prompt_sets_are_screened_against_every_evaluation_set(trained):
     cards = {
         name: json.loads((trained / "prompts" / name / "card.json").read_text()) for name in ("singlecap", "multicap")
     }
-    kinds = {"math", "code", "if", "math+if", "code+if", "math+code"}
+    kinds = {"math", "code", "if", "svamp", "math+if", "code+if", "math+code"}
     for card in cards.values():
         assert set(card["comparison"]) == kinds | {"mbpp", "ifeval"}
     mixed = load_prompts(trained / "prompts" / "multicap")

@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -142,6 +143,27 @@ def test_stories_come_out_whole_and_pass_with_their_solutions():
     assert all(answer > 0 and answer == int(answer) for answer in answers)
 
 
+def test_stories_held_out_are_about_others_and_so_never_trained_on():
+    trained, held_out = (stories.tasks(2000, random.Random(6), side) for side in (False, True))
+    assert all(passes(task, task.solution) for task in held_out)
+    words = [set(re.findall(r"[A-Za-z]+", " ".join(task.prompt for task in side))) for side in (trained, held_out)]
+    assert words[0] - words[1] >= {"Anna", "apples", "school", "bus"}
+    assert words[1] - words[0] == {
+        *("Nora", "Oscar", "Paula", "Ravi", "Sofia"),
+        *("bottles", "ribbons", "tickets", "stones", "zoo", "hotel", "cinema"),
+    }
+
+
+def test_mathematics_asks_sums_svamp_and_stories_once_each(data):
+    tasks = training_tasks("math", 16000, Base(), data, 0)
+    assert len({task.prompt for task in tasks}) == len(tasks) == 16000
+    kinds = Counter(task.id.partition("/")[0] for task in tasks)
+    assert set(kinds) == {"sum", "svamp", "svamp-renumbered", "story"}
+    assert kinds["svamp-renumbered"] == 4000
+    assert kinds["sum"] > 4000
+    assert kinds["story"] > 6000
+
+
 def test_svamp_is_split_and_solved(data):
     train, held_out = (word_problems.svamp(word_problems.svamp_rows(side, data["svamp"])) for side in (False, True))
     assert (len(train), len(held_out)) == (700, 300)
@@ -199,10 +221,10 @@ def test_nothing_shown_or_asked_in_training_is_evaluated(data):
     settings = Base(svamp=300, gsm8k=200, stories=50, functions=50)
     shown = demonstrations(settings, data, 0)
     assert {task.domain for task in shown} == {"math", "code", "if"}
-    evaluated = {domain: evaluation_tasks(domain, 300, data) for domain in ("math", "code", "if")}
-    assert [len(tasks) for tasks in evaluated.values()] == [300, 300, 300]
-    for domain, tasks in evaluated.items():
-        asked = training_tasks(domain, 3000, settings, data, 0)
+    evaluated = {kind: evaluation_tasks(kind, 300, data) for kind in ("math", "code", "if", "svamp")}
+    assert [len(tasks) for tasks in evaluated.values()] == [300, 300, 300, 300]
+    for kind, tasks in evaluated.items():
+        asked = training_tasks("math" if kind == "svamp" else kind, 3000, settings, data, 0)
         trained = {task.prompt for task in [*shown, *asked]}
         assert trained.isdisjoint(task.prompt for task in tasks)
     solved = {task.id for task in shown}

@@ -30,6 +30,7 @@ from trustmopd.smollm2.prompt_sets import PUBLIC, evaluation_file
 from trustmopd.smollm2.restarts import with_restarts
 from trustmopd.smollm2.settings import Settings
 from trustmopd.smollm2.tasks import DOMAINS
+from trustmopd.smollm2.word_problems import svamp_rows
 from trustmopd.testbed import experiment as small_world
 from trustmopd.testbed.cells import Cell
 from trustmopd.training.recipe_stages import diagnose_recipe, train_recipe
@@ -260,7 +261,8 @@ class Comparison:
         named = [name for name in PUBLIC if name in self.data] or list(PUBLIC)
         loaded = []
         for benchmark in map(get_benchmark, named):
-            rows = benchmark.load(self.data.get(benchmark.name))
+            path = self.data.get(benchmark.name)
+            rows = svamp_rows(True, path) if benchmark.name == "svamp" else benchmark.load(path)
             if benchmark.name == "mbpp":
                 rows[:] = [row for row in rows if int(row["id"]) in _MBPP_TEST]
             del rows[self.settings.public.prompts :]

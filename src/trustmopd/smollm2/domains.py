@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping
+from itertools import islice
 
 from trustmopd.evaluation.rows import Row
 from trustmopd.smollm2 import constraints, list_functions, mixed, renumbered, stories, word_problems
@@ -30,8 +31,8 @@ def demonstrations(settings: Base, data: Data, seed: int) -> list[Task]:
 
 
 def training_tasks(domain: str, count: int, settings: Base, data: Data, seed: int) -> list[Task]:
-    """Prompts of RL, in random order; no word problem that the base has seen solved. Of mathematics, half are SVAMP's
-    with other numbers, a tenth are GSM8K's."""
+    """Prompts of RL, in random order; no problem of mathematics that the base has seen solved: three tenths are sums, a
+    quarter SVAMP's problems with other numbers, and most of the others stories."""
     rng = random.Random(f"reinforcement/{domain}/{seed}")
     if domain == "code":
         tasks = list_functions.tasks(False, count, rng)
@@ -42,19 +43,20 @@ def training_tasks(domain: str, count: int, settings: Base, data: Data, seed: in
     else:
         _, rows, known = _svamp_halves(settings, data, seed)
         shown = {task.id for task in demonstrations(settings, data, seed)}
-        gsm8k = [task for task in word_problems.gsm8k(data.get("gsm8k"), 2) if task.id not in shown]
         tasks = [
             *word_problems.svamp(rows),
-            *renumbered.renumbered(rows, count // 2, rng, known),
-            *gsm8k[: count // 10],
+            *renumbered.renumbered(rows, count // 4, rng, known),
+            *(task for task in renumbered.sums(3 * count // 10, rng) if task.id not in shown),
         ]
-        tasks += stories.tasks(count - len(tasks), rng)
+        told = (task for task in stories.tasks(count, rng) if task.id not in shown)
+        tasks += islice(told, max(0, count - len(tasks)))
     rng.shuffle(tasks)
     return tasks
 
 
 def evaluation_tasks(domain: str, count: int, data: Data) -> list[Task]:
-    """The same for every seed: none of their problems, compositions, topics or pairs of constraints is trained on."""
+    """The same for every seed: none of their problems, compositions, topics or pairs of constraints is trained on.
+    `svamp` is not a domain, but mathematics told by others."""
     rng = random.Random(f"evaluation/{domain}")
     if domain == "code":
         return list_functions.tasks(True, count, rng)
@@ -62,7 +64,9 @@ def evaluation_tasks(domain: str, count: int, data: Data) -> list[Task]:
         return constraints.tasks(True, count, rng)
     if domain in mixed.KINDS:
         return _mixed(domain, True, count, lambda first: evaluation_tasks(first, count, data), rng)
-    return word_problems.svamp(word_problems.svamp_rows(True, data.get("svamp")))[:count]
+    if domain == "svamp":
+        return word_problems.svamp(word_problems.svamp_rows(True, data.get("svamp")))[:count]
+    return stories.tasks(count, rng, held_out=True)
 
 
 def _mixed(kind: str, held_out: bool, count: int, first: Callable[[str], list[Task]], rng: random.Random) -> list[Task]:

@@ -17,11 +17,13 @@ from trustmopd.smollm2.settings import Settings
 from trustmopd.smollm2.tasks import DOMAINS, Task, row_of
 
 SETS = ("singlecap", "multicap")
-#: Public benchmarks, and the column of their prompts.
-PUBLIC = {"mbpp": "text", "ifeval": "prompt"}
+#: One of each domain. Of SVAMP, the problems held out.
+PUBLIC = ("svamp", "mbpp", "ifeval")
+_PROMPT_COLUMNS = {"mbpp": "text", "ifeval": "prompt"}
+_EVALUATED = (*DOMAINS, "svamp", *KINDS)
 _LICENCES = {
-    "math": "SVAMP and GSM8K, both MIT; the rest is made by trustmopd, Apache-2.0",
-    "math+if": "SVAMP and GSM8K, both MIT; the rest is made by trustmopd, Apache-2.0",
+    "math": "SVAMP, MIT; the rest is made by trustmopd, Apache-2.0",
+    "math+if": "SVAMP, MIT; the rest is made by trustmopd, Apache-2.0",
 }
 
 
@@ -31,8 +33,8 @@ def evaluation_file(out: Path, kind: str) -> Path:
 
 def write_evaluation_sets(out: Path, settings: Settings, data: Data) -> None:
     """Those of one domain have as many prompts as `scoring.prompts`; those of two, a third of it each."""
-    for kind in (*DOMAINS, *KINDS):
-        count = settings.scoring.prompts if kind in DOMAINS else -(-settings.scoring.prompts // 3)
+    for kind in _EVALUATED:
+        count = -(-settings.scoring.prompts // 3) if kind in KINDS else settings.scoring.prompts
         _write(evaluation_file(out, kind), evaluation_tasks(kind, settings.scoring.prompts, data)[:count])
 
 
@@ -55,10 +57,10 @@ def write_prompt_sets(out: Path, settings: Settings, data: Data) -> None:
 
 
 def _config(name: str, counts: Mapping[str, int], out: Path, seed: int, data: Data) -> DataConfig:
-    compared: dict[str, Any] = {kind: {"path": str(evaluation_file(out, kind))} for kind in (*DOMAINS, *KINDS)}
+    compared: dict[str, Any] = {kind: {"path": str(evaluation_file(out, kind))} for kind in _EVALUATED}
     compared |= {
         public: {"path": data[public], "columns": {"prompt": column}}
-        for public, column in PUBLIC.items()
+        for public, column in _PROMPT_COLUMNS.items()
         if public in data
     }
     pools = {

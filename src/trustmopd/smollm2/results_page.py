@@ -8,7 +8,7 @@ from trustmopd.files import read_json, write_text
 from trustmopd.runs.layout import DIAGNOSIS, TABLES
 from trustmopd.smollm2.distillation import Comparison
 from trustmopd.smollm2.prompt_sets import SETS
-from trustmopd.smollm2.tasks import DOMAINS
+from trustmopd.smollm2.tasks import DOMAINS, SCORED
 from trustmopd.statistics import paired_difference
 from trustmopd.testbed.machine import describe
 from trustmopd.text_tables import text_table
@@ -61,10 +61,11 @@ def _specialists(out: Path) -> Iterator[str]:
         return
     instruct = _read(out / "scores" / "instruct.json").get("scores", {})
     rows = [
-        [name, *(f"{100 * row[each]:.1f}" for each in DOMAINS)] for name, row in (instruct | found["scores"]).items()
+        [name, *(f"{100 * row[each]:.1f}" if each in row else "–" for each in SCORED)]
+        for name, row in (instruct | found["scores"]).items()
     ]
     yield f"Held-out prompts right, in percent. {describe(found)}."
-    yield text_table(("", *DOMAINS), rows).to_markdown()
+    yield text_table(("", *SCORED), rows).to_markdown()
     if lacking := [domain for domain in DOMAINS if not (out / "adapters" / domain).is_dir()]:
         yield f"Not finished: {', '.join(lacking)}."
 

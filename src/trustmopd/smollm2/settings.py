@@ -43,22 +43,20 @@ class Specialist(Section):
     max_new_tokens: int = 112
     save_every: int = 10
     pool: int = 3000  # prompts to draw from
-    screen_samples: int = 0  # of the base for each prompt; those that it always or never solves are left out; 0: none
 
 
-#: Mathematics learns slowest: at the common settings, the reward rose by 0.14 in 210 steps.
+#: Mathematics learns slowest, so it has four times the samples a step; and no prompt is asked twice in 250 steps, since
+#: 2,100 prompts were learnt by heart: reward 0.43 to 0.78, held-out problems 21 to 28%.
 MATHEMATICS = Specialist(
     max_steps=400,
-    target_gain=0.35,
-    learning_rate=4e-4,
-    warmup_steps=0,
-    beta=0.01,
+    target_gain=0.25,
+    learning_rate=3e-4,
+    beta=0.02,
     prompts_per_step=64,
     generations=16,
     micro_batches=8,
     max_new_tokens=64,
-    pool=6000,
-    screen_samples=4,
+    pool=16000,
 )
 
 
@@ -98,7 +96,7 @@ class Distil(Section):
 
 
 class Public(Section):
-    """MBPP and IFEval: responses are sampled on the GPU and graded later."""
+    """SVAMP, MBPP and IFEval: responses are sampled on the GPU and graded later."""
 
     prompts: int = 541
     max_new_tokens: int = 256

@@ -19,11 +19,10 @@ from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.policy_scores import score
 from trustmopd.smollm2.reinforcement import finished, train_specialist
 from trustmopd.smollm2.restarts import with_restarts
-from trustmopd.smollm2.screening import sometimes_solved
 from trustmopd.smollm2.settings import Settings
 from trustmopd.smollm2.side_by_side import Again, share_gpu, side_by_side
 from trustmopd.smollm2.supervised import train_adapter
-from trustmopd.smollm2.tasks import DOMAINS
+from trustmopd.smollm2.tasks import DOMAINS, SCORED
 from trustmopd.testbed.machine import made_by, quiet
 from trustmopd.testbed.shipped import digest
 from trustmopd.text_tables import TextTable, text_table
@@ -102,9 +101,6 @@ class Study:
     def _specialist(self, domain: str, deadline: float | None) -> None:
         how = self.settings.of_specialist(domain)
         tasks = training_tasks(domain, how.pool, self.settings.base, self.data, self.settings.seed)
-        if how.screen_samples:
-            path = self.out / "specialists" / f"{domain}-screening.json"
-            tasks = sometimes_solved(domain, self.out / "base", tasks, self.settings, path)
         given = (domain, self.out / "base", tasks, self.settings, self.adapter(domain), self.out / CHECKPOINTS / domain)
 
         def train(compiled: bool) -> dict[str, Any]:
@@ -126,7 +122,7 @@ class Study:
         return finished(self._record(domain).get("rewards", ()), self.settings.of_specialist(domain))
 
     def _score(self, stage: str, base: Path, adapters: Mapping[str, Path | None]) -> TextTable:
-        tasks = {domain: evaluation_tasks(domain, self.settings.scoring.prompts, self.data) for domain in DOMAINS}
+        tasks = {kind: evaluation_tasks(kind, self.settings.scoring.prompts, self.data) for kind in SCORED}
         began = time.perf_counter()
         matrix, responses = score(base, adapters, tasks, self.settings)
         seconds = round(time.perf_counter() - began, 1)
@@ -136,8 +132,8 @@ class Study:
         )
         lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in responses]
         write_text(self.out / "scores" / f"{stage}-responses.jsonl", "".join(lines))
-        rows = [(name, *(f"{row[domain]:.1%}" for domain in DOMAINS)) for name, row in matrix.items()]
-        return text_table(("policy", *DOMAINS), rows)
+        rows = [(name, *(f"{row[kind]:.1%}" for kind in SCORED)) for name, row in matrix.items()]
+        return text_table(("policy", *SCORED), rows)
 
     def _enter(self, stage: str, measured: Mapping[str, Any]) -> None:
         self.card["stages"].setdefault(stage, {}).update(measured)

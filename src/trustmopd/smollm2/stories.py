@@ -1,7 +1,7 @@
 """Mathematics: word problems of our own in SVAMP's manner, some with a number that is not needed."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +9,26 @@ from trustmopd.evaluation.mathematics import INSTRUCTION
 from trustmopd.smollm2.tasks import Task, number_task
 from trustmopd.smollm2.worked import value_of, worked_equation
 
-_NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Farid", "Grace", "Hugo", "Iris", "Jonas", "Kim", "Lena", "Mateo")
-_THINGS = ("apples", "marbles", "books", "stickers", "cards", "coins", "shells", "pencils", "stamps", "cookies")
-_PLACES = ("shop", "school", "farm", "library", "museum", "bakery", "park", "station")
+
+@dataclass(frozen=True)
+class _Words:
+    """Whom and what the stories are about."""
+
+    names: Sequence[str]
+    things: Sequence[str]
+    places: Sequence[str]
+
+
+_TRAINED = _Words(
+    ("Anna", "Ben", "Clara", "David", "Emma", "Farid", "Grace", "Hugo", "Iris", "Jonas", "Kim", "Lena", "Mateo"),
+    ("apples", "marbles", "books", "stickers", "cards", "coins", "shells", "pencils", "stamps", "cookies"),
+    ("shop", "school", "farm", "library", "museum", "bakery", "park", "station"),
+)
+#: For evaluation alone, so that no problem trained on is among those evaluated.
+_HELD_OUT = _Words(
+    ("Nora", "Oscar", "Paula", "Ravi", "Sofia"), ("bottles", "ribbons", "tickets", "stones"), ("zoo", "hotel", "cinema")
+)
+_ABOUT = ("{name}", "{things}", "{place}")
 
 
 @dataclass(frozen=True)
@@ -99,10 +116,12 @@ STORIES = (
 )
 
 
-def tasks(count: int, rng: random.Random) -> list[Task]:
+def tasks(count: int, rng: random.Random, held_out: bool = False) -> list[Task]:
+    """Those held out are about other people, things and places. A story about none of these is not among them."""
+    chosen = [story for story in STORIES if not held_out or any(each in story.text for each in _ABOUT)]
     made: dict[str, Task] = {}
     while len(made) < count:
-        task = _task(rng.choice(STORIES), rng)
+        task = _task(rng.choice(chosen), rng, _HELD_OUT if held_out else _TRAINED)
         made.setdefault(task.prompt, task)
     return list(made.values())
 
@@ -121,14 +140,15 @@ def draw(story: Story, rng: random.Random) -> tuple[dict[str, int], str]:
             return numbers, equation
 
 
-def tell(story: Story, letters: Mapping[str, Any], rng: random.Random) -> str:
+def tell(story: Story, letters: Mapping[str, Any], rng: random.Random, words: _Words = _TRAINED) -> str:
     """Its text with people and things, and `letters` for its numbers."""
-    name, other = rng.sample(_NAMES, 2)
-    return story.text.format(**letters, name=name, other=other, things=rng.choice(_THINGS), place=rng.choice(_PLACES))
+    name, other = rng.sample(words.names, 2)
+    things, place = rng.choice(words.things), rng.choice(words.places)
+    return story.text.format(**letters, name=name, other=other, things=things, place=place)
 
 
-def _task(story: Story, rng: random.Random) -> Task:
+def _task(story: Story, rng: random.Random, words: _Words) -> Task:
     numbers, equation = draw(story, rng)
-    text = tell(story, numbers, rng)
+    text = tell(story, numbers, rng, words)
     answer = f"{value_of(equation):g}"
     return number_task(f"story/{text}", f"{text}\n\n{INSTRUCTION}", answer, worked_equation(equation))

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 DOMAINS = ("math", "code", "if")
+#: What base and specialists are scored on.
+SCORED = (*DOMAINS, "svamp")
 
 
 @dataclass(frozen=True)

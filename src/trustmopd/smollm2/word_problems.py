@@ -7,7 +7,7 @@ from typing import Any
 
 from trustmopd.evaluation.benchmarks.word_problems import BENCHMARKS
 from trustmopd.evaluation.numeric import grade_number
-from trustmopd.evaluation.rows import Row
+from trustmopd.evaluation.rows import Row, Rows
 from trustmopd.smollm2.held_out import part
 from trustmopd.smollm2.tasks import Task, number_task
 from trustmopd.smollm2.worked import worked_equation, worked_lines
@@ -15,11 +15,12 @@ from trustmopd.smollm2.worked import worked_equation, worked_lines
 _SVAMP, _GSM8K = (next(each for each in BENCHMARKS if each.name == name) for name in ("svamp", "gsm8k"))
 
 
-def svamp_rows(held_out: bool, path: str | Path | None = None) -> list[Row]:
+def svamp_rows(held_out: bool, path: str | Path | None = None) -> Rows:
     """SVAMP's thousand problems, split by the hashes of their IDs: 300 to evaluate, 700 to train."""
     rows = replace(_SVAMP, split="train+test").load(path)
     chosen = set(part([row["id"] for row in rows], held_out))
-    return [row for row in rows if row["id"] in chosen]
+    rows[:] = [row for row in rows if row["id"] in chosen]
+    return rows
 
 
 def svamp(rows: Sequence[Row]) -> list[Task]:
