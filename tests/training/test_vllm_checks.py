@@ -16,13 +16,11 @@ from trl.trainer.utils import create_model_from_path
 
 from trustmopd import Teacher, TrustMOPDConfig
 from trustmopd.engines import engine_names, vllm_package
-from trustmopd.planning.memory import frozen_weights, moments, placed_weights
+from trustmopd.planning.memory import GIB, backward_bytes, frozen_weights, moments, placed_weights
 from trustmopd.planning.workload import Setup, student_dtype_of
 from trustmopd.teachers.references import as_pool
 from trustmopd.training.rollout_gap import LogprobGap
 from trustmopd.training.vllm_checks import check_memory, frozen_bytes
-
-BILLIONS = 3_075_000_000  # SmolLM3-3B
 
 
 def settings(folder: Path, **given: object) -> TrustMOPDConfig:
@@ -48,17 +46,26 @@ def test_versions_outside_what_trl_takes_are_refused(
 
 def test_an_80_gb_card_holds_a_3b_student_as_promised_and_nothing_more(tmp_path: Path) -> None:
     """80 GB are 74.5 GiB. Held: bfloat16 with three resident teachers and the reference; float32 with offload."""
-    head, all_weights = 2 * 128_256 * 2048, {"trained": BILLIONS}
-    models = [(head, 2 * BILLIONS - head)] * 4
+    student = work("smollm3-3b").student
+    models = [(2 * student.head, 2 * (student.parameters - student.head))] * 4
     resident, offload = (placed_weights(place, models, 1) for place in ("local", "offload"))
-    asleep = {"vllm_enable_sleep_mode": True}
-    check_memory(BILLIONS, torch.bfloat16, resident, settings(tmp_path, **asleep), 74.5, **all_weights)
-    check_memory(BILLIONS, torch.float32, offload, settings(tmp_path, **asleep), 74.5, **all_weights)
-    for frozen, share in ((resident, 0.3), (offload, 0.7)):
-        args = settings(tmp_path, vllm_gpu_memory_utilization=share, **asleep)
+
+    def check(dtype: torch.dtype, frozen: tuple[float, float], *, adapter: bool = False, **given: object) -> None:
+        args = settings(tmp_path, max_tokens_per_micro_batch=16384, **{"vllm_enable_sleep_mode": True} | given)
+        check_memory(student, dtype, frozen, args, 74.5, trains_adapter=adapter)
+
+    check(torch.bfloat16, resident)
+    check(torch.float32, offload)
+    check(torch.float32, resident, adapter=True)
+    for dtype, frozen, given in (
+        (torch.float32, resident, {"vllm_gpu_memory_utilization": 0.3}),
+        (torch.float32, resident, {"vllm_gpu_memory_utilization": 0.2}),
+        (torch.float32, offload, {"vllm_gpu_memory_utilization": 0.7}),
+        (torch.float32, offload, {"vllm_gpu_memory_utilization": 0.3, "vllm_enable_sleep_mode": False}),
+        (torch.bfloat16, resident, {"vllm_gpu_memory_utilization": 0.3, "vllm_enable_sleep_mode": False}),
+    ):
         with pytest.raises(ValueError, match="74.5"):
-            check_memory(BILLIONS, torch.float32, frozen, args, 74.5, **all_weights)
-    check_memory(BILLIONS, torch.float32, resident, settings(tmp_path, **asleep), 74.5, trained=0)
+            check(dtype, frozen, **given)
 
 
 @pytest.mark.parametrize("placement", ["resident", "offload"])
@@ -66,13 +73,14 @@ def test_the_least_that_a_run_needs_is_what_a_plan_counts(placement: str, tmp_pa
     """Weights, gradients, optimizer and vLLM of a plan's largest moment fit, and nothing less."""
     given = work("smollm3-3b", vllm_share=0.3, uses_vllm=True)
     setup = Setup(placement, "DDP", "float32", memory=74.5)
-    planned = [replace(each, activations=0, answers=0).total for each in moments(given, setup).values()]
-    most = max(planned) - 0.3 * 74.5
-    parameters, frozen = given.student.parameters, frozen_weights(given, setup)
     args = settings(tmp_path, vllm_gpu_memory_utilization=0.3)
-    check_memory(parameters, torch.float32, frozen, args, most / 0.7 + 0.01, trained=parameters)
+    new = backward_bytes(given.student, 0, 2, checkpointing=True, trained=4) / GIB  # no budget: of no token
+    counted = {moment: replace(each, activations=0, answers=0).total for moment, each in moments(given, setup).items()}
+    most = max(total + new * (moment == "train") for moment, total in counted.items()) - 0.3 * 74.5
+    frozen = frozen_weights(given, setup)
+    check_memory(given.student, torch.float32, frozen, args, most / 0.7 + 0.01, trains_adapter=False)
     with pytest.raises(ValueError, match="vLLM"):
-        check_memory(parameters, torch.float32, frozen, args, most / 0.7 - 0.01, trained=parameters)
+        check_memory(given.student, torch.float32, frozen, args, most / 0.7 - 0.01, trains_adapter=False)
 
 
 def test_each_frozen_model_is_counted_where_it_lives_teachers_own_references_too(tmp_path: Path) -> None:

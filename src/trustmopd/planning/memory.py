@@ -62,7 +62,9 @@ def moments(work: Workload, setup: Setup) -> dict[str, Gib]:
     awake = 0.0 if work.vllm_sleeps else engine
     cache, sampling = _sampling(work, setup, responses)
     here = setup.placement != RAY  # otherwise frozen models read elsewhere
-    widest = max(here * _wide(shape, work, FORWARD) for shape in work.readers(setup))  # they read one after another
+    widest = max(
+        here * _wide(shape, work.compute_bytes, FORWARD) for shape in work.readers(setup)
+    )  # they read one after another
     reads = work.micro_batch_on(setup.world) * (work.prompt + work.response) * widest
     return {
         "rollout": _gib(student + kept, 0, optimizer, sampling, 0, engine + cache),
@@ -159,7 +161,7 @@ def _sampling(work: Workload, setup: Setup, responses: int) -> tuple[float, floa
         return 0.0, 0.0
     student = work.student
     a_token = responses * student.key_value * student.layers * work.compute_bytes
-    reading = responses * work.prompt * _wide(student, work, FORWARD)
+    reading = responses * work.prompt * _wide(student, work.compute_bytes, FORWARD)
     logits = 3 * responses * student.vocab * 4
     working = _cast_copies(work, setup)
     if setup.engine == ZERO3:  # TRL gathers the whole student to sample
@@ -181,15 +183,25 @@ def _training(work: Workload, setup: Setup) -> float:
     tokens = rows * (work.prompt + work.response)
     scored = rows * work.response * work.candidates * (8 + 16 * (work.policies + 1))
     search = min(SEARCH, rows * work.response * student.vocab * 4)
-    saved = tokens * student.hidden * work.compute_bytes if work.checkpointing else tokens * _wide(student, work, SAVED)
-    kept = student.layers * saved + scored
     size = _student_bytes(setup) if setup.engine == DDP else work.compute_bytes
-    # The gradient of the head waits for that of the embedding; the largest of a layer is formed before it is added.
-    new = 0 if work.trains_adapter(setup.placement) else (student.head + student.hidden * student.intermediate) * size
+    trained = 0 if work.trains_adapter(setup.placement) else size
     rounded = student.head * work.compute_bytes if size > work.compute_bytes else 0
-    forward = kept + search + rounded + _cast_copies(work, setup)
-    backward = kept + new + tokens * _wide(student, work, BACKWARD)
-    return max(forward, backward)
+    forward = _saved(student, tokens, work.compute_bytes, work.checkpointing) + search + rounded
+    backward = backward_bytes(student, tokens, work.compute_bytes, checkpointing=work.checkpointing, trained=trained)
+    return scored + max(forward + _cast_copies(work, setup), backward)
+
+
+def backward_bytes(student: Shape, tokens: int, compute: int, *, checkpointing: bool, trained: int) -> float:
+    """Activations and new gradients of a micro-batch, without what scoring it needs. `compute` and `trained` are bytes
+    an element: of activations, and of gradients (0 below an adapter)."""
+    # The gradient of the head waits for that of the embedding; the largest of a layer is formed before it is added.
+    new = (student.head + student.hidden * student.intermediate) * trained
+    return _saved(student, tokens, compute, checkpointing) + new + tokens * _wide(student, compute, BACKWARD)
+
+
+def _saved(student: Shape, tokens: int, compute: int, checkpointing: bool) -> float:
+    """What the layers' forwards leave for their backwards."""
+    return student.layers * tokens * (student.hidden * compute if checkpointing else _wide(student, compute, SAVED))
 
 
 def _cast_copies(work: Workload, setup: Setup) -> float:
@@ -198,8 +210,8 @@ def _cast_copies(work: Workload, setup: Setup) -> float:
     return work.student.parameters * 2 if cast and not work.trains_adapter(setup.placement) else 0.0
 
 
-def _wide(shape: Shape, work: Workload, widths: tuple[int, int]) -> int:
-    return (widths[0] * shape.hidden + widths[1] * shape.intermediate) * work.compute_bytes
+def _wide(shape: Shape, compute: int, widths: tuple[int, int]) -> int:
+    return (widths[0] * shape.hidden + widths[1] * shape.intermediate) * compute
 
 
 def _student_bytes(setup: Setup) -> int:

@@ -50,16 +50,25 @@ def shape_of(role: str, source: str, revision: str | None = None, trust_remote_c
             f"{role}: the configuration of {source!r} {found} ({first_line(error)}). "
             "Give a folder that has its config.json; no weights are needed."
         ) from error
-    model: Any = skeleton(source, revision=revision, trust_remote_code=trust_remote_code)
-    head = None if model is None else model.get_output_embeddings()
-    if model is None or head is None:
+    model = skeleton(source, revision=revision, trust_remote_code=trust_remote_code)
+    shape = None if model is None else shape_of_skeleton(model)
+    if shape is None:
         raise ValueError(
             f"{role}: {source!r} is a {config.model_type}, which cannot be built as a causal language model, so its "
             "parameters cannot be counted. Check its config.json."
         )
+    return shape
+
+
+def shape_of_skeleton(model: Any) -> Shape | None:
+    """None without an output head."""
+    head = model.get_output_embeddings()
+    if head is None:
+        return None
     tied = model.get_input_embeddings().weight is head.weight
     embedding = 0 if tied else model.get_input_embeddings().weight.numel()
-    return _shape(config.get_text_config(), sum(p.numel() for p in model.parameters()), head.weight.numel(), embedding)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return _shape(model.config.get_text_config(), parameters, head.weight.numel(), embedding)
 
 
 def _shape(config: PreTrainedConfig, parameters: int, head: int, embedding: int) -> Shape:

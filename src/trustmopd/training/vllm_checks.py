@@ -10,7 +10,8 @@ from transformers import AutoConfig
 
 from trustmopd.engines.vllm_package import can_sleep, check_architecture
 from trustmopd.planning.launching import asked_engine
-from trustmopd.planning.memory import GIB, placed_weights
+from trustmopd.planning.memory import GIB, backward_bytes, placed_weights
+from trustmopd.planning.shapes import Shape, shape_of_skeleton
 from trustmopd.planning.workload import DDP, student_dtype_of
 from trustmopd.teachers import Teacher
 from trustmopd.teachers.sizes import size_of
@@ -48,10 +49,11 @@ def check_vllm_can_sample(
     if torch.cuda.is_available() and not args.use_cpu and args.vllm_mode == "colocate":
         share = torch.cuda.get_device_properties(0).total_memory * torch.cuda.get_per_process_memory_fraction(0)
         bare = skeleton(model)
-        student = 0 if bare is None else sum(parameter.numel() for parameter in bare.parameters())
+        student = None if bare is None else shape_of_skeleton(bare)
         dtype, lent = student_dtype_of(args, model), trains_adapter and asked_engine(args) == DDP
         frozen = frozen_bytes(model, teachers, reference, args, lent=lent)
-        check_memory(student, dtype, frozen, args, share / GIB, trained=0 if trains_adapter else student)
+        if student is not None:
+            check_memory(student, dtype, frozen, args, share / GIB, trains_adapter=trains_adapter)
 
 
 def _check_colocated(args: TrustMOPDConfig) -> None:
@@ -80,10 +82,17 @@ def frozen_bytes(
 
 
 def check_memory(
-    student: int, dtype: torch.dtype, frozen: tuple[float, float], args: TrustMOPDConfig, gib: float, *, trained: int
+    student: Shape,
+    dtype: torch.dtype,
+    frozen: tuple[float, float],
+    args: TrustMOPDConfig,
+    gib: float,
+    *,
+    trains_adapter: bool,
 ) -> None:
-    """Whether a GPU of `gib` GiB can hold the run; `student` and `trained` count parameters. Only weights, gradients,
-    optimizer and vLLM's share are counted; `trustmopd plan` counts the rest."""
+    """Whether a GPU of `gib` GiB can hold the run. Counted are weights, gradients, optimizer, vLLM's share, and what
+    the student learns with from `max_tokens_per_micro_batch` tokens; `trustmopd plan` counts the rest."""
+    trained = 0 if trains_adapter else student.parameters
     engine = args.vllm_gpu_memory_utilization * gib
     awake = 0.0 if args.vllm_enable_sleep_mode else engine
     spread = asked_engine(args) != DDP
@@ -91,19 +100,34 @@ def check_memory(
     part = width / GIB / (args.world_size if spread else 1)
     copies = 2 if args.world_size > 1 and not spread else 1  # DDP's gradients travel in buckets of their own
     kept, reading = (size / GIB for size in frozen)
-    held = {"student and optimizer": (student + 2 * trained) * part}  # AdamW keeps two numbers for each parameter
+    compute = (args.mixed_dtype or dtype).itemsize
+    learning = backward_bytes(
+        student,
+        args.max_tokens_per_micro_batch or 0,
+        compute,
+        checkpointing=args.gradient_checkpointing,
+        trained=0 if trains_adapter else compute if spread else width,
+    )
+    # AdamW keeps two numbers for each parameter.
+    held = {"student and optimizer": (student.parameters + 2 * trained) * part}
     phases = {
         "rollouts": {"frozen models": kept, "vLLM": engine},
         "the frozen models' passes": {"frozen models": reading, "vLLM": awake},
-        "training": {"frozen models": kept, "gradients": copies * trained * part, "vLLM": awake},
+        "training": {
+            "frozen models": kept,
+            "gradients": copies * trained * part,
+            "activations": learning / GIB,
+            "vLLM": awake,
+        },
     }
     for phase, needs in phases.items():
         parts = held | needs
         if (total := sum(parts.values())) > gib:
             told = ", ".join(f"{name} {size:.1f}" for name, size in parts.items() if size)
             raise ValueError(
-                f"during {phase} this run needs {total:.1f} GiB ({told}) plus activations, but the GPU has "
-                f"{gib:.1f}. Set vllm_enable_sleep_mode = True (vLLM then sleeps while the student trains), "
-                "teacher_placement = 'offload', model_init_kwargs = {dtype: bfloat16}, or a smaller "
-                f"vllm_gpu_memory_utilization (now {args.vllm_gpu_memory_utilization:g})."
+                f"during {phase} this run needs at least {total:.1f} GiB ({told}), but the GPU has {gib:.1f}. Set "
+                "vllm_enable_sleep_mode = True (vLLM then sleeps while the student trains), "
+                "teacher_placement = 'offload', model_init_kwargs = {dtype: bfloat16}, a smaller "
+                f"vllm_gpu_memory_utilization (now {args.vllm_gpu_memory_utilization:g}) or "
+                "max_tokens_per_micro_batch."
             )
