@@ -37,6 +37,7 @@ class Summary:
     prompts: str
     fingerprints: dict[str, str]
     setup: dict[str, Any]
+    placement: str
     teachers: list[str]
     teacher_marks: dict[str, str | None]
     references: list[Reference]
