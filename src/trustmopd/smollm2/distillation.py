@@ -90,7 +90,6 @@ class Comparison:
     def recipe(self, name: str, prompts: str, method: str, seed: int, output: Path, **training: Any) -> Recipe:
         how, lora, scoring = self.settings.distil, self.settings.lora, self.settings.scoring
         rule = METHODS[method]
-        on_gpu = torch.cuda.is_available()
         calibration = self._diagnosed(prompts).calibration
         shares = rule.get("rule", "trust") == "trust" and rule.get("score", "displacement") == "displacement"
         peft = {"r": lora.rank, "lora_alpha": lora.alpha, "target_modules": "all-linear"}
@@ -115,7 +114,7 @@ class Comparison:
                     "gradient_checkpointing": False,
                     "save_total_limit": 1,
                     "disable_tqdm": True,
-                    **({"cache_implementation": "static"} if on_gpu else {}),
+                    **(_on_gpu(method) if torch.cuda.is_available() else {}),
                     **training,
                 },
                 "calibration": calibration if shares and calibration.is_file() else None,
@@ -275,6 +274,11 @@ class Comparison:
 
     def _diagnosed(self, prompts: str) -> RunDirectory:
         return RunDirectory(self.out / "diagnosis" / prompts)
+
+
+def _on_gpu(method: str) -> dict[str, Any]:
+    """Sampling is compiled. The base is stored in bfloat16 and needs no more below an adapter, which is float32."""
+    return {"cache_implementation": "static", "model_init_kwargs": None if method == FULL else {"dtype": "bfloat16"}}
 
 
 def _folder(row: str | Cell) -> str:

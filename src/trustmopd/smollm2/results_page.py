@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trustmopd.files import read_json, write_text
-from trustmopd.runs.layout import DIAGNOSIS, TABLES
+from trustmopd.runs.layout import DIAGNOSIS, FIGURES, TABLES
 from trustmopd.smollm2.distillation import Comparison
 from trustmopd.smollm2.prompt_sets import SETS
 from trustmopd.smollm2.tasks import DOMAINS, SCORED
@@ -40,6 +40,14 @@ def _parts(comparison: Comparison) -> Iterator[str]:
     )
     yield _table(out / "evaluation", "evaluate")
     yield from _came_true(comparison)
+    if (out / FIGURES / "scores.png").is_file():
+        yield f"![scores of every rule, and of base and teachers]({FIGURES}/scores.png)"
+        yield "## Where the weight went"
+        yield "Mean weights of recorded rollouts; *relevant mass* is that of the teachers that the prompts need."
+        yield _table(out, "results", "allocation")
+        yield "## Cost"
+        yield "Device-hours of all seeds. Students that share a GPU wait for each other, so their hours are too many."
+        yield _table(out, "results", "cost")
     yield "## Mixed prompts"
     yield _table(out / "mixed", "evaluate")
     yield "## Public benchmarks"
@@ -100,8 +108,8 @@ def _sweep(path: Path) -> Iterator[str]:
     yield f"Chosen: {found['chosen']:g}."
 
 
-def _table(folder: Path, stage: str) -> str:
-    path = folder / TABLES / "scores.md"
+def _table(folder: Path, stage: str, name: str = "scores") -> str:
+    path = folder / TABLES / f"{name}.md"
     return path.read_text(encoding="utf-8") if path.is_file() else _missing(stage)
 
 
