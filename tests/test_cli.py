@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -226,11 +227,13 @@ def test_a_slip_is_one_message_and_leaves_nothing_behind(
         assert not (tmp_path / "run").exists()
 
 
-def test_ctrl_c_keeps_whole_checkpoints_and_says_how_to_go_on(recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("saved", [True, False])
+def test_ctrl_c_keeps_whole_checkpoints_and_says_how_to_go_on(recipe: Path, tmp_path: Path, saved: bool) -> None:
     output = tmp_path / "run"
+    awaited = output / ("checkpoints/checkpoint-2/manifest.json" if saved else "metrics.jsonl")
     command = [sys.executable, "-m", "trustmopd", "train", str(recipe), f"output={output}"]
     process = subprocess.Popen(
-        [*command, "training.max_steps=500"],
+        [*command, "training.max_steps=500", f"training.save_steps={2 if saved else 500}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -239,7 +242,7 @@ def test_ctrl_c_keeps_whole_checkpoints_and_says_how_to_go_on(recipe: Path, tmp_
     )
     try:
         deadline = time.monotonic() + 120
-        while not (output / "checkpoints" / "checkpoint-2" / "manifest.json").exists():
+        while not awaited.exists():
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
@@ -247,5 +250,17 @@ def test_ctrl_c_keeps_whole_checkpoints_and_says_how_to_go_on(recipe: Path, tmp_
     finally:
         process.kill()
     assert process.returncode == 130, said[-2000:]
-    assert "Continue with: trustmopd train" in said and "--resume" in said
+    assert (f"Continue with: trustmopd train {recipe}" in said, "--resume" in said) == (saved, saved)
+    assert ("No checkpoint" in said) == (not saved)
     assert "Traceback" not in said
+
+
+def test_a_first_checkpoint_that_cannot_be_written_leaves_nothing_to_continue_from(
+    recipe: Path, tmp_path: Path
+) -> None:
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (2**15, 2**15))  # bytes of a file
+    command = [sys.executable, "-m", "trustmopd", "train", str(recipe), f"output={tmp_path / 'run'}"]
+    ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr
+    assert "checkpoint-2" in ended.stderr and "disk space" in ended.stderr
+    assert "No checkpoint" in ended.stderr and "--resume" not in ended.stderr

@@ -11,7 +11,9 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import tiny
 import torch
@@ -190,9 +192,32 @@ def test_teachers_of_several_bases_are_not_averaged(recipe, models, run_dir, tmp
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed here")
-@pytest.mark.parametrize("field", ["training.teacher_placement=ray", "teachers.code={model: MODEL, on: ray}"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "training.teacher_placement=ray",
+        "teachers.code={model: MODEL, on: ray}",
+        "teachers.code.reference={model: MODEL, on: ray}",
+    ],
+)
 def test_teachers_on_ray_without_ray_are_refused_with_the_command_that_installs_it(refuse, models, field):
     refuse("pip install 'trustmopd[ray]'", overrides=[field.replace("MODEL", str(models / "code"))])
+
+
+@pytest.mark.parametrize(
+    ("field", "named"),
+    [
+        ("training.teacher_placement=offload", ["teacher_placement"]),
+        ("teachers.code={model: MODEL, on: offload}", ["on: offload", "teacher 'code'"]),
+        ("teachers.code.reference={model: OTHER, on: offload}", ["on: offload", "the reference of teacher 'code'"]),
+    ],
+)
+def test_too_little_host_memory_names_what_the_user_wrote(recipe, models, tmp_path, monkeypatch, field, named):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=0))
+    other = tiny.save(tiny.model(5), tmp_path / "other") if "OTHER" in field else ""
+    said = cli("train", recipe, field.replace("MODEL", str(models / "code")).replace("OTHER", str(other)), code=1)
+    assert "only 0 GiB" in said and all(name in said for name in named)
+    assert ("teacher_placement" in said) == ("teacher_placement" in field)
 
 
 @pytest.mark.parametrize(

@@ -71,14 +71,18 @@ def test_every_verb_prints_paths_and_names_as_they_are(folder: Path) -> None:
     assert str(output / "soup") in run("merge", recipe, "--out", output / "soup")
 
 
-def test_an_interrupted_command_is_given_back_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+def test_an_interrupted_command_is_given_back_as_it_was(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        checkpoint = tmp_path / "a [run]" / "checkpoints" / "checkpoint-1"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "manifest.json").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trustmopd.recipe.load_recipe", interrupted)
-    given = folder / "out [bold]" / "recipe.yaml"
-    command = shlex.join(["trustmopd", "train", str(given), "seeds=[x]", "--resume"])
-    assert command in run("train", given, "seeds=[x]", code=130)
+    monkeypatch.setattr("trustmopd.training.recipe_stages.train_recipe", interrupted)
+    given = ["train", str(folder / "recipe.yaml"), f"output={tmp_path / 'a [run]'}", "seeds=[0]"]
+    assert shlex.join(["trustmopd", *given, "--resume"]) in run(*given, code=130)
 
 
 def test_a_prompt_set_is_built_and_shown_under_its_own_name(tmp_path: Path) -> None:

@@ -2,5 +2,5 @@
 
 
 class Interrupted(OSError):
-    """Something that the run depends on is gone. Checkpoints are whole, so it can be resumed; the command line says
-    how."""
+    """Something that the run depends on is gone. Checkpoints that were saved are whole; the command line says how to
+    continue from them."""

@@ -1,6 +1,9 @@
 """What a user may get wrong with Ray installed, from the command line, and what the guide tells her to do."""
 
+import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,17 +21,45 @@ from trustmopd.cli import app
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:PORT", "nowhere", "ray://127.0.0.1:PORT", "127.0.0.1:99999"])
+ADDRESSES = ["127.0.0.1:PORT", "nowhere", "ray://127.0.0.1:PORT", "127.0.0.1:99999", "a..b:6379"]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
 def test_an_address_without_a_cluster_is_refused_at_once(tmp_path: Path, address: str) -> None:
-    """Before any model is loaded; Ray itself tries for eight minutes."""
-    recipe = driving.write_recipe(tmp_path)
-    address = address.replace("PORT", str(free_port()))
+    """Ray itself tries for eight minutes."""
     began = time.monotonic()
-    said = CliRunner().invoke(
-        app, ["train", str(recipe), f"training.ray_address={address}", f"output={tmp_path / 'run'}"]
-    )
-    assert said.exit_code == 1 and "ray_address" in said.output and address in said.output
+    assert address.partition("PORT")[0] in refused(tmp_path, address.replace("PORT", str(free_port())))
     assert time.monotonic() - began < 60
+
+
+def refused(folder: Path, address: str) -> str:
+    """What is said of an address, in a dry run and before any model is loaded."""
+    recipe = driving.write_recipe(folder)
+    (folder / "student" / "model.safetensors").write_bytes(b"")  # loading it would be another error
+    command = ["train", str(recipe), f"training.ray_address={address}", f"output={folder / 'run'}"]
+    for options in ([], ["--dry-run"]):
+        said = CliRunner().invoke(app, [*command, *options])
+        assert said.exit_code == 1 and "ray_address" in said.output, said.output
+        assert not (folder / "run").exists()
+    return said.output
+
+
+@pytest.mark.parametrize("found", ["127.0.0.1:PORT", "local"])
+def test_auto_without_a_cluster_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+    """Ray finds no cluster, or one that has ended. By RAY_ADDRESS: others may have a cluster on this machine."""
+    monkeypatch.setenv("RAY_ADDRESS", found.replace("PORT", str(free_port())))
+    said = refused(tmp_path, "auto")
+    assert "auto" in said and (os.environ["RAY_ADDRESS"] in said or found == "local")
+
+
+def test_a_cluster_with_another_token_is_refused_before_anything_is_loaded(tmp_path: Path, cluster: Any) -> None:
+    recipe = driving.write_recipe(tmp_path)
+    command = [sys.executable, "-m", "trustmopd", "train", str(recipe), f"training.ray_address={cluster.address}"]
+    for token, code in ((os.environ["RAY_AUTH_TOKEN"], 0), ("0" * 64, 1)):
+        environment = os.environ | {"RAY_AUTH_TOKEN": token}
+        said = subprocess.run([*command, "--dry-run"], env=environment, capture_output=True, text=True, check=False)
+        assert said.returncode == code, said.stderr
+    assert cluster.address in said.stderr and "token" in said.stderr
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 3, reason="this machine has them")

@@ -21,7 +21,7 @@ def test_every_process_of_a_node_pins_its_own_copy_of_every_model(processes, tmp
     needed = processes * numbers * (2 + 4 + 2)
     memory = SimpleNamespace(available=needed)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    assert f"{needed / 2**30:.3g} GiB" in check_host_memory(models, torch.bfloat16)
+    assert f"{needed / 2**30:.3g} GiB" in check_host_memory(models, torch.bfloat16, "offload")
     memory.available = needed - 1
     with pytest.raises(ValueError, match=f"{processes} processes"):
-        check_host_memory(models, torch.bfloat16)
+        check_host_memory(models, torch.bfloat16, "offload")

@@ -6,7 +6,7 @@ import re
 import socket
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
@@ -38,22 +38,31 @@ console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
 
 
 @contextmanager
-def errors(again: str | None = None, kept: str | None = "the checkpoints saved so far") -> Iterator[None]:
+def errors(
+    again: str | None = None, kept: str | None = None, has_begun: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
     """What a user can fix is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it), and a warning
-    is one line, without a line of our source code."""
+    is one line, without a line of our source code. The command `again` continues what ended half-way, and these
+    are `kept`, if the work `has_begun`: if there is a checkpoint to continue from."""
+
+    def afterwards() -> str:
+        if not has_begun():
+            return " No checkpoint was saved yet: the same command starts again from the beginning."
+        saved = f" {kept[0].upper()}{kept[1:]} are kept." if kept else ""
+        return f"{saved}{f' Continue with: {again}' if again else ''}"
+
     _at_once.clear()
     formatted = warnings.formatwarning
     warnings.formatwarning = _one_line
     try:
         yield
     except KeyboardInterrupt:
-        state = f"Interrupted; {kept} are kept." if kept else "Interrupted."
-        say(f"\n{state}{f' Continue with: {again}' if again else ''}")
+        say(f"\nInterrupted.{afterwards()}")
         raise _ended_by(130) from None
     except (ValueError, OSError, FloatingPointError, EngineError) as error:
         if os.environ.get("TRUSTMOPD_TRACEBACK"):
             raise
-        later = _afterwards(again, kept) if isinstance(error, Interrupted) else ""
+        later = afterwards() if isinstance(error, Interrupted) else ""
         print(f"error{_rank()}: {printable(str(error))}{later}", file=sys.stderr)
         raise _ended_by(1) from None
     except RuntimeError as error:
@@ -63,7 +72,7 @@ def errors(again: str | None = None, kept: str | None = "the checkpoints saved s
             raise
         print(
             f"error{_rank()}: another process failed, was killed, or did not answer in time "
-            f"({printable(first_line(error))}). Its own log has the reason.{_afterwards(again, kept)}",
+            f"({printable(first_line(error))}). Its own log has the reason.{afterwards()}",
             file=sys.stderr,
         )
         raise _ended_by(1) from None
@@ -86,11 +95,6 @@ def _leave() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_at_once[-1])
-
-
-def _afterwards(again: str | None, kept: str | None) -> str:
-    saved = f" {kept[0].upper()}{kept[1:]} are kept." if kept else ""
-    return f"{saved}{f' Continue with: {again}' if again else ''}"
 
 
 def _rank() -> str:

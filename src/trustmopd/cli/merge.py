@@ -30,7 +30,7 @@ def merge(
 ) -> None:
     """Average the parameters of a recipe's teachers: the merging reference, with no training. Or turn a LoRA adapter,
     such as a student's checkpoint, into full weights."""
-    with errors(kept=None):
+    with errors():
         from trustmopd.evaluation.methods import several_bases
         from trustmopd.merge import merge_adapter, merge_checkpoints
 

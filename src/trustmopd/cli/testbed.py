@@ -23,7 +23,7 @@ def quickstart(
     ),
 ) -> None:
     """Watch it work, offline, in minutes: three small specialists, one student, trust against uniform weights."""
-    with errors(kept=None):
+    with errors():
         from trustmopd.testbed.quickstart import STORY, more_seeds
         from trustmopd.testbed.quickstart import quickstart as run
         from trustmopd.testbed.tasks import DOMAINS

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trustmopd.cli.common import app, console, errors, plain, say, show_table
+from trustmopd.runs import newest_checkpoint
 from trustmopd.text_tables import text_table
 
 if TYPE_CHECKING:
@@ -35,8 +36,10 @@ def train(
     dry_run: DryRun = False,
 ) -> None:
     """Distil: calibrate if needed, train every seed of the recipe, leave a run directory for each."""
-    with errors(again=shlex.join(["trustmopd", "train", str(recipe), *(overrides or []), "--resume"])):
+    with errors():
         loaded = load(recipe, overrides)
+    again = shlex.join(["trustmopd", "train", str(recipe), *(overrides or []), "--resume"])
+    with errors(again, "the checkpoints saved so far", lambda: _has_checkpoint(loaded)):
         from trustmopd.training.recipe_stages import check_runs, train_recipe
 
         if dry_run:
@@ -93,6 +96,10 @@ def diagnose(
         found, paths = diagnose_recipe(loaded, rollouts)
         _show(found)
         say(f"Saved: {', '.join(map(str, paths))}")
+
+
+def _has_checkpoint(recipe: "Recipe") -> bool:
+    return any(newest_checkpoint(recipe.run_directory(seed)) for seed in recipe.seeds)
 
 
 def _show_trained(run: "SeedRun") -> None:

@@ -26,8 +26,8 @@ class ShardedHost(Host):
         lists = [module for module in backbone.modules() if isinstance(module, nn.ModuleList)]
         if not lists:
             raise ValueError(
-                f"teacher_placement = 'sharded', but {type(backbone).__name__} has no list of layers to shard. Use "
-                "resident or offload."
+                f"{type(backbone).__name__} cannot be sharded: it has no list of layers. Place it elsewhere (resident, "
+                "offload)."
             )
         mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
         for layer in max(lists, key=len):

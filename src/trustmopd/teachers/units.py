@@ -1,6 +1,6 @@
 """Which policies share weights, and where each set of weights lives."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trustmopd.teacher_source import LOCAL, RAY
@@ -35,6 +35,14 @@ def placed(name: str, teacher: Teacher, placement: str) -> Teacher:
             f"{on}. They are for policies on Ray. Remove them, or set on: ray."
         )
     return replace(teacher, on=on)
+
+
+def asked_for(place: str, units: Sequence[Unit], placement: str) -> str:
+    """How the user has put policies at a place: all of them, or each of those that are there. Empty if none is."""
+    names = [role_of(name) for unit in units if unit.on == place for name in unit.names]
+    if not names:
+        return ""
+    return f"teacher_placement = {place!r}" if placement == place else f"on: {place} ({', '.join(names)})"
 
 
 def units_of(

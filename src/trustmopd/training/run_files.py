@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerState
 
 from trustmopd.files import write_text
+from trustmopd.interrupted import Interrupted
 from trustmopd.messages import first_line
 from trustmopd.method import Calibration
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
@@ -94,9 +95,8 @@ class RunFiles(TrainerCallback):
         try:
             yield
         except (SafetensorError, RuntimeError, OSError) as error:  # safetensors and torch raise errors of their own
-            raise OSError(
-                f"checkpoint {checkpoint.path} cannot be written ({first_line(error)}). Earlier "
-                "checkpoints are complete. Free some disk space, and resume."
+            raise Interrupted(
+                f"checkpoint {checkpoint.path} cannot be written ({first_line(error)}). Free some disk space."
             ) from error
         finally:
             self.args.save_total_limit = limit

@@ -27,7 +27,7 @@ from trustmopd.teachers.pool import Elsewhere
 from trustmopd.teachers.references import as_pool
 from trustmopd.teachers.remote.cluster import check_address, check_ray
 from trustmopd.teachers.spec import model_id
-from trustmopd.teachers.units import placed, units_of
+from trustmopd.teachers.units import Unit, asked_for, placed, units_of
 from trustmopd.training.agreement import all_succeed, first_decides
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
@@ -77,7 +77,7 @@ def check_ingredients(
     pool, reference = as_pool(teachers, reference, model)
     pool = {name: placed(name, teacher, args.teacher_placement) for name, teacher in pool.items()}
     reference = None if reference is None else placed(REFERENCE, reference, args.teacher_placement)
-    _check_ray(pool, args)
+    _check_ray(pool, reference, args)
     evaluated = eval_prompts if isinstance(eval_prompts, Mapping) else {"eval": eval_prompts}
     for checked in (prompts, *(dataset for dataset in evaluated.values() if isinstance(dataset, Dataset))):
         check_prompts(checked)
@@ -145,14 +145,17 @@ def check_ingredients(
     return Ingredients(source, facts, pool, reference, tokenizer, vocab_size, lengths, longest)
 
 
-def _check_ray(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> None:
+def _units(teachers: Mapping[str, Teacher], reference: Teacher | None, args: TrustMOPDConfig) -> list[Unit]:
+    used, placement = used_teachers(teachers, args), args.teacher_placement
+    return units_of(used, reference, with_reference=args.needs_reference, placement=placement)
+
+
+def _check_ray(teachers: Mapping[str, Teacher], reference: Teacher | None, args: TrustMOPDConfig) -> None:
     """Whether policies can live on Ray, if any is placed there."""
-    asked = [f"teacher '{name}': on = 'ray'" for name, teacher in teachers.items() if teacher.on == RAY]
-    if args.teacher_placement == RAY:
-        asked = ["teacher_placement = 'ray'"]
+    asked = asked_for(RAY, _units(teachers, reference, args), args.teacher_placement)
     if not asked:
         return
-    check_ray(asked[0])
+    check_ray(asked)
     if args.ray_address is not None:
         check_address(args.ray_address)
     else:
@@ -225,7 +228,7 @@ def load_pool(
     given: Ingredients, student: Any, args: TrustMOPDConfig, accelerator: Accelerator, run_id: str
 ) -> TeacherPool:
     teachers = used_teachers(given.teachers, args)
-    units = units_of(teachers, given.reference, with_reference=args.needs_reference, placement=args.teacher_placement)
+    units = _units(given.teachers, given.reference, args)
     if accelerator.num_processes == 1 and any(unit.on == SHARDED for unit in units):
         raise ValueError(
             "sharded teachers need several processes, but there is only one. Start several (torchrun, accelerate "
@@ -236,7 +239,9 @@ def load_pool(
     if offloaded := [unit.given for unit in units if unit.on == OFFLOAD]:
         lent = share and not all(parameter.requires_grad for parameter in student.parameters())
         pinned = [each or Teacher(model=student) for each in offloaded if each is not None or not lent]
-        told = all_succeed(partial(check_host_memory, pinned, args.frozen_dtype))  # before anyone takes its share
+        asked = asked_for(OFFLOAD, units, args.teacher_placement)
+        # Before anyone takes its share.
+        told = all_succeed(partial(check_host_memory, pinned, args.frozen_dtype, asked))
         if accelerator.is_local_main_process:
             logger.warning("%s.", told)
     return build_pool(

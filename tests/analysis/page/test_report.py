@@ -156,6 +156,8 @@ def test_a_run_by_epochs_that_was_killed_is_not_finished(tmp_path: Path) -> None
 @pytest.mark.parametrize("named", [True, False])
 def test_advice_names_the_recipe_of_the_run_where_it_has_one(tmp_path: Path, named: bool) -> None:
     folder = recorded.make_run(tmp_path / "my run", steps=1, max_steps=3)
+    (folder / "checkpoints" / "checkpoint-1").mkdir(parents=True)
+    shutil.copy(folder / "manifest.json", folder / "checkpoints" / "checkpoint-1")
     if named:
         (folder / "recipe.yaml").write_text("name: mine\n")
     recipe = shlex.quote(str(folder / "recipe.yaml")) if named else "RECIPE"
@@ -205,7 +207,8 @@ def test_an_unfinished_run_is_reported_as_far_as_it_went(tmp_path: Path) -> None
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "lo')
     page = page_of(folder, out=tmp_path)
-    assert "step 3 of 116" in first_sentences(page) and "--resume" in missing(page)
+    assert "step 3 of 116" in first_sentences(page)
+    assert "trustmopd train" in missing(page) and "--resume" not in missing(page)  # there is no checkpoint
     assert "Line 4 of metrics.jsonl" in missing(page)
 
 

@@ -19,6 +19,7 @@ from trustmopd.analysis.statistics.summary import Summary, summarise_run
 from trustmopd.analysis.tables import all_tables
 from trustmopd.cli import app
 from trustmopd.files import write_json
+from trustmopd.recipe import Recipe
 
 TITLE = {"without-mu": "without μ", "gamma-3": "γ = 3"}
 
@@ -104,6 +105,52 @@ def test_cost_sums_seeds_counts_calibration_once_and_compares_a_seed_with_a_seed
     assert row(made["cost"], "multicap, uniform")["reference scored"] == "0"
     once = row(made["cost"], "multicap, calibration")
     assert (once["seeds"], once["device-hours"], once["against uniform"]) == ("once", "0.01", "3.3% of trust")
+
+
+def placed(folder: Path, placement: str, hours: float, *, on: str | None = None, held: int = 0, **config: Any) -> Path:
+    """A run with its teachers there, the one of math `on` a place of its own, and Ray on `held` devices."""
+    run = recorded.make_run(folder, steps=1, rollouts=1, teacher_placement=placement, **config)
+    teachers = {name: {"model": name, "on": on if name == "math" else None} for name in recorded.TEACHERS}
+    recipe = Recipe.model_validate({"name": "one", "student": "s", "teachers": teachers, "prompts": {"path": "p"}})
+    (run / "recipe.yaml").write_text(recipe.to_yaml())
+    recorded.change(run, "training.device_hours", hours, "cost.json")
+    cost = json.loads((run / "cost.json").read_text())
+    write_json(run / "cost.json", cost | {"elsewhere": {"math": held} if held else {}})
+    return run
+
+
+def test_runs_that_differ_only_in_where_teachers_live_are_rows_of_the_cost_table(tmp_path: Path) -> None:
+    scores = recorded.scores_of("one", 0.44)
+    placed(tmp_path / "1", "resident", 0.1, scores=scores)
+    placed(tmp_path / "2", "ray", 0.5, held=4, scores=scores)
+    placed(tmp_path / "3", "resident", 0.3, on="ray", held=1, scores=scores)
+    placed(tmp_path / "4", "resident", 0.2, on="local", seed=1, scores=scores)
+    placed(tmp_path / "5", "resident", 0.05, rule="uniform", scores=scores)
+    out = tmp_path / "out"
+    said = CliRunner().invoke(app, ["report", *(str(tmp_path / name) for name in "12345"), "--out", str(out)])
+    assert said.exit_code == 0, said.output
+    made = {name: list(csv.DictReader((out / "tables" / f"{name}.csv").open())) for name in ("cost", "main")}
+    shown = {each[""]: (each["seeds"], each["device-hours"], each["against uniform"]) for each in made["cost"]}
+    assert shown == {
+        "uniform": ("1", "0.05", "+0.0%"),
+        "trust, placement resident": ("2", "0.3", "+200.0%"),
+        "trust, placement ray": ("1", "0.5", "–"),
+        "trust, placement resident (math ray)": ("1", "0.3", "–"),
+        "calibration": shown["calibration"],
+    }
+    assert [each[""] for each in made["main"] if "trust" in each[""]] == ["trust"]  # scores are shown once
+    page = (out / "report.html").read_text()
+    assert "Up to 4 devices" in page and str(tmp_path / "2") in page
+
+
+def test_a_run_that_is_left_out_says_nothing_of_the_cost(tmp_path: Path) -> None:
+    placed(tmp_path / "1", "ray", 0.1, held=1)
+    placed(tmp_path / "2", "ray", 0.1, held=4)
+    summaries = [summarise_run(run) for run in find_runs([tmp_path])]
+    comparison = compare(summaries)
+    (cost,) = [each for each in all_tables(comparison) if each.name == "cost"]
+    assert "Up to 1 devices" in cost.note
+    assert any(str(tmp_path / "2") in each and "left out" in each for each in comparison.warnings)
 
 
 def test_evaluation_counts_where_it_was_measured(tmp_path: Path) -> None:

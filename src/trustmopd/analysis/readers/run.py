@@ -278,6 +278,16 @@ class Run:
         return settings | known
 
     @property
+    def placement(self) -> str:
+        """Where the frozen models lived; in brackets, teachers to which the recipe gives another place. It changes the
+        cost of a run, not what is learnt."""
+        common, teachers = str(self.config.get("teacher_placement", "resident")), self.recipe.get("teachers")
+        given = teachers.items() if isinstance(teachers, dict) else ()
+        places = {name: str(each.get("on") or common) for name, each in given if isinstance(each, dict)}
+        own = [f"{name} {on}" for name, on in places.items() if on.replace("local", "resident") != common]
+        return f"{common} ({', '.join(own)})" if own else common
+
+    @property
     def finished(self) -> bool:
         return bool(self.logged) and self.last_step >= self.max_steps
 

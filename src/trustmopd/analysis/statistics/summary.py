@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from trustmopd.analysis.readers.missing import Missing
@@ -19,6 +20,7 @@ from trustmopd.analysis.statistics.trust import (
     weights_by_group,
 )
 from trustmopd.files import without_nan
+from trustmopd.runs import newest_checkpoint
 from trustmopd.runs.layout import RECORDS
 from trustmopd.statistics import Spread
 
@@ -35,6 +37,7 @@ class Summary:
     prompts: str
     fingerprints: dict[str, str]
     setup: dict[str, Any]
+    placement: str
     teachers: list[str]
     teacher_marks: dict[str, str | None]
     references: list[Reference]
@@ -121,7 +124,9 @@ def _gaps(found: Summary, records: TokenRecords) -> list[Missing]:
     gaps = {
         Missing(
             f"The run stopped at {found.stopped}.",
-            "Continue it with `trustmopd train RECIPE --resume`.",
+            "Continue it with `trustmopd train RECIPE --resume`."
+            if newest_checkpoint(Path(found.path))
+            else "It has no checkpoint here. Train it again with `trustmopd train RECIPE`.",
         ): found.stopped,
         Missing(
             f"There are no readable token records ({RECORDS}/): no statistics by prompt, no viewer.",

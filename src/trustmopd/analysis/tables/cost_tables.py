@@ -29,30 +29,35 @@ def decontamination_table(comparison: Comparison) -> Titled:
 
 
 def cost_table(comparison: Comparison) -> Titled:
+    shown = _measured(run for setting in comparison.settings for run in (*setting.runs, *setting.elsewhere))
     # With evaluation only where every run has it: hours must hold the same things to be compared.
-    evaluated = all(run.cost.get("evaluation") for run in _measured(comparison.runs))
+    evaluated = all(run.cost.get("evaluation") for run in shown)
     rows = []
     for setting in comparison.settings:
-        priced = {method: _measured(seeds.values()) for method, seeds in setting.methods.items()}
-        hours = {method: _hours(runs, evaluated) for method, runs in priced.items() if runs}
-        for method, each in hours.items():
-            runs = priced[method]
+        places = {method: setting.places(method) for method in setting.methods}
+        priced = {(method, at): _measured(runs) for method, found in places.items() for at, runs in found.items()}
+        hours = {key: _hours(runs, evaluated) for key, runs in priced.items() if runs}
+        for (method, at), each in hours.items():
+            runs = priced[method, at]
             whole = not any(run.stopped for run in runs)  # some of the steps cost less than all of them
-            relative = f"{100 * (each / hours[UNIFORM] - 1):+.1f}%" if hours.get(UNIFORM) and whole else NONE
+            uniform = hours.get((UNIFORM, at))
+            relative = f"{100 * (each / uniform - 1):+.1f}%" if uniform and whole else NONE
             peak = max(run.cost["training"]["peak_memory_gib"] for run in runs)
             cells = (len(runs), f"{each * len(runs):.3g}", relative, f"{peak:.2f}")
-            rows.append([comparison.label(setting, method), *_scored(runs[0]), *cells])
+            name = f"{method}, placement {at}" if len(places[method]) > 1 else method
+            rows.append([comparison.label(setting, name), *_scored(runs[0]), *cells])
         paid = [run for run in setting.runs if run.cost.get("calibration")]
         if paid:
             run = min(paid, key=lambda run: (run.method != TRUST, bool(run.stopped)))
-            once, full = run.cost["calibration"]["device_hours"], hours.get(run.method)
-            share = f"{100 * once / (full * len(priced[run.method])):.1f}% of {run.method}" if full else NONE
+            key = (run.method, run.placement)
+            once, full = run.cost["calibration"]["device_hours"], hours.get(key)
+            share = f"{100 * once / (full * len(priced[key])):.1f}% of {run.method}" if full else NONE
             rows.append([comparison.label(setting, "calibration"), *_scored(run), "once", f"{once:.3g}", share, NONE])
     note = (
         f"{comparison.device}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} "
-        "evaluation; the share against uniform is per seed. Parameters scored: of all frozen models that read a "
-        "response, each by its own size. Peak memory is of one device (of the process, on a CPU). "
-        f"{_elsewhere(comparison.runs)}{comparison.clock_note}"
+        "evaluation; the share against uniform is per seed, with teachers placed alike. Parameters scored: of all "
+        "frozen models that read a response, each by its own size. Peak memory is of one device (of the "
+        f"process, on a CPU). {_elsewhere(shown)}{comparison.clock_note}"
     )
     scored = ("teachers scored", "reference scored", "parameters scored")
     header = ("", *scored, "seeds", "device-hours", "against uniform", "peak GiB")
@@ -60,7 +65,7 @@ def cost_table(comparison: Comparison) -> Titled:
 
 
 def _elsewhere(runs: Iterable[Summary]) -> str:
-    held = [sum(run.cost["elsewhere"].values()) for run in _measured(runs) if run.cost.get("elsewhere")]
+    held = [sum(run.cost["elsewhere"].values()) for run in runs if run.cost.get("elsewhere")]
     return f"Up to {max(held):g} devices held policies on Ray, all the time; their hours are counted. " if held else ""
 
 

@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
+from trustmopd.messages import first_line
 from trustmopd.teachers.units import Unit
 
 NAMESPACE = "trustmopd"
 #: Bytes of shared memory for what is under way, in a cluster of this machine alone.
 UNDER_WAY = 256 * 2**20
+_START = "Start one (ray start --head), correct the address, or leave it out to start one on this machine."
 
 
 def check_ray(asked: str) -> None:
@@ -29,21 +31,38 @@ def check_ray(asked: str) -> None:
 
 
 def check_address(address: str) -> None:
-    """Whether anyone listens there: Ray itself would try for minutes."""
-    if address == "auto":  # the cluster of this machine, which Ray finds
-        return
-    host, _, port = address.rpartition(":")
+    """Whether a cluster answers there and takes our token. Ray itself would try for minutes, once models are loaded."""
+    ray = _ray()
+    from ray.exceptions import AuthenticationError, RayError
+
+    asked, found = f"ray_address = {address!r}", address
+    if address == "auto":
+        if not (found := _cluster_here()):
+            raise ValueError(f"{asked}: no cluster runs on this machine, and RAY_ADDRESS names none. {_START}")
+        asked = f"{asked} (here {found})"
+    host, _, port = found.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
-        raise ValueError(
-            f"ray_address = {address!r} is not host:port. Give what `ray start --head` printed: 10.0.0.1:6379."
-        )
+        raise ValueError(f"{asked} is not host:port. Give what `ray start --head` printed: 10.0.0.1:6379.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except (OSError, OverflowError) as error:  # the latter: no such port
+        ray._raylet.GcsClient(address=found)
+    except AuthenticationError:
         raise ValueError(
-            f"ray_address = {address!r}: there is no Ray cluster ({error}). Start one (ray start --head), correct the "
-            "address, or leave it out to start one on this machine."
+            f"{asked}: the cluster does not take the token of this machine. Set RAY_AUTH_MODE=token, and copy "
+            "~/.ray/auth_token from the machine that started it."
         ) from None
+    except (OSError, OverflowError, UnicodeError, RayError) as error:  # no such port; no such name
+        raise ValueError(f"{asked}: there is no Ray cluster ({first_line(error)}). {_START}") from None
+
+
+def _cluster_here() -> str:
+    """What `auto` stands for: RAY_ADDRESS, or else a cluster of this machine. Empty if there is none."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    try:
+        return canonicalize_bootstrap_address("auto") or ""
+    except (ConnectionError, ValueError):
+        return ""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """All policies of a run that live on Ray: started by the first process, found by the others, asked by every one."""
 
 import copy
+import logging
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from torch import nn
 from trustmopd.teachers.answers import Answer, Rollouts
 from trustmopd.teachers.load import Loader, StudentModel
 from trustmopd.teachers.pool import RemoteMember, Timer, Usage
+from trustmopd.teachers.references import role_of
 from trustmopd.teachers.remote.actor import Checks, Order, PolicyActor, Question
 from trustmopd.teachers.remote.answer import RemoteAnswer
 from trustmopd.teachers.remote.cluster import NAMESPACE, Cluster, check_room, is_connected, open_cluster
@@ -19,6 +21,8 @@ from trustmopd.teachers.remote.host import LOADING, RayHost, collect, shared_by_
 from trustmopd.teachers.remote.outbox import Outbox
 from trustmopd.teachers.spec import Teacher
 from trustmopd.teachers.units import Unit
+
+logger = logging.getLogger(__name__)
 
 #: How often an actor is started again in a run: one that dies while it loads must not do so for ever.
 RESTARTS = 10
@@ -75,10 +79,13 @@ class RayPolicies:
         return collect(actors[0].order.remote, unit.role, max(self.terms.limit, LOADING)), actors
 
     def _make_actors(self, units: Sequence[Unit], loader: Loader) -> tuple[Cluster, dict[str, float]]:
+        terms, actors = self.terms, sum(unit.replicas for unit in units)
+        where = "on this machine" if terms.address is None else f"in the cluster at {terms.address}"
+        policies = ", ".join(role_of(name) for unit in units for name in unit.names)
+        logger.warning("Ray is starting %d processes %s: %s.", actors, where, policies)  # which takes a while
         import ray
 
-        terms, sent = self.terms, [_sendable(unit, loader) for unit in units]
-        actors = sum(unit.replicas for unit in units)
+        sent = [_sendable(unit, loader) for unit in units]
         self._cluster = open_cluster(terms.address, cpus=actors, shared_memory=2 * sum(map(_bytes, sent)))
         default = 1.0 if terms.may_use_gpus and ray.cluster_resources().get("GPU") else 0.0
         sent = [replace(unit, gpus=default if unit.gpus is None else unit.gpus) for unit in sent]
