@@ -2,7 +2,7 @@
 and to hang. Its weights are read from the checkpoint anew at every sync, where the trainer's stand-in for NCCL left
 them.
 
-    python http_server.py PORT CHECKPOINT [--mode raw_logprobs] [--hang-after N]
+    python http_server.py PORT CHECKPOINT [--mode raw_logprobs] [--hang-after N] [--without dev-mode|weight-transfer]
 """
 
 import argparse
@@ -20,6 +20,7 @@ parser.add_argument("port", type=int)
 parser.add_argument("checkpoint")
 parser.add_argument("--mode", default="raw_logprobs")
 parser.add_argument("--hang-after", type=int, default=10**9)
+parser.add_argument("--without", choices=("dev-mode", "weight-transfer"))
 given = parser.parse_args()
 state: dict[str, Any] = {"asked": 0, "seeds": []}
 one_at_a_time = threading.Lock()
@@ -60,12 +61,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        self.answer(
+        if path == "/server_info" and given.without == "dev-mode":
+            return self.send_error(404)
+        transfer = None if given.without == "weight-transfer" else {}
+        return self.answer(
             {
                 "/health": {},
                 "/v1/models": {"data": [{"id": "student"}]},
                 "/server_info": {
-                    "vllm_config": {"model_config": {"logprobs_mode": given.mode}, "weight_transfer_config": {}}
+                    "vllm_config": {"model_config": {"logprobs_mode": given.mode}, "weight_transfer_config": transfer}
                 },
                 "/seeds": {"seeds": state["seeds"]},
             }[path]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import requests
 from transformers import TrainerCallback
+from trl.generation.vllm_client import VLLMClient
 
 from trustmopd.engines import seed_of
 from trustmopd.engines.vllm_server import VLLMServer
@@ -113,6 +114,19 @@ def test_a_server_that_hangs_ends_the_run_within_its_time_limit(serve: Any, buil
     with pytest.raises(ConnectionError, match="rollout_timeout"):
         trainer.train()
     assert trainer.state.global_step == 1 and time.monotonic() - began < 40
+
+
+@pytest.mark.parametrize(
+    ("without", "flag"), [("dev-mode", "VLLM_SERVER_DEV_MODE=1"), ("weight-transfer", "--weight-transfer-config")]
+)
+def test_a_flag_that_the_server_lacks_is_named(
+    without: str, flag: str, serve: Any, build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, settings = serve("--without", without)
+    monkeypatch.setattr(VLLMServer, "init_communicator", VLLMClient.init_communicator)  # fails before NCCL
+    with pytest.raises(ConnectionError, match=flag) as raised:
+        build(**settings)
+    assert settings["vllm_server_base_url"] in str(raised.value)
 
 
 def test_servers_and_ports_that_cannot_be_used_are_named(serve: Any, build: Any) -> None:

@@ -79,8 +79,11 @@ class VLLMRollouts(trls.VLLMGeneration):
 
         if self.accelerator.is_main_process:
             url = self.server_base_url or f"http://{self.server_host}:{self.server_port}"
-            self.vllm_client = VLLMServer(url, self.group_port, wait=self.server_timeout, limit=self.limit)
-            self.vllm_client.init_communicator(device=self.accelerator.device)
+            try:
+                self.vllm_client = VLLMServer(url, self.group_port, wait=self.server_timeout, limit=self.limit)
+                self.vllm_client.init_communicator(device=self.accelerator.device)
+            except RuntimeError as error:  # TRL's: the server lacks a flag
+                raise ConnectionError(f"{error} docs/rollouts.md has the whole command.") from error
         self.accelerator.wait_for_everyone()
 
     # ---- Weights
