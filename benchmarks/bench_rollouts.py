@@ -150,6 +150,7 @@ def main(
             case |= {"tokens": tokens, "room": room, **{k: number(v, 2) for k, v in row.items()}, **versions(device)}
             append([case], output)
         del policy
+        STARTED.clear()  # an id may come back
     Console().print(table)
 
 

@@ -10,10 +10,13 @@ from safetensors.torch import load_file
 
 from trustmopd.data import load_prompts
 from trustmopd.evaluation import Unavailable, get_benchmark
+from trustmopd.evaluation.benchmark import Benchmark
+from trustmopd.evaluation.rows import Rows
 from trustmopd.runs import newest_checkpoint, step_of
-from trustmopd.smollm2 import comparison_stages
-from trustmopd.smollm2.distillation import METHODS, all_cells
+from trustmopd.smollm2 import comparison_stages, distillation
+from trustmopd.smollm2.distillation import METHODS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
+from trustmopd.smollm2.settings import Settings
 from trustmopd.testbed.cells import Cell, finished_cells
 
 TRUST, UNIFORM = (Cell("multicap", method, 0) for method in ("trust", "uniform"))
@@ -157,6 +160,16 @@ def test_public_benchmarks_are_sampled_first_and_graded_later_without_the_models
     assert sorted(graded) == sampled
     scores = json.loads((out / "public" / "scores.json").read_text())
     assert scores["initial"]["benchmarks"]["ifeval"]["prompts"] == 2
+
+
+def test_svamp_alone_does_not_leave_out_the_other_benchmarks(files, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Benchmark, "load", lambda self, path=None: asked.append((self.name, path)) or Rows())
+    monkeypatch.setattr(distillation, "svamp_rows", lambda held_out, path: asked.append(("svamp", path)) or Rows())
+    for given in (("svamp",), ("svamp", "mbpp"), ()):
+        Comparison(tmp_path, Settings(), {name: name for name in given}).public()
+    all_three = [("svamp", "svamp"), ("mbpp", None), ("ifeval", None)]
+    assert asked == [*all_three, ("svamp", "svamp"), ("mbpp", "mbpp"), ("svamp", None), *all_three[1:]]
 
 
 def test_rows_that_lack_a_response_are_evaluated_again_and_no_others(evaluated, run, tmp_path, monkeypatch):

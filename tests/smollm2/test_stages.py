@@ -56,6 +56,8 @@ def test_settings_are_changed_by_name_and_survive_the_card():
         ("seed", "'seed'"),
         ("base.svamp=many", "base.svamp = 'many'"),
         ("base.svamp=1.5", "base.svamp = 1.5"),
+        ("base.svamp=700", "base.svamp = 700"),
+        ("scoring.prompts=0", "scoring.prompts = 0"),
     ],
 )
 def test_a_setting_that_is_none_is_named(change, named, tmp_path):
@@ -64,7 +66,7 @@ def test_a_setting_that_is_none_is_named(change, named, tmp_path):
     assert named in result.stderr
 
 
-@pytest.mark.parametrize("slip", [("--stage", "bas"), ("--only", "maths"), ("--data", "svamp")])
+@pytest.mark.parametrize("slip", [("--stage", "bas"), ("--only", "maths"), ("--data", "svamp"), ("--data", "svam=x")])
 def test_a_name_that_is_none_is_named(slip, tmp_path):
     result = run(*slip, "--out", tmp_path)
     assert result.exit_code == 1

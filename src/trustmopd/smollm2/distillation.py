@@ -256,8 +256,10 @@ class Comparison:
                 grade_responses(record.parent, each, jobs=os.cpu_count() or 1)
 
     def public(self) -> list[Loaded]:
-        """Those whose data are given, or all from the Hub. What grades them need not be installed here."""
-        named = [name for name in PUBLIC if name in self.data] or list(PUBLIC)
+        """Those whose data are given, or all from the Hub; SVAMP always, since it is trained on too. What grades them
+        need not be installed here."""
+        svamp, *others = PUBLIC
+        named = [svamp, *([name for name in others if name in self.data] or others)]
         loaded = []
         for benchmark in map(get_benchmark, named):
             path = self.data.get(benchmark.name)

@@ -1,6 +1,9 @@
 """Every number of the study: what supervised training shows, how specialists are trained, what is evaluated."""
 
 from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
 
 from trustmopd.sections import Section, check_fields
 from trustmopd.yaml_layers import overridden
@@ -14,7 +17,7 @@ class Lora(Section):
 class Base(Section):
     """Supervised training of the instruction model on solutions: how many of each kind, how often, how fast."""
 
-    svamp: int = 400  # the other 300 of its train half are prompts of RL
+    svamp: Annotated[int, Field(ge=0, lt=700)] = 400  # the others of its 700 for training are prompts of RL
     renumbered: int = 1500  # of those 400, with other numbers
     sums: int = 1000
     gsm8k: int = 400
@@ -63,18 +66,18 @@ MATHEMATICS = Specialist(
 class Scoring(Section):
     """`prompts` is the most of each domain; SVAMP has 300 held out."""
 
-    prompts: int = 300
-    samples: int = 2
-    batch_size: int = 300
+    prompts: PositiveInt = 300
+    samples: PositiveInt = 2
+    batch_size: PositiveInt = 300
     temperature: float = 0.6
 
 
 class Prompts(Section):
     """How many prompts of each kind the two sets have; MultiCap has three kinds of one domain and three of two."""
 
-    singlecap: int = 1000
-    multicap_single: int = 200
-    multicap_mixed: int = 800
+    singlecap: PositiveInt = 1000
+    multicap_single: PositiveInt = 200
+    multicap_mixed: PositiveInt = 800
     pool: float = 1.6  # as many times are made, because some repeat an evaluation prompt
 
 

@@ -42,7 +42,10 @@ class Study:
         quiet()
         path = out / CARD
         self.card: dict[str, Any] = read_json(path, what="card", remedy=_REMEDY) if path.is_file() else {"stages": {}}
-        begun = check_fields(Settings, self.card.get("settings", {}), path)
+        try:
+            begun = check_fields(Settings, self.card.get("settings", {}), path)
+        except ValueError as error:
+            raise ValueError(f"{error}\nThis folder was made by another version of trustmopd. {_REMEDY}") from error
         self.settings = begun.with_changes(changes)
         if "base" in self.card["stages"] and (begun.base, begun.lora) != (self.settings.base, self.settings.lora):
             raise ValueError(f"{out} has a base made with {begun.base} and {begun.lora}. {_REMEDY}")

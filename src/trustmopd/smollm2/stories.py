@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trustmopd.evaluation.mathematics import INSTRUCTION
+from trustmopd.smollm2.held_out import is_held_out
 from trustmopd.smollm2.tasks import Task, number_task
 from trustmopd.smollm2.worked import value_of, worked_equation
 
@@ -24,11 +25,12 @@ _TRAINED = _Words(
     ("apples", "marbles", "books", "stickers", "cards", "coins", "shells", "pencils", "stamps", "cookies"),
     ("shop", "school", "farm", "library", "museum", "bakery", "park", "station"),
 )
-#: For evaluation alone, so that no problem trained on is among those evaluated.
+#: For evaluation alone.
 _HELD_OUT = _Words(
     ("Nora", "Oscar", "Paula", "Ravi", "Sofia"), ("bottles", "ribbons", "tickets", "stones"), ("zoo", "hotel", "cinema")
 )
 _ABOUT = ("{name}", "{things}", "{place}")
+_BLANK = dict.fromkeys(("name", "other", "things", "place"), "")
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,17 @@ STORIES = (
 
 
 def tasks(count: int, rng: random.Random, held_out: bool = False) -> list[Task]:
-    """Those held out are about other people, things and places. A story about none of these is not among them."""
+    """Those held out have numbers that their story does not have in training, and are about other people, things and
+    places. A story about none of these is not among them."""
     chosen = [story for story in STORIES if not held_out or any(each in story.text for each in _ABOUT)]
     made: dict[str, Task] = {}
     while len(made) < count:
-        task = _task(rng.choice(chosen), rng, _HELD_OUT if held_out else _TRAINED)
-        made.setdefault(task.prompt, task)
+        story = rng.choice(chosen)
+        numbers, equation = draw(story, rng)
+        if is_held_out(story.text.format(**numbers, **_BLANK)) == held_out:
+            text = tell(story, numbers, rng, _HELD_OUT if held_out else _TRAINED)
+            prompt, answer = f"{text}\n\n{INSTRUCTION}", f"{value_of(equation):g}"
+            made.setdefault(prompt, number_task(f"story/{text}", prompt, answer, worked_equation(equation)))
     return list(made.values())
 
 
@@ -145,10 +152,3 @@ def tell(story: Story, letters: Mapping[str, Any], rng: random.Random, words: _W
     name, other = rng.sample(words.names, 2)
     things, place = rng.choice(words.things), rng.choice(words.places)
     return story.text.format(**letters, name=name, other=other, things=things, place=place)
-
-
-def _task(story: Story, rng: random.Random, words: _Words) -> Task:
-    numbers, equation = draw(story, rng)
-    text = tell(story, numbers, rng, words)
-    answer = f"{value_of(equation):g}"
-    return number_task(f"story/{text}", f"{text}\n\n{INSTRUCTION}", answer, worked_equation(equation))

@@ -1,6 +1,4 @@
-"""The held-out prompts of the SmolLM2 study: its three domains, and the pairs of them. Its own checks grade them.
-
-`trustmopd reproduce smollm2` writes them as files, so that no SVAMP is needed to read them again."""
+"""The held-out prompts of the SmolLM2 study: its three domains, and the pairs of them. Its own checks grade them."""
 
 from collections.abc import Mapping
 from functools import partial
