@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-def first_line(error: BaseException) -> str:
+def first_line(error: BaseException | str) -> str:
     """Why another library failed: the first line of its message, or the error's class if there is none."""
     return str(error).strip().partition("\n")[0][:200] or type(error).__name__
 

@@ -193,6 +193,17 @@ def test_two_folders_of_one_checkpoint_make_one_row(tmp_path: Path) -> None:
         collect([a, c])
 
 
+def test_folders_of_two_engines_make_no_row_and_one_without_an_engine_goes_with_either(tmp_path: Path) -> None:
+    old = evaluation(tmp_path / "a", {"svamp": [0, 1]})
+    vllm = evaluation(tmp_path / "b", {"gsm8k": [1, 1]}, engine="vllm")
+    other = evaluation(tmp_path / "c", {"aime25": [1, 0]}, engine="transformers")
+    for folder in (vllm, other):
+        assert len(collect([old, folder])[0]["m"][0]) == 2
+    for folders in ([vllm, other], [old, vllm, other]):
+        with pytest.raises(ValueError, match="engine 'vllm' and 'transformers'"):
+            collect(folders)
+
+
 def test_an_unfinished_benchmark_costs_itself_and_not_its_folder(tmp_path: Path) -> None:
     whole = evaluation(tmp_path / "a", {"svamp": [0, 1], "gsm8k": [1, 1]})
     part = evaluation(tmp_path / "b", {"svamp": [1, 1], "gsm8k": []}, asked=2, method="n")

@@ -63,6 +63,24 @@ def test_a_folder_holds_one_checkpoint_and_one_way_of_sampling(world: Path, tmp_
         evaluate_checkpoint(other, tmp_path, sums(world), Sampling(), Echo)
 
 
+def test_a_folder_holds_responses_of_one_engine(world: Path, tmp_path: Path) -> None:
+    asked = ["evaluate", world / "student", "--benchmarks", world / "math_sums.jsonl", "--max-new-tokens", 4]
+    asked += ["--out", tmp_path]
+    run(*asked, "--limit", 2)
+    record, responses = tmp_path / "run.json", tmp_path / "math_sums.responses.jsonl"
+    about, before = json.loads(record.read_text()), responses.read_bytes()
+    assert about["engine"] == "transformers"
+    record.write_text(json.dumps(about | {"engine": "vllm"}))
+    said = run(*asked, code=1)
+    assert "'vllm'" in said and "'transformers'" in said and "--out" in said and responses.read_bytes() == before
+    del about["engine"]  # as earlier releases wrote it: any engine may go on
+    record.write_text(json.dumps(about))
+    run("scores", tmp_path)
+    run(*asked)
+    assert responses.read_bytes().startswith(before) and len(responses.read_text().splitlines()) == 4
+    assert json.loads(record.read_text())["engine"] == "transformers"
+
+
 def test_a_removed_line_makes_no_second_entry(world: Path, tmp_path: Path) -> None:
     evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Echo)
     for name in ("math_sums.jsonl", "math_sums.responses.jsonl"):

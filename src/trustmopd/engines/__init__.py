@@ -80,6 +80,16 @@ def engine_module(name: str) -> ModuleType:
     return import_module(f"{__name__}.{name}{_SUFFIX}")
 
 
+def adapter_refused(engine: str, adapter: str) -> str:
+    """Why this engine cannot evaluate an adapter, and what to do; empty if it can. `adapter` is what to call it."""
+    if engine_module(engine).TAKES_ADAPTERS:
+        return ""
+    return (
+        f"engine {engine} evaluates full checkpoints, and {adapter} is an adapter. Merge it into its base first "
+        "(trustmopd merge ADAPTER --out FOLDER), or use engine transformers."
+    )
+
+
 def seed_of(draws: Iterable[str]) -> int:
     """One seed of the names of some draws. 32 bits: what every engine takes."""
     return int.from_bytes(hashlib.blake2b("\n".join(draws).encode(), digest_size=4).digest(), "big")
@@ -89,7 +99,7 @@ def reason(error: Exception) -> str:
     """The first line of an error's message, with its class where the message alone is not enough. The first line of
     pydantic's only counts the problems."""
     if isinstance(error, ValidationError):
-        return "; ".join(": ".join([*map(str, each["loc"]), each["msg"]]) for each in error.errors())
+        return "; ".join(": ".join([*map(str, each["loc"]), first_line(each["msg"])]) for each in error.errors())
     line = first_line(error)
     return line if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {line}"
 

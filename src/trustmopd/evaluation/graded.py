@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from trustmopd.evaluation.journal import GRADED, by_key, read_entries
-from trustmopd.evaluation.run_record import read_record
+from trustmopd.evaluation.run_record import differing, read_record
 from trustmopd.runs import RowDirectory
 from trustmopd.runs.layout import ASKED
 from trustmopd.runs.reference_rows import INITIAL, TEACHER
@@ -109,13 +109,12 @@ def _read(folder: Path, benchmarks: Collection[str] | None) -> _Evaluation:
 def _merged(first: _Evaluation, second: _Evaluation) -> _Evaluation:
     """Two folders of one checkpoint, sampled in one way, make one row. If both have a benchmark, the first counts."""
     row = f"{first.about['method']!r}, seed {first.about['seed']}"
-    for field in {**first.about, **second.about}:
-        ours, theirs = first.about.get(field), second.about.get(field)
-        if ours != theirs:
-            raise ValueError(
-                f"{first.folder} and {second.folder} both hold {row}, but with {field} {ours!r:.80} and "
-                f"{theirs!r:.80}. Leave one out, or give the two recipes different names and evaluate again."
-            )
+    if field := differing(first.about, second.about):
+        raise ValueError(
+            f"{first.folder} and {second.folder} both hold {row}, but with {field} {first.about.get(field)!r:.80} and "
+            f"{second.about.get(field)!r:.80}. Leave one out, or give the two recipes different names and evaluate "
+            "again."
+        )
     for name in first.asked.keys() & second.asked.keys():
         if any(first.asked[name][field] != second.asked[name][field] for field in ("ids", "samples")):
             raise ValueError(
@@ -123,7 +122,10 @@ def _merged(first: _Evaluation, second: _Evaluation) -> _Evaluation:
                 "Leave one out."
             )
     return _Evaluation(
-        first.folder, first.about, {**second.asked, **first.asked}, {**second.finished, **first.finished}
+        first.folder,
+        {**second.about, **first.about},
+        {**second.asked, **first.asked},
+        {**second.finished, **first.finished},
     )
 
 

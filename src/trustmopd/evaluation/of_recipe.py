@@ -68,7 +68,7 @@ def evaluate_recipe(
     methods, _ = methods_of(recipe, list(only or []))
     data = {**wish.data, **options.data}
     names = options.benchmarks or wish.benchmarks or PAPER
-    sampling = replace(sampling_of(recipe), **options.sampling)
+    sampling = _sampling(sampling_of(recipe), options)
     found = _evaluate(recipe, methods, out or recipe.output / EVALUATION, options, names, data, sampling)
     hand_over(recipe, found.folder, found.benchmarks)
     return found
@@ -80,8 +80,12 @@ def evaluate_model(model: str, out: Path | None = None, options: EvaluationOptio
     name = Path(model).name
     methods = [Method(name, TeacherSource(model=model), name)]
     folder = out or Path("runs", "evaluation", name)
-    sampling = replace(Sampling(), **options.sampling)
+    sampling = _sampling(Sampling(), options)
     return _evaluate(None, methods, folder, options, options.benchmarks or PAPER, options.data, sampling)
+
+
+def _sampling(given: Sampling, options: EvaluationOptions) -> Sampling:
+    return replace(given, engine=options.engine or given.engine, **options.sampling)
 
 
 def _evaluate(
@@ -93,7 +97,7 @@ def _evaluate(
     data: Mapping[str, str],
     sampling: Sampling,
 ) -> Evaluation:
-    engine = options.engine or (recipe.evaluation.engine if recipe else "transformers")
+    engine = sampling.engine
     for method in methods:
         check_engine(engine, method.source)
         if method.name != AVERAGE:  # which is made
@@ -124,7 +128,7 @@ def scored(
 
 def sampling_of(recipe: Recipe) -> Sampling:
     wish = recipe.evaluation
-    return Sampling(wish.temperature, wish.top_p, wish.max_new_tokens, samples=wish.samples)
+    return Sampling(wish.temperature, wish.top_p, wish.max_new_tokens, samples=wish.samples, engine=wish.engine)
 
 
 def evaluate_rows(

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -38,13 +38,22 @@ def check_run_folder(folder: Path, method: Method, sampling: Sampling, benchmark
     journals = [path(each.benchmark.name) for each in benchmarks for path in (row.responses, row.graded)]
     _refuse_to_overwrite(journals, benchmarks, foreign=not row.record.exists())  # the record is written first
     check_scores([folder], benchmarks)
-    found = _record_of_responses(row)
-    for field, value in _about(method, sampling).items():
-        if found is not None and found.get(field) != value:
-            raise ValueError(
-                f"{folder} holds an evaluation with {field} = {found.get(field)!r}, and now it is {value!r}: they do "
-                "not mix. Remove that folder to evaluate again, or choose another --out."
-            )
+    found, asked = _record_of_responses(row), _about(method, sampling)
+    if found is not None and (field := differing({name: found.get(name) for name in asked}, asked)):
+        raise ValueError(
+            f"{folder} holds an evaluation with {field} = {found.get(field)!r}, and now it is {asked[field]!r}: they "
+            "do not mix. Remove that folder to evaluate again, or choose another --out."
+        )
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
+    """A field in which two records differ: their responses do not mix. Earlier releases recorded no engine, so one that
+    is not recorded differs from none."""
+    for field in {**first, **second}:
+        values = first.get(field), second.get(field)
+        if values[0] != values[1] and not (field == "engine" and None in values):
+            return field
+    return None
 
 
 def check_scores(folders: Iterable[Path], benchmarks: Sequence[Loaded]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from trustmopd.engines import LoadedEngine, Params, engine_module, reason
+from trustmopd.engines import LoadedEngine, Params, adapter_refused, engine_module, reason
 from trustmopd.evaluation.checkpoint import is_adapter, parts
 from trustmopd.evaluation.reasoning import OPEN
 from trustmopd.teacher_source import TeacherSource
@@ -14,13 +14,14 @@ from trustmopd.teacher_source import TeacherSource
 @dataclass(frozen=True)
 class Sampling:
     """How responses are drawn. The paper states the temperature alone; the others are Open-MOPD's, whose models it
-    uses. `samples` None: each benchmark's own."""
+    uses. `samples` None: each benchmark's own. Engines round differently, so they may draw different responses."""
 
     temperature: float = 0.6
     top_p: float = 1.0
     max_new_tokens: int = 30_000
     seed: int = 0
     samples: int | None = None
+    engine: str = "transformers"
 
     def __post_init__(self) -> None:
         if self.temperature < 0 or not 0 < self.top_p <= 1:
@@ -54,13 +55,10 @@ class Reply(NamedTuple):
 
 def check_engine(name: str, source: TeacherSource) -> None:
     """Checks that need no model."""
-    module = engine_module(name)
-    if not module.TAKES_ADAPTERS and (source.adapter or is_adapter(str(source.model))):
-        raise ValueError(
-            f"engine {name} evaluates full checkpoints, and {source.adapter or source.model!r} is an adapter. Merge it "
-            "into its base first (trustmopd merge ADAPTER --out FOLDER), or use engine transformers."
-        )
-    module.check()
+    adapter = source.adapter or (is_adapter(str(source.model)) and source.model)
+    if adapter and (problem := adapter_refused(name, repr(adapter))):
+        raise ValueError(problem)
+    engine_module(name).check()
 
 
 def make_sampler(
