@@ -1,12 +1,19 @@
 """`trustmopd evaluate --engine vllm`, and by the recipe's own field."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import tiny
 import yaml
 from evaluated import run
+from transformers import CodeGenConfig, CodeGenForCausalLM
 
+from trustmopd.engines.vllm_package import check_architecture
 from trustmopd.evaluation.journal import GRADED, read_entries
 
 
@@ -39,3 +46,48 @@ def test_both_engines_give_the_same_greedy_responses(world: Path, sums: Path, tm
     run("evaluate", world / "tied", "--benchmarks", sums, *greedy, "--out", tmp_path / "transformers")
     by_vllm = responses(tmp_path / "vllm" / "initial")
     assert by_vllm == responses(tmp_path / "transformers") and all(by_vllm.values())
+    asked = ("evaluate", tmp_path / "recipe.yaml", "--only", "initial", "--out", tmp_path / "vllm")
+    said = run(*asked, "--engine", "transformers", "--samples", 2, code=1)
+    assert "'vllm'" in said and "'transformers'" in said
+
+
+def test_an_architecture_that_vllm_lacks_is_named_alone(sums: Path, tmp_path: Path) -> None:
+    config = CodeGenConfig(vocab_size=tiny.VOCAB, n_embd=32, n_head=4, n_layer=1, rotary_dim=4, n_positions=128)
+    model = tiny.save(CodeGenForCausalLM(config), tmp_path / "codegen")
+    said = run("evaluate", model, "--engine", "vllm", "--benchmarks", sums, "--out", tmp_path / "out", code=1)
+    assert "CodeGenForCausalLM" in said and model in said and "engine transformers" in said
+    assert "LlamaForCausalLM" not in said and "files" not in said
+
+
+def test_transformers_code_serves_where_vllm_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vllm.ModelRegistry.models", {})
+    check_architecture("LlamaForCausalLM", "m", "auto")
+    with pytest.raises(ValueError, match="vllm_model_impl"):
+        check_architecture("LlamaForCausalLM", "m", "vllm")
+    with pytest.raises(ValueError, match="use_vllm") as refused:
+        check_architecture("CodeGenForCausalLM", "m", "vllm")
+    assert "vllm_model_impl" not in str(refused.value)  # transformers' own code would not run either
+
+
+@pytest.mark.parametrize("broken", [True, False], ids=["a broken file", "too little memory"])
+def test_files_are_advised_on_only_where_they_cannot_be_read(
+    broken: bool, world: Path, sums: Path, tmp_path: Path
+) -> None:
+    model = shutil.copytree(world / "tied", tmp_path / "model")
+    if broken:
+        (model / "model.safetensors").write_bytes((world / "tied" / "model.safetensors").read_bytes()[:5000])
+    words = ["evaluate", str(model), "--engine", "vllm", "--benchmarks", str(sums), "--out", str(tmp_path / "out")]
+    ended = subprocess.run(  # by CliRunner, vLLM fails on a stdout that it cannot use
+        [sys.executable, "-m", "trustmopd", *words],
+        env={
+            **os.environ,
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # else the reason is in vLLM's log alone
+            "VLLM_CPU_KVCACHE_SPACE": "1" if broken else "100000",
+        },
+        capture_output=True,
+        text=True,
+    )
+    (said,) = (line for line in ended.stderr.splitlines() if line.startswith("error: "))
+    assert ended.returncode == 1 and str(model) in said
+    assert ("SafetensorError" if broken else "100000.0 GiB") in said
+    assert ("files are whole" in said) == broken and ("engine transformers" in said) != broken

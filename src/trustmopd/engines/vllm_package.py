@@ -30,14 +30,21 @@ def vllm_version() -> str:
     return version(packages_distributions()["vllm"][0])
 
 
-def check_architecture(architecture: str, name: str, model_impl: str) -> None:
-    """vLLM has its own code for each architecture; `transformers` and `auto` do not need it."""
+def check_architecture(architecture: str, name: str, model_impl: str, instead: str = "set use_vllm = False") -> None:
+    """vLLM has its own code for each architecture. `transformers` and `auto` do not need it if transformers' own code
+    lets vLLM replace its attention. `instead` is what to do without vLLM."""
+    import transformers
     from vllm import ModelRegistry
 
-    if model_impl == "vllm" and architecture not in ModelRegistry.get_supported_archs():
+    if model_impl == "transformers" or architecture in ModelRegistry.get_supported_archs():
+        return
+    code = getattr(transformers, architecture, None)
+    runs = code is None or code.is_backend_compatible()  # as vLLM asks; None: the code comes with the checkpoint
+    if model_impl == "vllm" or not runs:
+        lent = "set vllm_model_impl = 'transformers' to let it run transformers' own, or " if runs else ""
         raise ValueError(
-            f"vLLM {vllm_version()} has no code for {architecture}, the architecture of {name}. Set vllm_model_impl = "
-            "'transformers' to let it run transformers' own, or use_vllm = False."
+            f"vLLM {vllm_version()} has no code for {architecture}, the architecture of {name}. You can "
+            f"{lent}{instead}."
         )
 
 
