@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -467,6 +468,18 @@ def test_a_dry_run_refuses_an_output_that_cannot_be_written(refuse, tmp_path):
 )
 def test_an_adapter_that_the_student_cannot_have_is_refused_before_loading(refuse, peft, named, options):
     refuse(named, overrides=[f"peft={peft}"], options=options)
+
+
+@pytest.mark.parametrize("options", [["--dry-run"], ["training.max_steps=1"]], ids=["dry", "real"])
+def test_an_engine_that_cannot_evaluate_the_trained_adapter_is_told_before_training(recipe, options):
+    adapter = ["peft={target_modules: [q_proj]}", "evaluation.engine=vllm"]
+    with pytest.warns(UserWarning, match=r"evaluation.engine = vllm.*trustmopd merge.*transformers"):
+        cli("train", recipe, *adapter, *options)
+    for fits in (["peft={target_modules: [q_proj]}"], ["evaluation.engine=vllm"]):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            cli("train", recipe, *fits, "--dry-run", f"output={recipe.parent / 'other'}")
+        assert not [each for each in told if "evaluation.engine" in str(each.message)]
 
 
 @pytest.mark.parametrize("targets", ["all-linear", "'.*q_proj'", "[self_attn.q_proj, layers.0.mlp.up_proj]"])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trustmopd.engines import adapter_refused
 from trustmopd.method import Calibration
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
@@ -93,6 +94,9 @@ def check_runs(recipe: Recipe, *, resume: bool = False) -> list[SeedRun]:
         runs.append(SeedRun(seed, run, None if newest is None else step_of(newest)))
     if "no" in [config_of(recipe, seed).save_strategy for seed in recipe.seeds]:
         warnings.warn("save_strategy = no: the trained student is not saved anywhere.", stacklevel=2)
+    engine = recipe.evaluation.engine
+    if recipe.peft is not None and (problem := adapter_refused(engine, "the student that `peft` trains")):
+        warnings.warn(f"`trustmopd evaluate` will refuse evaluation.engine = {engine}: {problem}", stacklevel=2)
     return runs
 
 
