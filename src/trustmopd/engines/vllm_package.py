@@ -5,6 +5,8 @@ import socket
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 
+import transformers
+
 #: What TRL 1.16 takes.
 OLDEST, NEWEST = (0, 22), (0, 31)
 
@@ -31,13 +33,23 @@ def vllm_version() -> str:
 
 
 def check_architecture(architecture: str, name: str, model_impl: str) -> None:
-    """vLLM has its own code for each architecture; `transformers` and `auto` do not need it."""
+    """vLLM has its own code for most architectures, and with `transformers` or `auto` runs transformers' code of others
+    that lets it put in its attention."""
     from vllm import ModelRegistry
 
-    if model_impl == "vllm" and architecture not in ModelRegistry.get_supported_archs():
+    known = architecture in ModelRegistry.get_supported_archs()
+    other = getattr(transformers, architecture, None)
+    lends = other is None or other.is_backend_compatible()  # an architecture of the checkpoint's own is not judged
+    if model_impl == "vllm" and not known:
+        remedy = "vllm_model_impl = 'transformers' to let it run transformers' own, or " if lends else ""
         raise ValueError(
-            f"vLLM {vllm_version()} has no code for {architecture}, the architecture of {name}. Set vllm_model_impl = "
-            "'transformers' to let it run transformers' own, or use_vllm = False."
+            f"vLLM {vllm_version()} has no code for {architecture}, the architecture of {name}. Set {remedy}use_vllm = "
+            "False."
+        )
+    if not lends and (model_impl == "transformers" or not known):
+        raise ValueError(
+            f"vllm_model_impl = {model_impl!r}: vLLM {vllm_version()} cannot run transformers' code of {architecture}, "
+            f"the architecture of {name}. Set {'vllm_model_impl = vllm, or ' if known else ''}use_vllm = False."
         )
 
 
