@@ -13,7 +13,6 @@ import yaml
 from evaluated import run
 from transformers import CodeGenConfig, CodeGenForCausalLM
 
-from trustmopd.engines.vllm_package import check_architecture
 from trustmopd.evaluation.journal import GRADED, read_entries
 
 
@@ -56,17 +55,29 @@ def test_an_architecture_that_vllm_lacks_is_named_alone(sums: Path, tmp_path: Pa
     model = tiny.save(CodeGenForCausalLM(config), tmp_path / "codegen")
     said = run("evaluate", model, "--engine", "vllm", "--benchmarks", sums, "--out", tmp_path / "out", code=1)
     assert "CodeGenForCausalLM" in said and model in said and "engine transformers" in said
-    assert "LlamaForCausalLM" not in said and "files" not in said
+    assert "LlamaForCausalLM" not in said and "files" not in said and "vllm_model_impl" not in said
 
 
-def test_transformers_code_serves_where_vllm_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vllm.ModelRegistry.models", {})
-    check_architecture("LlamaForCausalLM", "m", "auto")
-    with pytest.raises(ValueError, match="vllm_model_impl"):
-        check_architecture("LlamaForCausalLM", "m", "vllm")
-    with pytest.raises(ValueError, match="use_vllm") as refused:
-        check_architecture("CodeGenForCausalLM", "m", "vllm")
-    assert "vllm_model_impl" not in str(refused.value)  # transformers' own code would not run either
+WITHOUT_LLAMA = """
+import sys
+from vllm import ModelRegistry
+from trustmopd.cli import app
+
+del ModelRegistry.models["LlamaForCausalLM"]
+app(sys.argv[1:])
+"""
+
+
+def test_transformers_code_serves_where_vllm_has_none(world: Path, sums: Path, tmp_path: Path) -> None:
+    words = ["evaluate", world / "tied", "--engine", "vllm", "--benchmarks", sums, "--max-new-tokens", 4]
+    ended = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LLAMA, *map(str, [*words, "--out", tmp_path])],
+        env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},  # the registry is this process's own
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert len(responses(tmp_path)) == 6
 
 
 @pytest.mark.parametrize("broken", [True, False], ids=["a broken file", "too little memory"])

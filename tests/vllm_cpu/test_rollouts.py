@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 from peft import LoraConfig
-from transformers import SmolLM3Model, TrainerCallback
+from transformers import LlamaForCausalLM, SmolLM3Model, TrainerCallback
 
 from trustmopd.engines import EngineError, Params
 from trustmopd.engines.weights import StaleWeights
@@ -120,6 +120,10 @@ def test_resume_and_calibration_leave_the_draws_as_they_were(build: Any, tmp_pat
     for name in ("loss", "completions/mean_length"):
         assert [line[name] for line in again] == pytest.approx([line[name] for line in whole], rel=1e-4)
     assert resumed.step_log.gap.first == pytest.approx(again[0][MEAN])
+    by_transformers = build(folder="cut", **settings | {"max_steps": 5, "use_vllm": False})
+    by_transformers.train(resume_from_checkpoint=True)
+    manifest = json.loads((tmp_path / "cut" / "manifest.json").read_text())
+    assert manifest["resumed"][-1]["changed"]["use_vllm"] == [True, False]
 
     # The same requests in another order and in smaller batches.
     prompts = [tiny.tokenizer()(f"say {number}")["input_ids"] for number in range(6)]
@@ -150,6 +154,10 @@ def test_what_vllm_cannot_do_is_told_before_a_model_is_loaded(
     monkeypatch.setattr("vllm.ModelRegistry", SimpleNamespace(get_supported_archs=lambda: ["OtherForCausalLM"]))
     with pytest.raises(ValueError, match="LlamaForCausalLM.*vllm_model_impl"):
         build()
+    monkeypatch.setattr(LlamaForCausalLM, "_supports_attention_backend", False)  # as CodeGen's, and other old code
+    for model_impl in ("vllm", "transformers", "auto"):
+        with pytest.raises(ValueError, match="LlamaForCausalLM.*Set use_vllm = False"):
+            build(vllm_model_impl=model_impl)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,11 @@ def test_a_dry_run_tells_who_samples(recipe: str) -> None:
         ("vllm_gpu_memory_utilization", "1.5"),
         ("vllm_tensor_parallel_size", "2"),  # of one process
         ("vllm_enable_sleep_mode", "true"),  # on a CPU
+        ("vllm_max_model_length", "4000"),  # of a model with 256 positions
+        ("vllm_group_port", "99999"),
+        ("vllm_server_port", "99999"),
+        ("vllm_server_base_url", "localhost:8000"),
+        ("rollout_timeout", "1e12"),
     ],
 )
 def test_a_dry_run_refuses_what_vllm_would(field: str, value: str, recipe: str) -> None:

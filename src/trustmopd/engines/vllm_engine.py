@@ -6,10 +6,9 @@ from typing import Any
 from safetensors import SafetensorError
 
 from trustmopd.engines import Completion, EngineError, Params, loading, reason, seed_of
-from trustmopd.engines.vllm_package import check_architecture, check_vllm
+from trustmopd.engines.vllm_package import check_vllm, code_for, vllm_version
 
 TAKES_ADAPTERS = False
-_INSTEAD = "use engine transformers"
 
 
 class VLLMEngine:
@@ -23,16 +22,22 @@ class VLLMEngine:
 
         with loading(place):
             config = AutoConfig.from_pretrained(place, revision=revision)
-        for architecture in (config.architectures or [])[:1]:
-            check_architecture(architecture, repr(place), options.get("model_impl", "auto"), _INSTEAD)
+        architecture = (config.architectures or [""])[0]
+        if not any(code_for(architecture)):
+            raise ValueError(
+                f"vLLM {vllm_version()} has no code for {architecture}, the architecture of {place!r}, and cannot run "
+                "transformers' code of it. Use engine transformers."
+            )
         # vLLM's "auto" would load a float32 checkpoint in half precision, and answers would differ.
         dtype = dtype or (str(config.dtype).removeprefix("torch.") if config.dtype is not None else "auto")
         try:
             self.llm = LLM(model=place, revision=revision, dtype=dtype, **quick_start() | options)
         except Exception as error:  # vLLM passes on any error of its many parts
             unreadable = isinstance(error, OSError | SafetensorError)
-            remedy = "Check that its files are whole" if unreadable else f"See vLLM's log above, or {_INSTEAD}"
-            raise EngineError(f"vLLM could not start with {place!r} ({reason(error)}). {remedy}.") from error
+            remedy = (
+                "Check that its files are whole." if unreadable else "See its log above, or use engine transformers."
+            )
+            raise EngineError(f"vLLM could not start with {place!r} ({reason(error)}). {remedy}") from error
         self.tokenizer = self.llm.get_tokenizer()
         self.context = self.llm.llm_engine.model_config.max_model_len
 
@@ -86,7 +91,7 @@ def _completion(output: Any) -> Completion:
 
 
 def check() -> None:
-    check_vllm("engine vllm", _INSTEAD)
+    check_vllm("engine vllm", "use engine transformers")
 
 
 def load(parts: Sequence[tuple[str, str | None]], dtype: str | None, *, batch_size: int, **options: Any) -> VLLMEngine:

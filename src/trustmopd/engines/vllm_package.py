@@ -5,6 +5,8 @@ import socket
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 
+import transformers
+
 #: What TRL 1.16 takes.
 OLDEST, NEWEST = (0, 22), (0, 31)
 
@@ -30,21 +32,29 @@ def vllm_version() -> str:
     return version(packages_distributions()["vllm"][0])
 
 
-def check_architecture(architecture: str, name: str, model_impl: str, instead: str = "set use_vllm = False") -> None:
-    """vLLM has its own code for each architecture. `transformers` and `auto` do not need it if transformers' own code
-    lets vLLM replace its attention. `instead` is what to do without vLLM."""
-    import transformers
+def code_for(architecture: str) -> tuple[bool, bool]:
+    """Whether vLLM has its own code for an architecture, and whether it can run transformers' code of it: if that lets
+    it put in its attention."""
     from vllm import ModelRegistry
 
-    if model_impl == "transformers" or architecture in ModelRegistry.get_supported_archs():
-        return
-    code = getattr(transformers, architecture, None)
-    runs = code is None or code.is_backend_compatible()  # as vLLM asks; None: the code comes with the checkpoint
-    if model_impl == "vllm" or not runs:
-        lent = "set vllm_model_impl = 'transformers' to let it run transformers' own, or " if runs else ""
+    other = getattr(transformers, architecture, None)
+    lends = other is None or other.is_backend_compatible()  # an architecture of the checkpoint's own is not judged
+    return architecture in ModelRegistry.get_supported_archs(), lends
+
+
+def check_architecture(architecture: str, name: str, model_impl: str) -> None:
+    """For training: with `transformers` or `auto`, vLLM runs transformers' code too."""
+    known, lends = code_for(architecture)
+    if model_impl == "vllm" and not known:
+        remedy = "vllm_model_impl = 'transformers' to let it run transformers' own, or " if lends else ""
         raise ValueError(
-            f"vLLM {vllm_version()} has no code for {architecture}, the architecture of {name}. You can "
-            f"{lent}{instead}."
+            f"vLLM {vllm_version()} has no code for {architecture}, the architecture of {name}. Set {remedy}use_vllm = "
+            "False."
+        )
+    if not lends and (model_impl == "transformers" or not known):
+        raise ValueError(
+            f"vllm_model_impl = {model_impl!r}: vLLM {vllm_version()} cannot run transformers' code of {architecture}, "
+            f"the architecture of {name}. Set {'vllm_model_impl = vllm, or ' if known else ''}use_vllm = False."
         )
 
 

@@ -1,5 +1,6 @@
 """A vLLM server with GPUs of its own, asked over HTTP: TRL's client, with a time limit and no silent retries."""
 
+import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from trl.generation.vllm_client import VLLMClient
 from trustmopd.engines import RESUME, Completion, Params, seed_of
 from trustmopd.messages import first_line
 
+logger = logging.getLogger(__name__)
 _AT_ONCE = 64
 _MODE = "raw_logprobs"
 
@@ -44,7 +46,7 @@ class VLLMServer(VLLMClient):
         """TRL calls this first."""
         for scheme in ("http://", "https://"):
             self.session.mount(scheme, _Limited(self.limit))
-        until = time.monotonic() + total_timeout
+        until, waits = time.monotonic() + total_timeout, False
         while True:
             try:
                 answer = self.session.get(f"{self.base_url}/health", timeout=5)
@@ -56,9 +58,15 @@ class VLLMServer(VLLMClient):
             if time.monotonic() >= until:
                 raise ConnectionError(
                     f"no vLLM server is ready at {self.base_url} after {total_timeout:g} s ({why}). Start it (`vllm "
-                    "serve`; docs/rollouts.md has the command), check vllm_server_host and vllm_server_port, or raise "
-                    "vllm_server_timeout."
+                    "serve`; docs/rollouts.md has the command), check its address (vllm_server_base_url, or "
+                    "vllm_server_host and vllm_server_port), or raise vllm_server_timeout."
                 )
+            if not waits:
+                logger.warning(
+                    "No vLLM server is ready at %s yet (%s). Waiting for it, %g s at most (vllm_server_timeout).",
+                    *(self.base_url, why, total_timeout),
+                )
+                waits = True
             time.sleep(retry_interval)
 
     def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
@@ -97,4 +105,6 @@ class VLLMServer(VLLMClient):
 def _why(error: Exception) -> str:
     if isinstance(error, requests.Timeout):
         return "no answer within the time limit"
+    if isinstance(error, requests.ConnectionError):  # requests' own text is long, and ends in another error's
+        return "nothing accepts a connection there"
     return first_line(error)

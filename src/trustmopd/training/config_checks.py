@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trustmopd.training.config import TrustMOPDConfig
 
 _ANY = float("inf")
+_A_YEAR = 365 * 86_400
 #: Smallest and largest value. None is accepted if the type allows it.
 _RANGES = {
     "num_candidates": (1, _ANY),
@@ -45,6 +46,9 @@ _RANGES = {
     "vllm_gpu_memory_utilization": (0, 1),
     "vllm_max_model_length": (1, _ANY),
     "vllm_tensor_parallel_size": (1, _ANY),
+    "vllm_server_port": (1, 65535),
+    "vllm_group_port": (1, 65535),
+    "rollout_timeout": (0, _A_YEAR),
 }
 #: Fields that must be above 0, and a hint for each.
 _POSITIVE = {
@@ -105,6 +109,11 @@ def check_values(args: "TrustMOPDConfig") -> None:
     _choice("vllm_mode", args.vllm_mode, ("colocate", "server"))
     _choice("vllm_model_impl", args.vllm_model_impl, ("vllm", "transformers", "auto"))
     _choice("ray_answers", args.ray_answers, ("float32", "float16"))
+    if args.vllm_server_base_url and not args.vllm_server_base_url.startswith(("http://", "https://")):
+        raise ValueError(
+            f"vllm_server_base_url = {args.vllm_server_base_url!r} is no address of a web server. Write it as "
+            "http://localhost:8000."
+        )
     check_gamma(args.gamma)
     for name, (low, high) in _RANGES.items():
         value = getattr(args, name)

@@ -46,6 +46,12 @@ def check_vllm_can_sample(
             f"vllm_max_model_length = {args.vllm_max_model_length} is less than {longest}, the tokens of the longest "
             "prompt plus max_completion_length, so responses would be cut. Raise it, or leave it unset."
         )
+    positions = _positions(config)
+    if positions is not None and (args.vllm_max_model_length or 0) > positions:
+        raise ValueError(
+            f"vllm_max_model_length = {args.vllm_max_model_length}, but {source} has {positions} positions. Lower it, "
+            "or leave it unset."
+        )
     if torch.cuda.is_available() and not args.use_cpu and args.vllm_mode == "colocate":
         share = torch.cuda.get_device_properties(0).total_memory * torch.cuda.get_per_process_memory_fraction(0)
         bare = skeleton(model)
@@ -54,6 +60,14 @@ def check_vllm_can_sample(
         frozen = frozen_bytes(model, teachers, reference, args, lent=lent)
         if student is not None:
             check_memory(student, dtype, frozen, args, share / GIB, trains_adapter=trains_adapter)
+
+
+def _positions(config: Any) -> int | None:
+    """None where they may be stretched."""
+    text = config.get_text_config()
+    rope = getattr(text, "rope_parameters", None) or {}
+    plain = rope.get("rope_type", "default") == "default" and not any(isinstance(each, dict) for each in rope.values())
+    return getattr(text, "max_position_embeddings", None) if plain else None
 
 
 def _check_colocated(args: TrustMOPDConfig) -> None:
