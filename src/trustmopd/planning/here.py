@@ -10,7 +10,7 @@ from peft import LoraConfig
 
 from trustmopd.planning.launching import asked_engine
 from trustmopd.planning.memory import GIB, peak
-from trustmopd.planning.plan import fits
+from trustmopd.planning.plan import USABLE, fits
 from trustmopd.planning.workload import BFLOAT16, ENGINES, FLOAT32, ZERO2, Setup, student_dtype_of, workload_of
 from trustmopd.recipe import Recipe
 
@@ -48,8 +48,10 @@ def _line(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prompt: in
     verdict = "fits in" if fits(gib, setup) else "does not fit in"
     of = "each GPU" if on_gpu else "the host" if on_node == 1 else "each process's share of the host"
     by = "" if world == 1 else f" with {engine}"
+    free = "" if fits(gib, setup) else f", of which {1 - USABLE:.0%} should stay free"
     sentence = (
-        f"about {gib.total:.2g} GiB at the peak of a step{by} {verdict} the {setup.memory:.3g} GiB of {of} ({parts})"
+        f"about {gib.total:.3g} GiB at the peak of a step{by} {verdict} the {setup.memory:.3g} GiB of {of}{free} "
+        f"({parts})"
     )
     return sentence + ("" if fits(gib, setup) else ". `trustmopd plan` shows what would")
 
