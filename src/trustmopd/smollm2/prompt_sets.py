@@ -14,13 +14,13 @@ from trustmopd.runs.layout import CARD
 from trustmopd.smollm2.domains import Data, evaluation_tasks, training_tasks
 from trustmopd.smollm2.mixed import KINDS
 from trustmopd.smollm2.settings import Settings
-from trustmopd.smollm2.tasks import DOMAINS, Task, row_of
+from trustmopd.smollm2.tasks import DOMAINS, SCORED, Task, row_of
 
 SETS = ("singlecap", "multicap")
 #: One of each domain. Of SVAMP, the problems held out.
 PUBLIC = ("svamp", "mbpp", "ifeval")
 _PROMPT_COLUMNS = {"mbpp": "text", "ifeval": "prompt"}
-_EVALUATED = (*DOMAINS, "svamp", *KINDS)
+_EVALUATED = (*SCORED, *KINDS)
 _LICENCES = {
     "math": "SVAMP, MIT; the rest is made by trustmopd, Apache-2.0",
     "math+if": "SVAMP, MIT; the rest is made by trustmopd, Apache-2.0",

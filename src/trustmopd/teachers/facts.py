@@ -69,11 +69,11 @@ def facts_of(
         eos_ids.add(tokenizer.eos_token_id)
     layers, width = (getattr(text_config, name, None) for name in ("num_hidden_layers", "hidden_size"))
     shape = f"{text_config.model_type}, {layers} layers of {width}"
-    positions = _positions(text_config)
+    positions = positions_of(text_config)
     return ModelFacts(role, str(source), text_config.vocab_size, positions, frozenset(eos_ids), tokenizer, shape)
 
 
-def _positions(config: Any) -> int | None:
+def positions_of(config: Any) -> int | None:
     """The most tokens a model can read, including RoPE scaling: `factor` times the original limit. With linear scaling,
     some models state the original limit and others the scaled one, so the larger value is used."""
     limit = getattr(config, "max_position_embeddings", None)

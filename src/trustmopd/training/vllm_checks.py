@@ -14,6 +14,7 @@ from trustmopd.planning.memory import GIB, backward_bytes, placed_weights
 from trustmopd.planning.shapes import Shape, shape_of_skeleton
 from trustmopd.planning.workload import DDP, student_dtype_of
 from trustmopd.teachers import Teacher
+from trustmopd.teachers.facts import positions_of
 from trustmopd.teachers.sizes import size_of
 from trustmopd.teachers.skeleton import skeleton
 from trustmopd.teachers.units import units_of
@@ -46,7 +47,7 @@ def check_vllm_can_sample(
             f"vllm_max_model_length = {args.vllm_max_model_length} is less than {longest}, the tokens of the longest "
             "prompt plus max_completion_length, so responses would be cut. Raise it, or leave it unset."
         )
-    positions = _positions(config)
+    positions = positions_of(config.get_text_config())
     if positions is not None and (args.vllm_max_model_length or 0) > positions:
         raise ValueError(
             f"vllm_max_model_length = {args.vllm_max_model_length}, but {source} has {positions} positions. Lower it, "
@@ -60,14 +61,6 @@ def check_vllm_can_sample(
         frozen = frozen_bytes(model, teachers, reference, args, lent=lent)
         if student is not None:
             check_memory(student, dtype, frozen, args, share / GIB, trains_adapter=trains_adapter)
-
-
-def _positions(config: Any) -> int | None:
-    """None where they may be stretched."""
-    text = config.get_text_config()
-    rope = getattr(text, "rope_parameters", None) or {}
-    plain = rope.get("rope_type", "default") == "default" and not any(isinstance(each, dict) for each in rope.values())
-    return getattr(text, "max_position_embeddings", None) if plain else None
 
 
 def _check_colocated(args: TrustMOPDConfig) -> None:
