@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,6 +106,19 @@ def test_dry_run_says_what_would_happen_and_writes_nothing(recipe: Path, tmp_pat
     assert "not loaded: this rule needs none" in said
     assert "GiB at the peak of a step" in said and "fits in" in said
     assert not output.exists()
+
+
+def test_dry_run_warns_of_memory_that_does_not_suffice_and_its_title_does_not_hide_it(
+    recipe: Path, tmp_path: Path
+) -> None:
+    student = shutil.copytree(recipe.parent / "student", tmp_path / "student")
+    config = json.loads((student / "config.json").read_text())
+    large = {"hidden_size": 2**14, "intermediate_size": 2**21}
+    (student / "config.json").write_text(json.dumps(config | large))  # terabytes with its optimizer
+    with pytest.warns(UserWarning, match="trustmopd plan RECIPE --gpus 1 --memory"):
+        said = run("train", recipe, f"student={student}", f"output={tmp_path / 'run'}", "--dry-run")
+    title, _, table = said.partition("┏")
+    assert "memory" in title and "does not fit" in table and "e+" not in table
 
 
 def test_dry_run_fails_where_the_run_would(recipe: Path, tmp_path: Path) -> None:

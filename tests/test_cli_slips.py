@@ -103,6 +103,15 @@ def steps_of(run):
 # ---- A pool whose members are not what they seem
 
 
+@pytest.mark.parametrize(("role", "field"), [("the student", "student"), ("teacher 'code'", "teachers.code")])
+def test_a_checkpoint_without_some_of_its_weights_is_refused(refuse, models, tmp_path, role, field):
+    """They would be random: transformers only says so in a line."""
+    there = models / ("base" if field == "student" else "code")
+    path = tiny.incomplete(there, tmp_path / "incomplete")
+    refuse(role, path, "layers.0.mlp.down_proj", overrides=[f"{field}={path}"])
+    refuse(role, path, "layers.0.mlp.down_proj", overrides=[f"{field}={path}"], options=())
+
+
 @pytest.mark.parametrize("kind", ["copied", "sharded", "rounded", "linked"])
 def test_a_teacher_with_the_reference_s_weights_is_refused_before_loading(refuse, models, tmp_path, kind):
     other = tmp_path / "other"

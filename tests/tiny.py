@@ -1,12 +1,14 @@
 """Small real models and a small real tokenizer, through the loaders that users' checkpoints go through."""
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -72,6 +74,14 @@ def specialist(base: LlamaForCausalLM, seed: int, scale: float = 0.05) -> LlamaF
         for parameter in moved.parameters():
             parameter += scale * torch.randn(parameter.shape, generator=generator)
     return moved
+
+
+def incomplete(folder: Path, out: Path) -> Path:
+    """A copy of a checkpoint without the weights of one layer's MLP."""
+    shutil.copytree(folder, out)
+    file = out / "model.safetensors"
+    save_file({name: each for name, each in load_file(file).items() if ".0.mlp." not in name}, file, {"format": "pt"})
+    return out
 
 
 def adapter(base: LlamaForCausalLM, folder: Path, seed: int) -> Path:

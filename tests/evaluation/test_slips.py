@@ -40,6 +40,13 @@ def test_a_set_in_the_folder_of_the_evaluation_is_not_written_over(
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
 
 
+def test_a_checkpoint_without_some_of_its_weights_is_not_evaluated(world: Path, tmp_path: Path) -> None:
+    path = tiny.incomplete(world / "student", tmp_path / "incomplete")
+    given = ["--benchmarks", world / "math_sums.jsonl", "--max-new-tokens", 4]
+    said = run("evaluate", path, *given, "--out", tmp_path / "out", code=1)
+    assert str(path) in said and "layers.0.mlp.down_proj" in said
+
+
 @pytest.mark.parametrize("given", ["svamp.jsonl", "."])
 def test_a_local_copy_in_the_folder_of_the_evaluation_is_not_written_over(
     world: Path, tmp_path: Path, given: str

@@ -413,3 +413,43 @@ def test_adapters_on_a_reference_of_another_size_are_counted_by_that_size(tmp_pa
 def test_only_a_recipe_with_vllm_is_told_what_vllm_excludes(recipe: Path) -> None:
     assert "use_vllm" not in invoke(recipe, "--gpus", 1).stdout.partition("* This")[2].partition("Fastest")[0]
     assert "use_vllm" in invoke(recipe, "--gpus", 8, "training.use_vllm=true").stdout
+
+
+@pytest.mark.parametrize(("gpus", "nodes", "code"), [(1, 1, 1), (3, 1, 1), (2, 1, 0), (1, 2, 0)])
+def test_engines_are_joined_only_where_there_are_gpus_for_them(recipe: Path, gpus: int, nodes: int, code: int) -> None:
+    """A batch that every number of GPUs divides."""
+    joined = ["training.use_vllm=true", "training.vllm_tensor_parallel_size=2", "training.global_batch_size=60"]
+    result = invoke(recipe, *joined, "--gpus", gpus, "--nodes", nodes)
+    assert result.exit_code == code, result.output
+    assert ("vllm_tensor_parallel_size = 2" in result.stderr) == bool(code)
+    served = invoke(recipe, *joined, "training.vllm_mode=server", "--gpus", gpus, "--nodes", nodes)
+    assert served.exit_code == 0, "a server is joined by its own command"
+
+
+SERVED = ("training.use_vllm=true", "training.vllm_mode=server")
+
+
+def test_a_servers_gpus_are_counted_beside_those_that_train() -> None:
+    machine = [ROOT / "recipes/planning/7b.yaml", "--gpus", 4, "--memory", 1000]
+    four = [*machine, *SERVED, "--server-gpus", 4]
+    few, many, colocated = planned(*machine, *SERVED), planned(*four), planned(*machine, "training.use_vllm=true")
+    assert {row["server_gpus"] for row in few} == {1} and {row["server_gpus"] for row in many} == {4}
+    assert all("server_gpus" not in row for row in colocated)
+    for less, more, own in zip(few, many, colocated, strict=True):
+        assert less["seconds_per_step"] > more["seconds_per_step"], "the server alone samples"
+        assert more["seconds_per_step"] == own["seconds_per_step"], "as many GPUs sample"
+        if "extra_gpus" not in more:
+            assert more["gpu_hours"] == pytest.approx(2 * own["gpu_hours"], abs=0.011), "of eight GPUs, not of four"
+        assert more["gib"]["rollout_engine"] == 0 and more["launch"].count("--num_processes 4") == 1
+    title, _, said = invoke(*four).stdout.partition("\n")
+    assert "4 GPUs for the vLLM server" in title and "vLLM server has 4 GPUs" in said
+
+
+def test_a_server_that_cannot_be_is_refused(recipe: Path) -> None:
+    without = invoke(recipe, "--server-gpus", 2)
+    assert without.exit_code == 1 and "vllm_mode" in without.stderr
+    large = ROOT / "recipes/planning/32b.yaml"
+    assert planned(large, *SERVED, "--gpus", 32)[0]["server_gpus"] == 1  # 61 GiB of weights
+    assert planned(large, *SERVED, "--gpus", 32, "--memory", 40, code=1)[0]["server_gpus"] == 2
+    small = invoke(large, *SERVED, "--gpus", 32, "--memory", 40, "--server-gpus", 1)
+    assert small.exit_code == 1 and "--server-gpus 1" in small.stderr and "at least 2" in small.stderr

@@ -61,8 +61,10 @@ class Driver:
 
     @property
     def losses(self) -> list[float]:
-        lines = (self.run / "metrics.jsonl").read_text().splitlines() if (self.run / "metrics.jsonl").is_file() else []
-        return [line["loss"] for line in map(json.loads, lines) if "loss" in line]
+        """Of the lines that are whole: one may be read while it is written, or be left unfinished by a kill."""
+        metrics = self.run / "metrics.jsonl"
+        whole, _, _ = (metrics.read_text() if metrics.is_file() else "").rpartition("\n")
+        return [line["loss"] for line in map(json.loads, whole.splitlines()) if "loss" in line]
 
     def until(self, steps: int, seconds: float = 240) -> None:
         """Wait for this many steps."""

@@ -123,6 +123,24 @@ def test_the_learning_rate_is_chosen_by_uniforms_loss_in_processes_of_their_own(
     assert found["losses"].keys() == {"0.0002"}
     manifest = json.loads((out / "sweep" / "lr-0.0002" / "manifest.json").read_text())
     assert (manifest["config"]["allocation"], manifest["config"]["learning_rate"]) == ("uniform", 2e-4)
+    result = run(out, "--stage", "distil", *only("multicap/uniform/seed-1"))  # two students have the rate before it
+    assert result.exit_code == 1
+    assert str(TRUST.run(out).path) in result.stderr and "0.0005" in result.stderr and "0.0002" in result.stderr
+
+
+def test_a_seed_that_the_study_does_not_have_is_told(trained, run):
+    result = run(trained, "--stage", "distil", *only("multicap/trust/seed-2"))
+    assert result.exit_code == 1
+    assert "multicap/trust/seed-2" in result.stderr and "distil.seeds" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_method_and_a_policy_are_both_evaluated(trained, run, tmp_path):
+    out = shutil.copytree(trained, tmp_path / "study", ignore=shutil.ignore_patterns("evaluation", "mixed", "public"))
+    shutil.copytree(trained / "prompts", out / "prompts", dirs_exist_ok=True)
+    result = run(out, "--stage", "evaluate", *only("initial", "trust"))
+    assert result.exit_code == 0, result.output
+    assert sorted(folder.name for folder in (out / "evaluation").iterdir()) == ["initial", TRUST.row]
 
 
 def test_scores_of_all_rows_make_the_tables_and_the_page(evaluated):

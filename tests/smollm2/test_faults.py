@@ -9,10 +9,10 @@ from transformers import LlamaForCausalLM
 
 from trustmopd.engines.finite import NotFinite, finite_logits
 from trustmopd.smollm2 import stories
-from trustmopd.smollm2.gguf_base import save_base
 from trustmopd.smollm2.reinforcement import train_specialist
 from trustmopd.smollm2.restarts import RESTARTS, with_restarts
 from trustmopd.smollm2.settings import Lora, Settings, Specialist
+from trustmopd.smollm2.weights import save_base
 
 
 def test_a_damaged_weight_is_named():

@@ -26,3 +26,10 @@ def test_a_recipe_says_what_its_runs_are_trained_with(row, monkeypatch):
     for recipe in (shipped, made):
         del recipe["seeds"], recipe["output"]
     assert shipped == made
+
+
+def test_the_hubs_recipe_is_the_same_in_a_folder_of_its_own():
+    """Every path in it: one that still named the other folder would mix two models' files."""
+    hub = load_recipe(FOLDER / "hub" / "singlecap-trust.yaml").model_dump_json()
+    ours = load_recipe(FOLDER / "singlecap-trust.yaml").model_dump_json()
+    assert hub == ours.replace("runs/smollm2/", "runs/smollm2-hub/")

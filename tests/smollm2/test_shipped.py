@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trustmopd.smollm2.gguf_base import INSTRUCT, find_gguf, load_instruct
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.stages import Study
+from trustmopd.smollm2.weights import INSTRUCT, find_gguf, load_gguf
 from trustmopd.teachers.fingerprint import fingerprint
 from trustmopd.testbed.shipped import digest
 
@@ -42,7 +42,7 @@ def gguf():
 
 @pytest.mark.slow
 def test_the_packages_weights_are_the_ones_that_were_measured(gguf):
-    model, tokenizer = load_instruct(gguf)
+    model, tokenizer = load_gguf(gguf)
     assert fingerprint(model) == INSTRUCT
     assert tokenizer.eos_token == "<|im_end|>" == tokenizer.pad_token
     assert getattr(model.config, "quantization_config", None) is None

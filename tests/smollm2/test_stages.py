@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 from trustmopd.smollm2 import stories
-from trustmopd.smollm2.gguf_base import save_base
 from trustmopd.smollm2.lora import ADAPTER, changes, lora_config, save_adapter
 from trustmopd.smollm2.policy_scores import score
 from trustmopd.smollm2.reinforcement import finished, reached, train_specialist
 from trustmopd.smollm2.settings import Lora, Scoring, Settings, Specialist
+from trustmopd.smollm2.weights import save_base
 from trustmopd.teachers.fingerprint import fingerprint
 
 

@@ -5,8 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import tiny
 import yaml
@@ -102,3 +104,29 @@ def test_files_are_advised_on_only_where_they_cannot_be_read(
     assert ended.returncode == 1 and str(model) in said
     assert ("SafetensorError" if broken else "100000.0 GiB") in said
     assert ("files are whole" in said) == broken and ("engine transformers" in said) != broken
+
+
+def test_what_is_finished_when_the_engine_is_killed_is_kept_and_the_same_command_continues(
+    world: Path, tmp_path: Path
+) -> None:
+    rows = [{"id": str(i), "prompt": f"{i} + 1 =", "answer": i + 1} for i in range(300)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = ["evaluate", world / "tied", "--engine", "vllm", "--benchmarks", tmp_path / "sums.jsonl"]
+    words += ["--temperature", 0, "--max-new-tokens", 200, "--out", tmp_path / "out"]
+    journal = tmp_path / "out" / "sums.responses.jsonl"
+    process = subprocess.Popen([sys.executable, "-m", "trustmopd", *map(str, words)], stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (journal.exists() and journal.stat().st_size):
+        time.sleep(0.01)
+    (engine,) = (each for each in psutil.Process(process.pid).children() if "EngineCore" in each.name())
+    engine.kill()
+    try:
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    (line,) = (each for each in said.splitlines() if each.startswith("error: "))
+    assert process.returncode == 1 and "EngineDeadError" in line and "Traceback" not in said
+    finished = journal.read_text().splitlines()
+    assert 0 < len(finished) < len(rows)
+    run(*words)
+    assert journal.read_text().splitlines()[: len(finished)] == finished
+    assert len(responses(tmp_path / "out")) == len(rows)

@@ -11,7 +11,7 @@ from trustmopd.cli.training import Overrides, RecipePath, load
 
 if TYPE_CHECKING:
     from trustmopd.planning import Row
-    from trustmopd.planning.workload import Workload
+    from trustmopd.planning.workload import Setup, Workload
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "answers", "rollout_engine")
 
@@ -20,9 +20,13 @@ _PARTS = ("weights", "gradients", "optimizer", "activations", "answers", "rollou
 def plan(
     recipe: RecipePath,
     overrides: Overrides = None,
-    gpus: Annotated[int, typer.Option(help="GPUs of a node.")] = 8,
+    gpus: Annotated[int, typer.Option(help="GPUs of a node, to train on.")] = 8,
     memory: Annotated[float, typer.Option(help="GiB of memory of each GPU.")] = 80,
     nodes: Annotated[int, typer.Option(help="Nodes.")] = 1,
+    server_gpus: Annotated[
+        int | None,
+        typer.Option(min=1, help="GPUs of a vLLM server, beside --gpus.", show_default="as few as hold the student"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all rows as JSON.")] = False,
 ) -> None:
     """What fits on which GPUs, and how long it takes: from the models' configurations, without their weights."""
@@ -36,12 +40,12 @@ def plan(
         args = config_of(loaded, loaded.seeds[0], bf16=None, fp16=False)
         half = loaded.training.get("bf16") is not False or bool(loaded.training.get("fp16"))
         work = workload_of(loaded, args, lora_of(loaded), half=half)
-        rows = rows_of(loaded, work, gpus=gpus, memory=memory, nodes=nodes)
+        rows = rows_of(loaded, work, gpus=gpus, memory=memory, nodes=nodes, server=server_gpus)
         words = [str(recipe), *(overrides or [])]
         if as_json:
             typer.echo(json.dumps(to_json(rows, words), indent=1, ensure_ascii=False))
         else:
-            _show(rows, f"{loaded.name}: {_machine(gpus, memory, nodes)}", uses_vllm=work.uses_vllm)
+            _show(rows, f"{loaded.name}: {_machine(rows[0].setup)}", uses_vllm=work.uses_vllm)
             _recommend(rows, words, work, memory)
     if fastest(rows) is None:
         raise typer.Exit(1)
@@ -76,6 +80,11 @@ def _show(rows: "list[Row]", title: str, *, uses_vllm: bool) -> None:
         "GiB of one GPU at the peak of a step. Seconds and GPU hours (of one seed) are estimates, from rates measured "
         f"on one {rates()['machine']}, with responses as long as allowed. GB sent: by each GPU, a step."
     )
+    if served := rows[0].setup.server_gpus:
+        say(
+            f"Beside the {_gpus(rows[0].setup.world)} to train on, the vLLM server has {_gpus(served)} of its own, and "
+            "samples there alone (docs/rollouts.md has its command). GPU hours count both."
+        )
     if any(row.fits and not row.at_hand for row in rows):
         no_zero = "ZeRO-3 does not go with use_vllm; " if uses_vllm else ""
         say(
@@ -96,8 +105,11 @@ def _recommend(rows: "list[Row]", words: list[str], work: "Workload", memory: fl
         say(_what_is_lacking(rows, memory))
         return
     say(f": {_named(row)}, {row.gib.total:.1f} GiB a GPU, about {row.seconds_per_step:,.0f} s a step.", lead="Fastest")
-    if not work.uses_vllm and sampling_seconds(work, row.setup) > row.seconds_per_step / 2:
-        say("More than half of that is sampling, which vLLM makes faster: see docs/rollouts.md, training.use_vllm.")
+    if sampling_seconds(work, row.setup) > row.seconds_per_step / 2:
+        if not work.uses_vllm:
+            say("More than half of that is sampling, which vLLM makes faster: see docs/rollouts.md, training.use_vllm.")
+        elif work.vllm_serves:
+            say("More than half of that is sampling: a server with more GPUs would be faster (--server-gpus).")
     if row.host_gib:
         say(f"It pins {row.host_gib:.1f} GiB of host memory on each node.")
     if row.setup.engine == ZERO3:
@@ -132,5 +144,11 @@ def _named(row: "Row") -> str:
     return f"{row.setup.placement.removesuffix('s')} teachers, {row.setup.engine}, {row.setup.student_dtype} student"
 
 
-def _machine(gpus: int, memory: float, nodes: int) -> str:
-    return f"{f'{nodes} nodes × ' if nodes > 1 else ''}{gpus} GPU{'s' if gpus > 1 else ''} of {memory:g} GiB"
+def _machine(setup: "Setup") -> str:
+    nodes = f"{setup.nodes} nodes × " if setup.nodes > 1 else ""
+    server = f" to train on, and {_gpus(setup.server_gpus)} for the vLLM server" if setup.server_gpus else ""
+    return f"{nodes}{_gpus(setup.gpus)} of {setup.memory:g} GiB{server}"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' if count > 1 else ''}"

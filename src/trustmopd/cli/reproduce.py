@@ -66,7 +66,9 @@ def reproduce_testbed(
     "svamp=SVAMP.json --data gsm8k=train.jsonl",
 )
 def reproduce_smollm2(
-    settings: Annotated[list[str] | None, typer.Argument(help="Settings to change, as base.epochs=2.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Settings to change, as base.epochs=2 or model=HUB_ID|FOLDER.")
+    ] = None,
     stage: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join(_STAGES)}; may be given several times.", show_default="all")
     ] = None,
@@ -101,19 +103,21 @@ def reproduce_smollm2(
         from trustmopd.smollm2.comparison_stages import ComparisonStages, check_only
         from trustmopd.smollm2.stages import Study
 
-        check_only(only or ())
         copies = local_copies(data or [])
         if unknown := [name for name in copies if name not in _DATA]:
             raise ValueError(
                 f"--data {unknown[0]}={copies[unknown[0]]}: the study has no such data. Choose from {', '.join(_DATA)}."
             )
         study = Study(out, settings or (), copies, gguf)
+        check_only(only or (), study.settings.distil.seeds)
         domains = [name for name in only or () if name in ("math", "code", "if")]
         later = ComparisonStages(study, only or (), jobs, deadline, again)
         for name in (name for name in _STAGES if name in stages):
             if name == "specialists":
                 if halfway := study.specialists(domains, jobs, deadline, again):
                     say(f"Out of time: {', '.join(halfway)} stopped at a checkpoint. Run the same command to continue.")
+                if ready := [domain for domain in domains if domain not in halfway]:
+                    say(f"Finished: {', '.join(ready)}.")
             elif name in _LATER:
                 getattr(later, name)()
             elif (table := getattr(study, name)()) is not None:

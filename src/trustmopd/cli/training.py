@@ -124,9 +124,10 @@ def _explain(
     from trustmopd.training.dry_run import dry_run
 
     told = dry_run(recipe, resume=resume, calibrate=calibrate)
-    rows = [(what, how) for what, how in told.items() if what not in leave_out]
+    rows = [(what, how) for what, how in told.topics.items() if what not in leave_out]
     table = text_table(("", "what would run"), rows, left=("what would run",))
-    show_table(table, f"{recipe.name}: all checks passed")
+    but = {True: "", False: " except the memory estimate", None: "; the memory that it needs is not known"}
+    show_table(table, f"{recipe.name}: all checks passed{but[told.fits]}")
 
 
 def _show(found: "Diagnosis") -> None:

@@ -1,5 +1,6 @@
-"""What turns prompts into responses: `sample(prompt_ids, params)`, the same for training, calibration, diagnosis and
-evaluation. An engine is one file here whose name ends in `_engine`; nothing else has to list it."""
+"""What turns prompts into responses: `sample(prompt_ids, params)` for training, calibration and diagnosis, and
+`finished(…)`, which gives them as they come, for evaluation. An engine is one file here whose name ends in `_engine`;
+nothing else has to list it."""
 
 import hashlib
 import pkgutil
@@ -57,13 +58,16 @@ class Engine(Protocol):
     def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]: ...
 
 
-class LoadedEngine(Engine, Protocol):
+class LoadedEngine(Protocol):
     """An engine that has loaded a checkpoint. `batch` is how many requests it takes at a time, `context` the most
-    tokens of prompt and response together."""
+    tokens of prompt and response together. Responses come as they are `finished`, some at a time, each with the place
+    of its prompt."""
 
     tokenizer: Any
     context: int
     batch: int
+
+    def finished(self, prompt_ids: Sequence[list[int]], params: Params) -> Iterator[list[tuple[int, Completion]]]: ...
 
 
 def engine_names() -> list[str]:

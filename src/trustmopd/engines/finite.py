@@ -34,7 +34,7 @@ def _cause(model: Any) -> str:
     damaged = [name for name, weight in model.named_parameters() if not bool(torch.isfinite(weight).all())]
     if damaged:
         return (
-            f"{len(damaged)} of its tensors have NaN or infinite weights, the first {damaged[0]}: training diverged. "
-            "Lower the learning rate."
+            f"{len(damaged)} of its tensors have NaN or infinite weights, the first {damaged[0]}. Its files are "
+            "damaged, or training diverged: then lower the learning rate."
         )
     return "Its weights are finite, so the fault is in the sampling: try it without a compiled cache."

@@ -1,15 +1,16 @@
 """transformers' `generate`, on a model that is lent for the time of a call."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig
 
+from trustmopd.complete_models import load_complete
 from trustmopd.engines import Completion, Params, loading, seed_of
 from trustmopd.engines.finite import finite_logits
 
@@ -84,7 +85,7 @@ class LoadedTransformers(TransformersEngine):
         (place, revision), *adapters = parts
         with loading(place):
             self.tokenizer = AutoTokenizer.from_pretrained(place, revision=revision, padding_side="left")
-            model = AutoModelForCausalLM.from_pretrained(place, revision=revision, dtype=dtype or "auto")
+            model = load_complete(place, revision=revision, dtype=dtype or "auto")
         for adapter, its_revision in adapters:
             from peft import PeftModel
 
@@ -105,6 +106,9 @@ class LoadedTransformers(TransformersEngine):
             config=GenerationConfig(),
             context=getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31,
         )
+
+    def finished(self, prompt_ids: Sequence[list[int]], params: Params) -> Iterator[list[tuple[int, Completion]]]:
+        yield list(enumerate(self.sample(prompt_ids, params)))
 
 
 def check() -> None:

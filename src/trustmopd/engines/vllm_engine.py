@@ -1,6 +1,8 @@
 """vLLM on a checkpoint of its own: hundreds of requests at once, which it schedules itself."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from safetensors import SafetensorError
@@ -14,7 +16,7 @@ TAKES_ADAPTERS = False
 class VLLMEngine:
     """`options` go to `vllm.LLM`, such as tensor_parallel_size."""
 
-    batch = 512  # what an interruption can cost
+    batch = 512
 
     def __init__(self, place: str, revision: str | None, dtype: str | None, **options: Any) -> None:
         from transformers import AutoConfig
@@ -41,8 +43,38 @@ class VLLMEngine:
         self.tokenizer = self.llm.get_tokenizer()
         self.context = self.llm.llm_engine.model_config.max_model_len
 
-    def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
-        return sample_from(self.llm, self.context, prompt_ids, params)
+    def finished(self, prompt_ids: Sequence[list[int]], params: Params) -> Iterator[list[tuple[int, Completion]]]:
+        """By hand what `LLM.generate` does, which loses all of a batch if the engine dies before its last response."""
+        engine = self.llm.llm_engine
+        with sampling(
+            "Finished responses are kept: the same command continues. If it fails again, look for the reason in vLLM's "
+            "log above; if there is none, the system killed vLLM, most often for lack of memory. Or use engine "
+            "transformers, with another --out."
+        ):
+            for place, ids in enumerate(prompt_ids):
+                wanted = sampling_params(params, place, self.context - len(ids))
+                engine.add_request(str(place), {"prompt_token_ids": ids}, wanted)
+            while engine.has_unfinished_requests():
+                _wait_for_output(engine.engine_core)
+                if done := [(int(each.request_id), _completion(each.outputs[0])) for each in engine.step()]:
+                    yield done
+
+
+def _wait_for_output(client: Any) -> None:
+    """vLLM itself would wait for ever where the engine's process was killed: its queue is not told."""
+    if hasattr(client, "outputs_queue"):  # else the engine is in this process
+        while client.outputs_queue.empty():
+            client.ensure_alive()
+            time.sleep(0.01)
+
+
+@contextmanager
+def sampling(remedy: str) -> Iterator[None]:
+    """Whatever vLLM or its kernels raise inside is one error for the user."""
+    try:
+        yield
+    except Exception as error:
+        raise EngineError(f"vLLM failed while it sampled ({reason(error)}). {remedy}") from error
 
 
 def quick_start() -> dict[str, Any]:
@@ -65,7 +97,7 @@ def sample_from(llm: Any, context: int, prompt_ids: Sequence[list[int]], params:
 
 def sampling_params(params: Params, place: int, room: int) -> Any:
     from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     given = {
         "temperature": params.temperature,
@@ -77,6 +109,7 @@ def sampling_params(params: Params, place: int, room: int) -> Any:
         "seed": None if params.draws is None else seed_of([params.draws[place]]),
         "logprobs": 0 if params.logprobs else None,  # 0: of the sampled token alone
         "detokenize": "stop" in params.options,  # text is made elsewhere
+        "output_kind": RequestOutputKind.FINAL_ONLY,
     }
     given |= params.options
     if isinstance(shape := given.get("structured_outputs"), dict):

@@ -16,10 +16,10 @@ import trl.generation.vllm_generation as trls
 from accelerate.utils import broadcast_object_list, gather_object, is_peft_model
 from torch import Tensor
 
-from trustmopd.engines import RESUME, Completion, EngineError, Params, reason
+from trustmopd.engines import RESUME, Completion, Params, reason
 from trustmopd.engines.time_limit import time_limit
 from trustmopd.engines.vllm_classes import rewritten_apart
-from trustmopd.engines.vllm_engine import quick_start, sample_from
+from trustmopd.engines.vllm_engine import quick_start, sample_from, sampling
 from trustmopd.engines.weights import (
     Read,
     can_be_merged_apart,
@@ -155,12 +155,8 @@ class VLLMRollouts(trls.VLLMGeneration):
         if self.enable_sleep_mode:
             self.llm.wake_up(tags=["kv_cache"])
         context = self.llm.llm_engine.model_config.max_model_len
-        try:
+        with sampling(f"{RESUME} If this comes back, set use_vllm = False."):
             made = sample_from(self.llm, context, prompts, replace(params, draws=draws or None))
-        except Exception as error:  # whatever its kernels raise
-            raise EngineError(
-                f"vLLM failed while it sampled ({reason(error)}). {RESUME} If this comes back, set use_vllm = False."
-            ) from error
         if self.enable_sleep_mode:
             self.llm.sleep(level=2)
             self._llm_weights_sleeping = True

@@ -127,15 +127,17 @@ class Sampler:
             yield from self._batch(batch, sampling)
 
     def _batch(self, batch: list[Asked], sampling: Sampling) -> Iterator[Reply]:
-        began = time.monotonic()
         params = Params(
             max_new_tokens=sampling.max_new_tokens,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             draws=[f"{sampling.seed}/{request.id}/{request.sample}" for request, _, _ in batch],
         )
-        made = self.engine.sample([tokens for _, tokens, _ in batch], params)
-        seconds = (time.monotonic() - began) / len(batch)
-        for (request, _, opened), found in zip(batch, made, strict=True):
-            text = opened + self.engine.tokenizer.decode(found.ids, skip_special_tokens=True)
-            yield Reply(request, text, len(found.ids), found.truncated, False, seconds)
+        since = time.monotonic()
+        for some in self.engine.finished([tokens for _, tokens, _ in batch], params):
+            seconds = (time.monotonic() - since) / len(some)
+            for place, found in some:
+                request, _, opened = batch[place]
+                text = opened + self.engine.tokenizer.decode(found.ids, skip_special_tokens=True)
+                yield Reply(request, text, len(found.ids), found.truncated, False, seconds)
+            since = time.monotonic()

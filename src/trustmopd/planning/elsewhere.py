@@ -1,8 +1,8 @@
-"""Frozen policies on GPUs of their own, by Ray: how many GPUs, how long they read, what travels."""
+"""What has GPUs of its own: frozen policies on Ray (how many GPUs, what travels), and a vLLM server."""
 
 import math
 
-from trustmopd.planning.memory import FORWARD
+from trustmopd.planning.memory import FORWARD, GIB, least_of_vllm
 from trustmopd.planning.shapes import Shape
 from trustmopd.planning.workload import Setup, Workload
 
@@ -18,6 +18,25 @@ def gpus_of(host: Shape, work: Workload, setup: Setup, usable: float) -> int:
     kept = min(work.answers_on_device, work.batch * work.response * host.hidden * work.compute_bytes)
     room = max(usable - reading - kept, 0.05 * usable)
     return max(1, math.ceil(host.parameters * work.frozen_bytes / room))
+
+
+def server_gpus(work: Workload, usable: float, asked: int | None) -> int:
+    """GPUs of the recipe's vLLM server, with `usable` bytes each; 0 without one. The recipe cannot say how many: they
+    are those `asked` for, or the fewest that hold the student."""
+    if not work.vllm_serves:
+        if asked:
+            raise ValueError(
+                f"--server-gpus {asked}: this recipe has no vLLM server. Leave it out, or set training.use_vllm=true "
+                "and training.vllm_mode=server."
+            )
+        return 0
+    least = max(1, math.ceil(least_of_vllm(work) / usable))
+    if asked is not None and asked < least:
+        raise ValueError(
+            f"--server-gpus {asked}: vLLM needs at least {least_of_vllm(work) / GIB:.1f} GiB for the student's weights "
+            f"and one response, and {usable / GIB:.1f} of each GPU can be filled. Give at least {least}."
+        )
+    return asked or least
 
 
 def policies_on(host: int, work: Workload) -> int:

@@ -24,6 +24,17 @@ def launch_command(setup: Setup, words: Sequence[str]) -> list[str]:
     return [*launcher, "--num_processes", str(setup.world), "-m", "trustmopd", "train", *words]
 
 
+def check_joined(joined: int, processes: int, start: str) -> None:
+    """`joined` is vllm_tensor_parallel_size of colocated engines, of which each process has one, on its GPU. `start`
+    says how to have another number of processes."""
+    if processes % joined:
+        there = "is only one" if processes == 1 else f"are {processes}"
+        raise ValueError(
+            f"vllm_tensor_parallel_size = {joined} joins the engines of as many processes, one to a GPU, but there "
+            f"{there}. {start}, or set it to 1."
+        )
+
+
 def asked_engine(args: Any) -> str:
     """By the recipe's fields or by the launcher: DDP, FSDP1, FSDP2, ZeRO-1, … One process alone may ask as well."""
     if args.deepspeed_plugin is not None:

@@ -150,9 +150,14 @@ def vllm(work: Workload, setup: Setup) -> float:
     """What vLLM reserves: its share of the GPU, or the least that it needs if that is more."""
     if not work.vllm_share:
         return 0.0
-    sequence = (work.prompt + work.response) * work.student.key_value * work.student.layers * 2
     share = work.vllm_share * setup.memory * GIB if setup.memory < float("inf") else 0.0
-    return max(share, (work.student.parameters * 2 + sequence) / work.vllm_split)
+    return max(share, least_of_vllm(work) / work.vllm_split)
+
+
+def least_of_vllm(work: Workload) -> float:
+    """Weights, and the cache of one sequence."""
+    sequence = (work.prompt + work.response) * work.student.key_value * work.student.layers * 2
+    return work.student.parameters * 2 + sequence
 
 
 def _sampling(work: Workload, setup: Setup, responses: int) -> tuple[float, float]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from trustmopd.planning.elsewhere import gpus_of
-from trustmopd.planning.launching import FIELDS, launch_command
+from trustmopd.planning.elsewhere import gpus_of, server_gpus
+from trustmopd.planning.launching import FIELDS, check_joined, launch_command
 from trustmopd.planning.memory import GIB, Gib, answer_bytes, peak
 from trustmopd.planning.seconds import gpu_hours, learning_bytes, rollout_bytes, seconds_per_step
 from trustmopd.planning.workload import (
@@ -74,6 +74,7 @@ class Row:
             "gpu_hours": None if self.gpu_hours is None else round(self.gpu_hours, 2),
             "set": dict(self.set),
             **({"extra_gpus": self.extra_gpus} if self.extra_gpus else {}),
+            **({"server_gpus": setup.server_gpus} if setup.server_gpus else {}),
         }
 
     @property
@@ -86,15 +87,22 @@ class Row:
         return shlex.join(launch_command(self.setup, [*words, *self.overrides]))
 
 
-def plan(recipe: Recipe, work: Workload, *, gpus: int, memory: float, nodes: int = 1) -> list[Row]:
-    """All rows, in the order of the placements. `gpus` of each node, `memory` of each GPU in GiB."""
+def plan(
+    recipe: Recipe, work: Workload, *, gpus: int, memory: float, nodes: int = 1, server: int | None = None
+) -> list[Row]:
+    """All rows, in the order of the placements. `gpus` that train, of each node; `memory` of each GPU in GiB; `server`
+    GPUs of a vLLM server, or as few as hold the student."""
     for name, value in {"gpus": gpus, "memory": memory, "nodes": nodes}.items():
         if not 0 < value < math.inf:
             raise ValueError(f"--{name} {value:g}: there is nothing to plan for. Give a number above 0.")
     if recipe.training.get("gradient_accumulation_steps") is not None:  # then the batch grows with the GPUs
         work = replace(work, batch=work.batch * gpus * nodes)
+    if work.vllm_share:
+        check_joined(work.vllm_split, gpus * nodes, "Plan for a multiple of it (--gpus, --nodes)")
+    served = server_gpus(work, USABLE * memory * GIB, server)
     choices = product(PLACEMENTS, ENGINES, DTYPES)
-    return [_row(recipe, work, Setup(*choice, gpus=gpus, nodes=nodes, memory=memory)) for choice in choices]
+    setups = (Setup(*choice, gpus=gpus, nodes=nodes, memory=memory, server_gpus=served) for choice in choices)
+    return [_row(recipe, work, setup) for setup in setups]
 
 
 def fastest(rows: list[Row]) -> Row | None:

@@ -34,15 +34,15 @@ def seconds_per_step(work: Workload, setup: Setup) -> float:
 
 def gpu_hours(work: Workload, setup: Setup, seconds: float, extra_gpus: int = 0) -> float | None:
     """Of one run, its calibration included: batches that are sampled and read, and not learnt from. GPUs of policies
-    elsewhere are held all the time."""
+    elsewhere and of a vLLM server are held all the time."""
     if work.steps is None:
         return None
     calibration = work.calibration_batches * (sampling_seconds(work, setup) + _passes(work, setup))
-    return (work.steps * seconds + calibration) * (setup.world + extra_gpus) / 3600
+    return (work.steps * seconds + calibration) * (setup.world + setup.server_gpus + extra_gpus) / 3600
 
 
 def sampling_seconds(work: Workload, setup: Setup) -> float:
-    student, responses = work.student, work.batch // setup.world
+    student, responses = work.student, math.ceil(work.batch / (setup.server_gpus or setup.world))
     engine = "vllm" if work.uses_vllm else "static" if work.static_cache else "default"
     rate = rates()["decode"][engine]
     length = work.prompt + (work.response if engine == "static" else work.response / 2)

@@ -27,7 +27,8 @@ LORA = {"r": 16, "target_modules": "all-linear"}
 
 @dataclass(frozen=True)
 class Setup:
-    """One way to run: a row of a plan. `gpus` of a node, `memory` of one of them in GiB."""
+    """One way to run: a row of a plan. `gpus` of a node, `memory` of one of them in GiB. `server_gpus` are a vLLM
+    server's, beside them."""
 
     placement: str
     engine: str
@@ -35,6 +36,7 @@ class Setup:
     gpus: int = 1
     nodes: int = 1
     memory: float = math.inf
+    server_gpus: int = 0
     #: FSDP2 shards gradients after every micro-batch; otherwise each GPU keeps all of them until the last.
     sync_each_batch: bool = True
 
@@ -83,6 +85,7 @@ class Workload:
     vllm_share: float = 0.0
     vllm_sleeps: bool = False
     uses_vllm: bool = False
+    vllm_serves: bool = False
     vllm_split: int = 1
     steps: int | None = None
     calibration_batches: int = 0
@@ -166,7 +169,7 @@ def workload_of(
         for start in starts_of(used, common)
         if start.used(args.needs_reference)
     )
-    colocated = args.use_vllm and args.vllm_mode == "colocate"
+    serves = args.use_vllm and args.vllm_mode == "server"
     longest = prompt or args.max_prompt_length or LONGEST_PROMPT
     budget = args.max_tokens_per_micro_batch
     rows = max(1, budget // (longest + args.max_completion_length)) if budget else args.per_device_train_batch_size
@@ -186,9 +189,10 @@ def workload_of(
         compute_bytes=2 if half else 4,
         checkpointing=bool(args.gradient_checkpointing),
         static_cache=args.cache_implementation is not None,
-        vllm_share=args.vllm_gpu_memory_utilization if colocated else 0.0,
+        vllm_share=args.vllm_gpu_memory_utilization if args.use_vllm and not serves else 0.0,
         vllm_sleeps=bool(args.vllm_enable_sleep_mode),
         uses_vllm=bool(args.use_vllm),
+        vllm_serves=serves,
         vllm_split=args.vllm_tensor_parallel_size,
         steps=args.max_steps if args.max_steps > 0 else None,
         calibration_batches=args.calibration_batches if args.calibrates and args.calibration_path is None else 0,

@@ -2,41 +2,31 @@
 
 import json
 from collections.abc import Mapping
-from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, RootModel, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, RootModel
 
 from trustmopd.files import read_json, write_json
+from trustmopd.runs.checking import Parts, Whole, problems, usable
 from trustmopd.runs.layout import ANALYSIS, ASKED, CALIBRATION, CARD, COST, DIAGNOSIS, MANIFEST, SCORES
 
 Object = dict[str, Any]
 Interval = Annotated[list[FiniteFloat], Field(min_length=2, max_length=2)] | None
 
 
-class _Whole(BaseModel):
-    """A report shows all of it or nothing."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class _Parts(_Whole):
-    """A report shows the fields that are there. Fields without a default are needed to resume or to train."""
-
-
-class Models(_Parts):
+class Models(Parts):
     student: Object
     reference: Object | None
     teachers: dict[str, Object | None]
     own_references: dict[str, Object] = {}
 
 
-class Prompts(_Parts):
+class Prompts(Parts):
     fingerprint: str
 
 
-class Config(_Parts):
+class Config(Parts):
     """A TrustMOPDConfig, of which every stage after training reads this."""
 
     allocation: str
@@ -48,7 +38,7 @@ class Config(_Parts):
     output_dir: str | None = None
 
 
-class Engine(_Whole):
+class Engine(Whole):
     """How the work was split between processes, and what the checkpoints look like."""
 
     name: str
@@ -56,7 +46,7 @@ class Engine(_Whole):
     processes: int
 
 
-class Manifest(_Parts):
+class Manifest(Parts):
     """Of a run, and of each of its checkpoints. Earlier releases wrote no fields with a default."""
 
     run: str
@@ -72,7 +62,7 @@ class Manifest(_Parts):
     resumed: list[Object] = []
 
 
-class CalibrationFile(_Parts):
+class CalibrationFile(Parts):
     mu: Annotated[dict[str, Annotated[FiniteFloat, Field(gt=0)]], Field(min_length=1)]
     depends_on: Object
     spread: dict[str, FiniteFloat]
@@ -82,7 +72,7 @@ class CalibrationFile(_Parts):
     engine: str = "transformers"
 
 
-class Time(_Whole):
+class Time(Whole):
     seconds: FiniteFloat
     device_hours: FiniteFloat
 
@@ -92,7 +82,7 @@ class TrainingTime(Time):
     peak_memory_gib: FiniteFloat
 
 
-class Cost(_Parts):
+class Cost(Parts):
     device: str = ""
     scored: dict[str, int] = {}
     elsewhere: dict[str, FiniteFloat] = {}
@@ -101,7 +91,7 @@ class Cost(_Parts):
     evaluation: Time | None = None
 
 
-class DomainDiagnosis(_Whole):
+class DomainDiagnosis(Whole):
     """One group of prompts. Means are over its response tokens. `spread` is the standard deviation (n − 1) of the mean
     scores of its responses. `leads` is the share of responses in which the domain's own teacher has the largest mean
     weight; None if no teacher has the domain's name."""
@@ -121,7 +111,7 @@ class DomainDiagnosis(_Whole):
         return max(self.score, key=self.score.__getitem__)
 
 
-class ReferenceDiagnosis(_Whole):
+class ReferenceDiagnosis(Whole):
     """One reference and the teachers that are measured from it. `distance` is how far the initial student is from it:
     the mean KL divergence on the student's candidates, in nats a response token."""
 
@@ -132,7 +122,7 @@ class ReferenceDiagnosis(_Whole):
     verdict: str
 
 
-class Diagnosis(_Parts):
+class Diagnosis(Parts):
     """By domain, and by reference: teachers that grew from different models are judged apart. `references` is empty if
     the score needs none."""
 
@@ -143,7 +133,7 @@ class Diagnosis(_Parts):
     verdict: str
 
 
-class BenchmarkScore(_Whole):
+class BenchmarkScore(Whole):
     """Of one benchmark: counts and shares that its grader adds are kept beside these."""
 
     domain: str
@@ -152,7 +142,7 @@ class BenchmarkScore(_Whole):
     prompts: FiniteFloat
 
 
-class Difference(_Whole):
+class Difference(Whole):
     """Overall score minus that of the row `against`; None where the two share no seed."""
 
     against: str
@@ -162,7 +152,7 @@ class Difference(_Whole):
     interval: Interval
 
 
-class ScoreRow(_Whole):
+class ScoreRow(Whole):
     """One row of scores. Each domain is a field of its own beside `overall`: a fraction, as all scores are."""
 
     __pydantic_extra__: dict[str, FiniteFloat]
@@ -181,7 +171,7 @@ class Scores(RootModel[dict[str, ScoreRow]]):
     """Row → scores."""
 
 
-class BenchmarkAsked(_Whole):
+class BenchmarkAsked(Whole):
     """What is asked of a benchmark: every prompt of `ids`, `samples` times. Only this is scored."""
 
     domain: str
@@ -190,7 +180,7 @@ class BenchmarkAsked(_Whole):
     malformed: list[str]
 
 
-class EvaluationRecord(_Whole):
+class EvaluationRecord(Whole):
     """A checkpoint, how it was sampled, and what it was asked."""
 
     method: str
@@ -199,11 +189,11 @@ class EvaluationRecord(_Whole):
     benchmarks: dict[str, BenchmarkAsked]
 
 
-class Decontamination(_Parts):
+class Decontamination(Parts):
     pools: dict[str, dict[str, int]]
 
 
-class PromptCard(_Parts):
+class PromptCard(Parts):
     prompt_hash: str
     files: dict[str, str]
     categories: Object
@@ -211,7 +201,7 @@ class PromptCard(_Parts):
     decontamination: Decontamination
 
 
-class CasePolicy(_Whole):
+class CasePolicy(Whole):
     """What one policy says at a position; a teacher also has its score and weights."""
 
     __pydantic_extra__: dict[str, FiniteFloat]
@@ -219,7 +209,7 @@ class CasePolicy(_Whole):
     mass: dict[str, FiniteFloat]
 
 
-class CaseStudy(_Whole):
+class CaseStudy(Whole):
     """One position of one rollout."""
 
     step: int
@@ -236,7 +226,7 @@ class CaseStudy(_Whole):
     difference: FiniteFloat
 
 
-class Analysis(_Parts):
+class Analysis(Parts):
     """Written for users' own scripts. `Summary` in `analysis/statistics` has all of its fields."""
 
     path: str
@@ -263,8 +253,8 @@ def read_file(path: Path, *, what: str, remedy: str, schema: type[BaseModel] | N
     """A whole file. A field that is missing or of a wrong shape is an error that names it. `schema` is only needed for
     a file that may have any name."""
     payload = read_json(path, what=what, remedy=remedy, schema_version=_VERSIONS.get(path.name, 1))
-    if errors := _errors(schema or SCHEMAS[path.name], payload):
-        raise ValueError(f"{what} {path} has {_said(errors[0])}. {remedy}")
+    if wrong := problems(schema or SCHEMAS[path.name], payload):
+        raise ValueError(f"{what} {path} has {wrong[0]}. {remedy}")
     return payload
 
 
@@ -277,44 +267,12 @@ def read_parts(path: Path, *, what: str, remedy: str) -> tuple[dict[str, Any], l
 def write_file(path: Path, payload: Mapping[str, Any], schema: type[BaseModel] | None = None) -> Path:
     """A payload of another shape is a mistake of ours, and is not written."""
     plain = json.loads(json.dumps(payload, default=str))
-    if errors := _errors(schema or SCHEMAS[path.name], plain):
-        raise TypeError(f"{path.name} would have {_said(errors[0])}")
+    if wrong := problems(schema or SCHEMAS[path.name], plain):
+        raise TypeError(f"{path.name} would have {wrong[0]}")
     return write_json(path, plain, schema_version=_VERSIONS.get(path.name, 1))
 
 
 def in_shape(file: str, payload: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The payload without parts of a wrong shape, and a sentence on each of those and on each missing field."""
-    kept = deepcopy(dict(payload))
-    said: dict[tuple[Any, ...], str] = {}  # one for each part, whatever else is wrong in it
-    for wrong in _errors(SCHEMAS[file], payload):
-        *parents, name = part = _left_out(SCHEMAS[file], wrong["loc"])
-        holder: Any = kept
-        for parent in parents:
-            holder = holder.get(parent, {})
-        holder.pop(name, None)
-        said.setdefault(tuple(part), f"{file} has {_said(wrong)}.")
-    return kept, list(said.values())
-
-
-def _errors(schema: type[BaseModel], payload: Mapping[str, Any]) -> list[Any]:
-    try:
-        schema.model_validate(payload, strict=True)
-    except ValidationError as error:
-        return list(error.errors())
-    return []
-
-
-def _said(wrong: Any) -> str:
-    place = ".".join(map(str, wrong["loc"]))
-    if wrong["type"] == "missing":
-        return f"no {place}"
-    return f"{place} = {wrong['input']!r:.60}: {wrong['msg'].lower()}"
-
-
-def _left_out(model: type[BaseModel], loc: tuple[Any, ...]) -> list[Any]:
-    """The smallest part around an error that may be absent."""
-    path = [loc[0]]
-    inner = model.model_fields[loc[0]].annotation if loc[0] in model.model_fields else None
-    if len(loc) > 1 and isinstance(inner, type) and issubclass(inner, _Parts):
-        path += _left_out(inner, loc[1:])
-    return path
+    """What can be used of the payload of `file`, and a sentence on each part that cannot."""
+    kept, wrong = usable(SCHEMAS[file], payload)
+    return kept, [f"{file} has {each}." for each in wrong]

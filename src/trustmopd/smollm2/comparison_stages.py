@@ -7,25 +7,26 @@ from pathlib import Path
 
 from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.of_recipe import scored
-from trustmopd.smollm2.distillation import METHODS, Comparison, all_cells
+from trustmopd.recipe import load_recipe
+from trustmopd.smollm2.distillation import FULL, METHODS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.prompt_sets import SETS, write_prompt_sets
 from trustmopd.smollm2.results_page import write_page
 from trustmopd.smollm2.side_by_side import Again, share_gpu, side_by_side
 from trustmopd.smollm2.stages import Study
 from trustmopd.smollm2.tasks import DOMAINS
-from trustmopd.testbed.cells import MOST_SEEDS, Cell, finished_cells
+from trustmopd.testbed.cells import Cell, finished_cells
 from trustmopd.testbed.experiment import REFERENCES
 from trustmopd.testbed.machine import describe, made_by
 
 
-def check_only(only: Sequence[str]) -> None:
-    runs = {cell.name for cell in all_cells(MOST_SEEDS)}
+def check_only(only: Sequence[str], seeds: int) -> None:
+    runs = {cell.name for cell in all_cells(seeds)}
     known = (*DOMAINS, *SETS, *METHODS, *REFERENCES)
     if unknown := [name for name in only if name not in known and name not in runs and not name.startswith("lr-")]:
         raise ValueError(
             f"--only {unknown[0]}: there is no such name. Choose from {', '.join(known)}, or a run such as "
-            "singlecap/trust/seed-0."
+            f"singlecap/trust/seed-0; the study has {seeds} seeds (distil.seeds)."
         )
 
 
@@ -61,10 +62,11 @@ class ComparisonStages:
 
     def distil(self) -> None:
         by_name = {cell.name: cell for cell in self.all.cells}
-        if here := [by_name[name] for name in self.only if name in by_name]:
+        self._check_rates()
+        if self.only and all(name in by_name for name in self.only):
             share_gpu(self.jobs)
-            for cell in here:
-                self.all.train(cell, self.deadline)
+            for name in self.only:
+                self.all.train(by_name[name], self.deadline)
             return
         self._ready()
         todo = [cell.name for cell in self._untrained()]
@@ -77,15 +79,16 @@ class ComparisonStages:
         """As many processes as `jobs`, each with some of the rows."""
         by_name: dict[str, str | Cell] = {row: row for row in REFERENCES}
         by_name |= {cell.name: cell for cell in self.all.cells}
-        if here := [by_name[name] for name in self.only if name in by_name]:
+        if self.only and all(name in by_name for name in self.only):
             share_gpu(self.jobs)
-            for row in here:
+            for name in self.only:
                 if self.deadline is None or time.monotonic() < self.deadline:
-                    self.all.evaluate(row)
+                    self.all.evaluate(by_name[name])
             return
         self._ready()
+        references = [name for name in REFERENCES if name in self.only] or REFERENCES
         trained = [cell.name for cell in self._chosen() if self.all.is_trained(self.all.recipe_of(cell))]
-        rows = [name for name in (*REFERENCES, *trained) if not self.all.is_evaluated(by_name[name])]
+        rows = [name for name in (*references, *trained) if not self.all.is_evaluated(by_name[name])]
         shares = {", ".join(share): share for place in range(self.jobs) if (share := rows[place :: self.jobs])}
         side_by_side(list(shares), lambda name: self.again("evaluate", shares[name]), self.jobs, self.deadline)
 
@@ -105,7 +108,8 @@ class ComparisonStages:
                 f"held-out prompts a domain, {how.scoring.samples} samples each at temperature "
                 f"{how.scoring.temperature:g}. {describe(made_by())}."
             ]
-            write_comparison(out, cells, "The paper's comparison with SmolLM2-135M", notes)
+            model = Path(how.model).name if how.model else "SmolLM2-135M"
+            write_comparison(out, cells, f"The paper's comparison with {model}", notes)
         for folder in (out / "mixed", out / "public"):
             if collect([folder])[0]:
                 scored([folder], folder)
@@ -120,10 +124,24 @@ class ComparisonStages:
                 f"{self.study.out} has no specialist in {', '.join(lacking)}. Train it first: --stage specialists."
             )
 
+    def _check_rates(self) -> None:
+        """Runs are compared at one learning rate. One that was trained before the sweep may have another."""
+        for cell in (cell for cell in self.all.cells if cell.method != FULL):
+            run, rate = cell.run(self.study.out), self.all.learning_rate
+            if run.recipe.is_file() and (had := load_recipe(run.recipe).training["learning_rate"]) != rate:
+                raise ValueError(
+                    f"{run.path} has learning rate {had:g}, and the study has {rate:g} now: the stage sweep chose it, "
+                    "or a setting was changed. Remove that folder, to train it again, or go back to its rate."
+                )
+
     def _chosen(self) -> list[Cell]:
-        """Of the prompt sets and methods that `only` names; all where it names none."""
+        """The runs that `only` names, and those of its prompt sets and methods; all where it names none."""
+        runs = [cell for cell in self.all.cells if cell.name in self.only]
+        if self.only and all(name in REFERENCES or "/" in name for name in self.only):
+            return runs
         methods = [name for name in self.only if name in METHODS] or METHODS
-        return [cell for cell in self.all.cells if cell.prompts in self._sets() and cell.method in methods]
+        kinds = [cell for cell in self.all.cells if cell.prompts in self._sets() and cell.method in methods]
+        return list(dict.fromkeys([*runs, *kinds]))
 
     def _sets(self) -> Sequence[str]:
         return [name for name in self.only if name in SETS] or SETS

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from trustmopd.files import whole_folder
+from trustmopd.files import whole_file, whole_folder
 from trustmopd.smollm2.settings import Lora
 
 ADAPTER = "adapter_model.safetensors"
@@ -33,6 +34,18 @@ def halve(adapter: Path) -> None:
     """From float32 to bfloat16."""
     tensors = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(adapter).items()}
     save_file(tensors, adapter, metadata={"format": "pt"})
+
+
+def scale_to(scale: float, adapter: Path, known: float) -> None:
+    """Let an adapter add `scale` times to the weights what training made of it. The file says at which scale it is, so
+    that the two never disagree; if it does not say, it is at the `known` one."""
+    with safe_open(adapter, framework="pt") as file:
+        factor = scale / float((file.metadata() or {}).get("scale", known))
+    if factor != 1:
+        tensors = load_file(adapter)
+        tensors |= {name: factor * tensor for name, tensor in tensors.items() if ".lora_B." in name}
+        with whole_file(adapter) as partial:
+            save_file(tensors, partial, metadata={"format": "pt", "scale": str(scale)})
 
 
 def changes(adapter: Path) -> dict[str, Tensor]:

@@ -25,6 +25,8 @@ def _parts(comparison: Comparison) -> Iterator[str]:
     out, how = comparison.out, comparison.settings
     yield "# The paper's comparison with SmolLM2-135M"
     yield "Made by `trustmopd reproduce smollm2`; [the study](../smollm2.md) explains domains, prompts and stages."
+    if how.model:
+        yield f"The instruction model here is `{how.model}`."
     yield "## Base and specialists"
     yield from _specialists(out)
     yield "## Before training"
@@ -74,8 +76,10 @@ def _specialists(out: Path) -> Iterator[str]:
     ]
     yield f"Held-out prompts right, in percent. {describe(found)}."
     yield text_table(("", *SCORED), rows).to_markdown()
-    if lacking := [domain for domain in DOMAINS if not (out / "adapters" / domain).is_dir()]:
-        yield f"Not finished: {', '.join(lacking)}."
+    unscored = [domain for domain in DOMAINS if domain not in found["scores"]]
+    for what, stage, trained in (("trained", "specialists", False), ("scored", "scores", True)):
+        if names := [each for each in unscored if (out / "adapters" / each).is_dir() is trained]:
+            yield f"Not {what} yet: {', '.join(names)} (`--stage {stage}`)."
 
 
 def _diagnosis(path: Path, title: str) -> Iterator[str]:

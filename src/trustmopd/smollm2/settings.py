@@ -32,7 +32,8 @@ class Base(Section):
 
 class Specialist(Section):
     """GRPO with rewards of 0 and 1. It ends as soon as the mean reward of the last `window` steps is `target_gain`
-    above that of the first `window`, or after `max_steps`."""
+    above that of the first `window`, or after `max_steps`. What the finished adapter adds to the weights is multiplied
+    by `scale`."""
 
     max_steps: int = 300
     target_gain: float = 0.3
@@ -46,12 +47,14 @@ class Specialist(Section):
     max_new_tokens: int = 112
     save_every: int = 10
     pool: int = 3000  # prompts to draw from
+    scale: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
 #: Mathematics learns slowest, so it has four times the samples a step; and no prompt is asked twice in 250 steps, since
-#: 2,100 prompts were learnt by heart: reward 0.43 to 0.78, held-out problems 21 to 28%.
+#: 2,100 prompts were learnt by heart: reward 0.43 to 0.78, held-out problems 21 to 28%. Six tenths of the way, it
+#: solves about as many stories as at the end, and code falls by about 5 points instead of 10.
 MATHEMATICS = Specialist(
-    max_steps=400,
+    max_steps=255,
     target_gain=0.25,
     learning_rate=3e-4,
     beta=0.02,
@@ -60,6 +63,7 @@ MATHEMATICS = Specialist(
     micro_batches=8,
     max_new_tokens=64,
     pool=16000,
+    scale=0.6,
 )
 
 
@@ -106,6 +110,10 @@ class Public(Section):
 
 
 class Settings(Section):
+    """`model` is an instruction model, of the Hub or a folder, in place of the package's weights: shipped adapters do
+    not fit it."""
+
+    model: str | None = None
     seed: int = 0
     max_prompt_tokens: int = 144  # longer prompts are not trained on, nor longer solutions than max_new_tokens
     max_new_tokens: int = 112

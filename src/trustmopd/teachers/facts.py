@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrained
 from trustmopd.checkpoint_files import shards_of
 from trustmopd.files import meant_here
 from trustmopd.messages import first_line
-from trustmopd.teachers.skeleton import check_adapter_fits, check_trained_on, local_adapter
+from trustmopd.teachers.skeleton import check_adapter_fits, check_complete, check_trained_on, local_adapter
 from trustmopd.teachers.spec import Teacher
 
 
@@ -48,10 +48,11 @@ def facts_of(
         source = where = str(model)
         check_files(role, source)
         _check_is_model(role, source)
-        options = {"revision": revision, "trust_remote_code": trust_remote_code}
+        options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         remedy = "Check the path or Hub id, the revision, and that you are logged in if the repository is gated."
         with _reading(role, f"the configuration of {source!r}", source, remedy):
             config = AutoConfig.from_pretrained(source, **options)
+        check_complete(role, source, **options)
         try:
             generation = GenerationConfig.from_pretrained(source, revision=revision)
         except OSError:
@@ -85,14 +86,18 @@ def positions_of(config: Any) -> int | None:
 
 
 def load_tokenizer(
-    source: str, *, revision: str | None = None, trust_remote_code: bool = False
+    source: str,
+    *,
+    role: str = "the student",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    remedy: str = "Check the path or Hub id; save a tokenizer beside the checkpoint, or pass one as processing_class.",
 ) -> PreTrainedTokenizerBase:
     """The student's tokenizer, which renders the prompts for all models."""
-    check_files("the student", source)
-    _check_is_model("the student", source)
-    remedy = "Check the path or Hub id; save a tokenizer beside the checkpoint, or pass one as processing_class."
+    check_files(role, source)
+    _check_is_model(role, source)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    with _reading("the student", f"the tokenizer of {source!r}", source, remedy):
+    with _reading(role, f"the tokenizer of {source!r}", source, remedy):
         return AutoTokenizer.from_pretrained(source, padding_side="left", truncation_side="left", **options)
 
 

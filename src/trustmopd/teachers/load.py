@@ -9,8 +9,9 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
+from trustmopd.complete_models import load_complete
 from trustmopd.heads import Head
 from trustmopd.teacher_source import OFFLOAD, RAY, SHARDED
 from trustmopd.teachers.distinct import adapter_settings, check_fingerprints
@@ -175,13 +176,12 @@ class Loader:
 
     def _read(self, role: str, teacher: Teacher) -> PreTrainedModel:
         try:
-            model, report = AutoModelForCausalLM.from_pretrained(
+            model = load_complete(
                 teacher.model,
                 revision=teacher.revision,
                 dtype=teacher.dtype or self.dtype,
                 trust_remote_code=self.trust_remote_code,
                 device_map=self.device_map,
-                output_loading_info=True,
             )
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ValueError(
@@ -192,11 +192,6 @@ class Loader:
             raise ValueError(
                 f"{role}: {teacher.source!r} does not fit on {torch.cuda.device_count()} GPUs. Give it more (gpus), "
                 "or a smaller teacher_dtype."
-            )
-        if report["missing_keys"]:
-            raise ValueError(
-                f"{role}: {teacher.source!r} has no weights for {', '.join(sorted(report['missing_keys'])[:3])}: they "
-                "would be random. Save the complete checkpoint again."
             )
         return model.requires_grad_(False)
 

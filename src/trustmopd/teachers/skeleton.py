@@ -10,7 +10,8 @@ from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from trustmopd.checkpoint_files import same_weights, tensors_of
+from trustmopd.checkpoint_files import Located, open_checkpoint, same_weights, tensors_of
+from trustmopd.complete_models import MissingWeights, load_complete, silent
 from trustmopd.heads import Head
 from trustmopd.messages import first_line
 from trustmopd.teachers.whole import whole_loading
@@ -28,6 +29,25 @@ def skeleton(model: Any, *, revision: str | None = None, trust_remote_code: bool
             return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     except Exception:  # a model's own code may raise anything; it is reported when the model is loaded
         return None
+
+
+def check_complete(role: str, source: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
+    """Refuse a checkpoint on this machine that lacks some of its model's weights. Only names and shapes are read: the
+    headers of its safetensors."""
+    try:
+        here = Path(source).is_dir()
+        folder = Path(source) if here else Path(snapshot_download(source, revision=revision, local_files_only=True))
+        stored = open_checkpoint(Located(source, folder)).tensors
+        bare = skeleton(folder, trust_remote_code=trust_remote_code)
+        if bare is None or getattr(bare.config, "quantization_config", None):
+            return
+        empty = {name: torch.empty(each.shape, device="meta") for name, each in stored.items()}
+        with whole_loading(), silent():
+            load_complete(None, by=type(bare), config=bare.config, state_dict=empty, device_map="meta")
+    except MissingWeights as error:
+        raise ValueError(f"{role}: {source!r} is not complete: {error}. Save or download it again.") from error
+    except Exception:  # whatever it is, it is reported when the model is loaded
+        return
 
 
 def check_lora(role: str, config: PeftConfig, model: Any, *, trust_remote_code: bool = False) -> nn.Module | None:

@@ -5,6 +5,7 @@ import math
 import shutil
 import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,16 @@ from trustmopd.training.prompt_lengths import fit_prompts
 from trustmopd.training.setup import Ingredients, check_ingredients, used_teachers
 
 
-def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) -> dict[str, str]:
-    """What would run, by topic. With `calibrate`, mu is measured even if it is known. Raises the errors that the run
+@dataclass(frozen=True)
+class DryRun:
+    """What would run, by topic; and whether its memory `fits` by the estimate, None if there is none."""
+
+    topics: dict[str, str]
+    fits: bool | None
+
+
+def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) -> DryRun:
+    """With `calibrate`, mu is measured even if it is known. Raises the errors that the run
     would raise before it loads its models, and some of the later ones."""
     configs = {seed: config_of(recipe, seed) for seed in recipe.seeds}
     args = configs[recipe.seeds[0]]
@@ -86,7 +95,15 @@ def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) ->
             found or f"seed {seed} starts from the beginning: it has no checkpoint" for seed, found in begun.items()
         )
         said["resumes from"] = ", ".join(each)
-    return said | {"memory": memory_here(recipe, args, lora_of(recipe), max(given.prompt_lengths))}
+    memory = memory_here(recipe, args, lora_of(recipe), max(given.prompt_lengths))
+    if memory.fits is False:
+        warnings.warn(
+            "memory: by the estimate in the table, training does not fit here. It is an estimate, so nothing is "
+            f"refused. To see what would fit: trustmopd plan RECIPE {memory.machine}, with the recipe and overrides "
+            "of this run.",
+            stacklevel=2,
+        )
+    return DryRun(said | {"memory": memory.told}, memory.fits)
 
 
 def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any) -> dict[str, Any]:

@@ -5,7 +5,8 @@ a batch of rollouts once, before it is split (`_generate_and_score_completions`)
 the student's candidates (`_compute_loss`, by `judging.py`). And it is a mean over responses, not over tokens.
 
 The rest has a file of its own: calibration (`calibrating.py`), sampling (`rollout_engine.py`), the log of a step
-(`step_log.py`), the run directory (`run_files.py`), resuming (`resuming.py`).
+(`step_log.py`), the run directory (`run_files.py`), saving and loading the student (`checkpointing.py`), resuming
+(`resuming.py`).
 """
 
 import logging
@@ -14,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -23,30 +23,26 @@ from peft import PeftConfig, PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
-from trl import DistillationTrainer
 
 from trustmopd.data import of_one_kind
-from trustmopd.files import locked, write_text
+from trustmopd.files import locked
 from trustmopd.method import Calibration, Objective, response_means
 from trustmopd.runs import RunDirectory
-from trustmopd.runs.card_results import MODEL_CARD, results
-from trustmopd.runs.layout import CHECKPOINTS
 from trustmopd.teachers import Teacher
 from trustmopd.teachers.whole import whole_student
 from trustmopd.training.agreement import check_same, first_decides
 from trustmopd.training.batch import draws_of, labels_of, num_responses, padded_logprobs, prompt_columns
 from trustmopd.training.bill import Bill
 from trustmopd.training.calibrating import Calibrator
+from trustmopd.training.checkpointing import CheckpointingTrainer
 from trustmopd.training.clock import PhaseClock
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.identity import identity_of
 from trustmopd.training.judging import Judge
-from trustmopd.training.model_card import CITATION, model_card
-from trustmopd.training.parallelism import Parallelism, saving_whole_weights
+from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.passes import loss_in_passes, micro_batches
 from trustmopd.training.prompt_lengths import SURPLUS, fit_prompts, truncate, with_rows
 from trustmopd.training.records import TokenRecorder
-from trustmopd.training.resuming import apply_changes, fresh_groups
 from trustmopd.training.rollout_engine import Turns, rollout_dtype, rollout_engine
 from trustmopd.training.rollout_gap import MEAN as GAP
 from trustmopd.training.rollouts import Judged, judge_rollouts
@@ -59,7 +55,7 @@ from trustmopd.training.step_log import StepLog
 logger = logging.getLogger(__name__)
 
 
-class TrustMOPDTrainer(DistillationTrainer):
+class TrustMOPDTrainer(CheckpointingTrainer):
     """Distil several specialists of one base model into one student. Each is trusted where it has moved away from the
     reference.
 
@@ -77,15 +73,6 @@ class TrustMOPDTrainer(DistillationTrainer):
     all trained from; None means the initial student. The other arguments are TRL's. Everything is checked here, before
     anything is written.
     """
-
-    args: TrustMOPDConfig
-
-    _tag_names: ClassVar[list[str]] = ["trl", "distillation", "trustmopd"]
-    _name = "TrustMOPD"
-    _paper: ClassVar[dict[str, str]] = {
-        "title": "Distill What You Trust: Reliability-Aware Multi-Teacher On-Policy Distillation",
-        "citation": CITATION,
-    }
 
     def __init__(
         self,
@@ -139,8 +126,7 @@ class TrustMOPDTrainer(DistillationTrainer):
                 self.model, self.pool, given, self.train_dataset, overlong=overlong, engine=self.engine
             )
         check_same(self.identity.fingerprints)
-        self.run_dir = Path(args.run_dir or args.output_dir)
-        run = RunDirectory(self.run_dir)
+        run = RunDirectory(Path(args.run_dir or args.output_dir))
         elsewhere = self.pool.elsewhere.devices if self.pool.elsewhere else {}
         bill = Bill(run, self.identity, self.accelerator.num_processes, elsewhere)
         self.files = RunFiles(run, self.identity, args, self, bill, run_id)
@@ -148,11 +134,10 @@ class TrustMOPDTrainer(DistillationTrainer):
         mixed = args.mixed_dtype if self.accelerator.native_amp else None
         self.judge_of_step = Judge(args, self.pool, given.vocab_size, self.clock, mixed)
         recorder = TokenRecorder(run, self._tokenizer, every=args.record_allocation_every, seed=args.seed)
-        asked = self.pool.teachers
         self.step_log = StepLog(
             args, self.accelerator, self.clock, recorder, self.pool, [*given.teachers], rollout_dtype(args, self.model)
         )
-        self.calibrator = Calibrator(args, self.accelerator, self.files.bill, asked)
+        self.calibrator = Calibrator(args, self.accelerator, bill, self.pool.teachers)
         self.add_callback(self.files)
 
     # ---- Rollouts
@@ -276,7 +261,7 @@ class TrustMOPDTrainer(DistillationTrainer):
     # ---- The life of a run
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        alone = locked(self.run_dir, "Wait for it, or choose another output_dir.")
+        alone = locked(self.files.run.path, "Wait for it, or choose another output_dir.")
         with alone if self.accelerator.is_main_process else nullcontext():
             if not resume_from_checkpoint:
                 return super().train(None, *args, **kwargs)
@@ -290,16 +275,6 @@ class TrustMOPDTrainer(DistillationTrainer):
                 self.state = resume.state
                 return TrainOutput(step, float("nan"), {})
             return super().train(str(resume.checkpoint), *args, **kwargs)
-
-    def load_student(self, checkpoint: Path) -> None:
-        """Load the student's weights from a checkpoint. The frozen policies do not change."""
-        self._load_from_checkpoint(str(checkpoint))
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        fresh = fresh_groups(self.optimizer)
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and self.files.resume is not None and self.files.resume.changed:
-            apply_changes(self.files.resume.changed, fresh, self.optimizer, self.lr_scheduler)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         self.ensure_calibration()
@@ -317,35 +292,3 @@ class TrustMOPDTrainer(DistillationTrainer):
     def unlogged(self) -> dict[str, float]:
         """Means of the steps since the last line of metrics, the number of steps made, and the peak of memory."""
         return self.step_log.unlogged(self._metrics["train"], self.state.global_step)
-
-    def create_model_card(
-        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
-    ) -> None:
-        if self.is_world_process_zero():
-            card = model_card(
-                self.identity,
-                self.args,
-                self.calibration.mu if self.calibration else {},
-                planned_steps=self.state.max_steps,
-                name=self.run_dir.name if model_name == CHECKPOINTS else model_name,  # of a recipe's run
-                dataset=dataset_name,
-                tags=[*([tags] if isinstance(tags, str) else tags or []), *self._tag_names],
-                paper=self._paper,
-                results=results(RunDirectory(self.run_dir)),
-            )
-            write_text(Path(self.args.output_dir) / MODEL_CARD, card)
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """A tied output layer is saved once, under its other name: do not report it as missing."""
-        tied = getattr(self.model, "all_tied_weights_keys", {})
-        missing = [key for key in load_result.missing_keys if key not in tied]
-        found = SimpleNamespace(missing_keys=missing, unexpected_keys=load_result.unexpected_keys)
-        super()._issue_warnings_after_load(found)
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        with saving_whole_weights(self.accelerator):
-            super().save_model(output_dir, _internal_call)
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        with self.files.whole_checkpoint(Path(self._get_output_dir(trial=trial)), self.accelerator):
-            super()._save_checkpoint(model, trial)

@@ -65,8 +65,8 @@ def moved_everywhere(domains: Sequence[DomainDiagnosis], teachers: Collection[st
             how = "farther" if farther > noise else "about as far"
             said.append(
                 f" '{name}' moved {how} from its reference on '{away.domain}' prompts ({away.score[name]:.2f}) "
-                f"{'than' if farther > noise else 'as'} on its own ({home.score[name]:.2f}), so its displacement says "
-                "little about where it is good."
+                f"{'than' if farther > noise else 'as'} on its own ({home.score[name]:.2f}), so by itself its "
+                "displacement says little about where it is good."
             )
     return "".join(said)
 

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig
 
 from trustmopd.engines.vllm_package import can_sleep, check_architecture
-from trustmopd.planning.launching import asked_engine
+from trustmopd.planning.launching import asked_engine, check_joined
 from trustmopd.planning.memory import GIB, backward_bytes, placed_weights
 from trustmopd.planning.shapes import Shape, shape_of_skeleton
 from trustmopd.planning.workload import DDP, student_dtype_of
@@ -64,12 +64,8 @@ def check_vllm_can_sample(
 
 
 def _check_colocated(args: TrustMOPDConfig) -> None:
-    if args.world_size % args.vllm_tensor_parallel_size:
-        processes = "is only one" if args.world_size == 1 else f"are {args.world_size}"
-        raise ValueError(
-            f"vllm_tensor_parallel_size = {args.vllm_tensor_parallel_size} joins the engines of as many processes, but "
-            f"there {processes}. Start a multiple of it (accelerate launch --num_processes), or set it to 1."
-        )
+    start = "Start a multiple of it (accelerate launch --num_processes)"
+    check_joined(args.vllm_tensor_parallel_size, args.world_size, start)
     if args.vllm_enable_sleep_mode and not can_sleep():
         raise ValueError("vllm_enable_sleep_mode = True, but vLLM can only sleep on a GPU. Set it to False here.")
 

@@ -1,34 +1,18 @@
-"""A run directory, read for analysis. What is missing or damaged is noted, with the remedy."""
+"""A run for analysis: its scores, how far it got, its method and its models. And how runs are found."""
 
-import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from trustmopd.analysis.readers.contents import Contents
 from trustmopd.analysis.readers.method_name import method_name, settings_that_count
-from trustmopd.analysis.readers.metrics_log import read_metrics
-from trustmopd.analysis.readers.missing import Missing
 from trustmopd.analysis.readers.score_rows import Certainty, certainty_of, numbers_of
 from trustmopd.analysis.readers.token_records import TokenRecords, read_records
-from trustmopd.messages import first_line
-from trustmopd.rules import SCORED
-from trustmopd.runs import RunDirectory, located, newest_checkpoint
-from trustmopd.runs.layout import (
-    CALIBRATION,
-    CARD,
-    CHECKPOINT,
-    COST,
-    MANIFEST,
-    METRICS,
-    RECORDS,
-    SEED,
-)
+from trustmopd.runs import RunDirectory, newest_checkpoint
+from trustmopd.runs.layout import CALIBRATION, CHECKPOINT, MANIFEST, METRICS, RECORDS, SEED
 from trustmopd.runs.reference_rows import is_reference_row
-from trustmopd.runs.schemas import read_parts
 
 
 @dataclass(frozen=True)
@@ -43,79 +27,12 @@ class Reference:
         return f"{self.name} {self.mark}"
 
 
-@dataclass(frozen=True)
-class Run:
-    """The files of one run, each read once. `missing` grows as they are read."""
-
-    path: Path
-    missing: list[Missing] = field(default_factory=list)
-
-    def _note(self, what: str, how: str = "") -> None:
-        self.missing.append(Missing(what, how))
-
-    def _json(self, file: Path, what: str, how: str | None = None) -> dict[str, Any]:
-        """The file's fields; empty if it is absent or damaged. Damage is noted; absence is noted only if `how` is
-        given."""
-        own, remedy = file.is_relative_to(self.path), f"It is left out. {how or ''}".strip()
-        try:
-            payload, said = read_parts(file, what=what, remedy=remedy)
-            self.missing.extend(Missing(each if own else f"{file.parent}: {each}", remedy) for each in said)
-            return payload
-        except FileNotFoundError:
-            if how:
-                self._note(f"There is no {file.relative_to(self.path)} ({what}).", how)
-        except (ValueError, OSError) as error:
-            self._note(str(error))
-        return {}
-
-    @property
-    def _files(self) -> RunDirectory:
-        return RunDirectory(self.path)
-
-    @cached_property
-    def manifest(self) -> dict[str, Any]:
-        return self._json(self._files.manifest, "which models and settings", "Training writes it when it begins.")
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        return self.manifest.get("config", {})
+class Run(Contents):
+    """What follows from the files of a run. Contradictions between them are noted in `missing`, too."""
 
     @cached_property
     def _models(self) -> dict[str, Any]:
         return self.manifest.get("models", {})
-
-    @cached_property
-    def calibration(self) -> dict[str, Any]:
-        needed = self.config.get("allocation") in SCORED and self.config.get("calibrated", True)
-        how = "Make it with `trustmopd calibrate RECIPE`." if needed else None
-        return self._json(self._files.calibration, "mu of each teacher", how)
-
-    @cached_property
-    def cost(self) -> dict[str, Any]:
-        """Includes the cost of the calibration, also if another run or `trustmopd calibrate` made it."""
-        how = "Training writes it with every checkpoint and at its end."
-        cost = self._json(self._files.cost, "what the run cost", how)
-        used = self.config.get("calibration_path")
-        if not cost or cost.get("calibration") or not used or not self.calibration:
-            return cost
-        bill = Path(used).with_name(COST)
-        payer = Run((located(bill, self.path, self.manifest) or bill).parent)
-        paid = payer._json(payer._files.cost, "what calibrating cost").get("calibration")
-        if not paid:
-            said = [f"{payer.path}: {each.what}" for each in payer.missing] or [f"It is not in {payer.path}."]
-            how = "Keep the folder in which `trustmopd calibrate`, or the seed that calibrated, wrote it."
-            self._note(f"The cost of calibration is unknown. {' '.join(said)}", how)
-        return {**cost, "calibration": paid}
-
-    @cached_property
-    def diagnosis(self) -> dict[str, Any]:
-        file, how = self._files.diagnosis, "Run `trustmopd diagnose RECIPE` again."
-        return self._json(file, "calibrated scores before training", how) if file.exists() else {}
-
-    @cached_property
-    def _rows(self) -> dict[str, Mapping[str, Any]]:
-        how = "Score the student with `trustmopd evaluate RECIPE`; tables of scores need it."
-        return self._json(self._files.scores, "scores on the benchmarks", how)
 
     @cached_property
     def evaluation(self) -> dict[str, dict[str, float]]:
@@ -145,34 +62,6 @@ class Run:
         return certainty_of(self._rows.get(self._own_row, {}))
 
     @cached_property
-    def recipe_text(self) -> str:
-        try:
-            return self._files.recipe.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            return ""
-
-    @cached_property
-    def recipe(self) -> dict[str, Any]:
-        try:
-            loaded = yaml.safe_load(self.recipe_text)
-        except yaml.YAMLError as error:
-            self._note(f"{self._files.recipe.name} cannot be read ({first_line(error)}).")
-            loaded = None
-        return loaded if isinstance(loaded, dict) else {}
-
-    @cached_property
-    def _prompt_path(self) -> str | None:
-        """The prompt set, if a recipe names one."""
-        prompts = self.recipe.get("prompts")
-        return str(prompts["path"]) if isinstance(prompts, dict) and prompts.get("path") else None
-
-    @cached_property
-    def logged(self) -> list[dict[str, float]]:
-        found, said = read_metrics(self._files.metrics)
-        self.missing.extend(said)
-        return found
-
-    @cached_property
     def logged_steps(self) -> list[dict[str, float]]:
         """The lines with means over steps, one for every `logging_steps` steps."""
         return [line for line in self.logged if "loss" in line]
@@ -183,15 +72,14 @@ class Run:
         line of their own."""
         return int(self.logged[-1]["step"]) if self.logged else 0
 
-    @cached_property
-    def decontamination(self) -> dict[str, dict[str, int]]:
-        """Pool → its candidates, how many each rule removed, and how many were kept. From the card of the prompt
-        set."""
-        if self._prompt_path is None:
-            return {}
-        path = located(self._prompt_path, self.path, self.manifest) or Path(self._prompt_path)
-        card = (path if os.path.isdir(path) else path.parent) / CARD
-        return self._json(card, "the prompt set's card").get("decontamination", {}).get("pools", {})
+    @property
+    def max_steps(self) -> int:
+        """As planned when training began, also if set by epochs; 0 if the manifest is damaged."""
+        return int(self.manifest.get("planned_steps", 0))
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.logged) and self.last_step >= self.max_steps
 
     @cached_property
     def teachers(self) -> list[str]:
@@ -286,15 +174,6 @@ class Run:
         places = {name: str(each.get("on") or common) for name, each in given if isinstance(each, dict)}
         own = [f"{name} {on}" for name, on in places.items() if on.replace("local", "resident") != common]
         return f"{common} ({', '.join(own)})" if own else common
-
-    @property
-    def finished(self) -> bool:
-        return bool(self.logged) and self.last_step >= self.max_steps
-
-    @property
-    def max_steps(self) -> int:
-        """As planned when training began, also if set by epochs; 0 if the manifest is damaged."""
-        return int(self.manifest.get("planned_steps", 0))
 
     def records(self, *, candidates: bool = False) -> TokenRecords:
         return read_records(self.path, self.teachers, candidates=candidates)

