@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trustmopd.cli import app
+from trustmopd.cli.leaving import leaving
 from trustmopd.training import from_recipe
 
 CONFIGS = Path(__file__).parents[2] / "recipes" / "accelerate"
@@ -234,7 +235,4 @@ if __name__ == "__main__":
         start_and_resume(recipe, folder, *overrides, combined=json.loads(combined))
     else:
         status = train(recipe, folder, *sys.argv[4:], replayed=what != "sampled")
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-    sys.stdout.flush()
-    os._exit(status)  # gloo's threads sometimes abort a process on its way out
+    leaving(lambda: sys.exit(status))

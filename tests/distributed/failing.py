@@ -13,6 +13,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
+from trustmopd.cli.leaving import leaving
 from trustmopd.training import scoring
 
 #: The last checkpoint before a failure has this step.
@@ -55,4 +56,4 @@ if __name__ == "__main__":
     if Failing.moment == "memory" and os.environ["RANK"] == "1":
         psutil.virtual_memory = lambda: SimpleNamespace(available=0)
     engines.Watched = Failing  # what `train` trains with
-    sys.exit(engines.train(Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:]))
+    leaving(lambda: sys.exit(engines.train(Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])))

@@ -85,6 +85,10 @@ def torchrun(nodes: list[Node], address: str, arguments: list[str]) -> Iterator[
             )
     try:
         yield running
+    except subprocess.TimeoutExpired as error:
+        said = (f"node {node.number}: …{node.log.read_text()[-3000:]}" for node in nodes)
+        codes = [process.poll() for process in running]
+        raise RuntimeError("\n".join([f"{error}. Exit codes until then: {codes}.", *said])) from None
     finally:
         for process in running:
             process.terminate()  # torchrun ends what it started

@@ -1,5 +1,9 @@
 """One process dies, hangs or meets a NaN: the others end soon, say so, and leave a run that goes on."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import engines
@@ -43,6 +47,31 @@ def test_one_process_without_memory_for_its_teachers_stops_all(recipes: Path, tm
     for rank in range(2):
         said = (tmp_path / f"rank-{rank}.log").read_text()
         assert "rank 1" in said and "only 0 GiB are free" in said and "Traceback" not in said
+
+
+def test_a_run_that_ended_well_is_not_failed_by_the_end_of_the_interpreter(recipes: Path, tmp_path: Path) -> None:
+    """As a thread of Gloo's sometimes does, an object aborts the process at the end of the interpreter; handlers of
+    other libraries have run before."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, os, pathlib, sys\n"
+        "place = pathlib.Path(__file__).with_name('handled-' + os.environ['RANK'])\n"
+        "def on_import(event, given):\n"
+        "    if event == 'import' and given[0] == 'trl':\n"
+        "        atexit.register(place.touch)\n"
+        "sys.addaudithook(on_import)\n"
+        "class Aborting:\n"
+        "    def __del__(self, abort=os.abort):\n"
+        "        abort()\n"
+        "aborting = Aborting()\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *(each for each in sys.path if each)])
+    arguments = ["-m", "trustmopd", "train", str(recipes / "tied.yaml"), f"output={tmp_path / 'run'}"]
+    arguments += ["training.use_cpu=true", "training.max_steps=1"]
+    launch(arguments, processes=2, logs=tmp_path, settings={"PYTHONPATH": path})
+    assert [(tmp_path / f"handled-{rank}").exists() for rank in range(2)] == [True, True]
+    one = [sys.executable, "-m", "trustmopd", "--version"]  # one process leaves as always
+    ended = subprocess.run(one, env=os.environ | {"PYTHONPATH": path, "RANK": "0"}, capture_output=True, check=False)
+    assert ended.returncode == -signal.SIGABRT and ended.stdout.startswith(b"trustmopd")
 
 
 @pytest.mark.parametrize("moment", failing.MOMENTS)

@@ -7,8 +7,9 @@ import typer
 from trustmopd import __version__
 from trustmopd.cli import analyze, data, evaluate, merge, plan, reproduce, testbed, training
 from trustmopd.cli.common import app, say
+from trustmopd.cli.leaving import leaving
 
-__all__ = ["analyze", "app", "data", "evaluate", "merge", "plan", "reproduce", "testbed", "training"]
+__all__ = ["analyze", "app", "data", "evaluate", "merge", "plan", "reproduce", "run", "testbed", "training"]
 
 
 def _version(show: bool) -> None:
@@ -24,3 +25,8 @@ def main(
     ] = False,
 ) -> None:
     pass
+
+
+def run() -> None:
+    """The command `trustmopd`."""
+    leaving(app)

@@ -1,6 +1,5 @@
 """What all verbs share: the app, the console, and errors that a person can act on."""
 
-import atexit
 import os
 import re
 import socket
@@ -32,8 +31,6 @@ app = typer.Typer(
 )
 #: Where a cell of a table may be broken, the first that is enough.
 _BREAKS = (None, " (?=\\[)", " (?=[\\[±])")
-#: The exit status of a failure in a process of several, see `_ended_by`.
-_at_once: list[int] = []
 console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
 
 
@@ -51,20 +48,19 @@ def errors(
         saved = f" {kept[0].upper()}{kept[1:]} are kept." if kept else ""
         return f"{saved}{f' Continue with: {again}' if again else ''}"
 
-    _at_once.clear()
     formatted = warnings.formatwarning
     warnings.formatwarning = _one_line
     try:
         yield
     except KeyboardInterrupt:
         say(f"\nInterrupted.{afterwards()}")
-        raise _ended_by(130) from None
+        raise typer.Exit(130) from None
     except (ValueError, OSError, FloatingPointError, EngineError) as error:
         if os.environ.get("TRUSTMOPD_TRACEBACK"):
             raise
         later = afterwards() if isinstance(error, Interrupted) else ""
         print(f"error{_rank()}: {printable(str(error))}{later}", file=sys.stderr)
-        raise _ended_by(1) from None
+        raise typer.Exit(1) from None
     except RuntimeError as error:
         from trustmopd.training.agreement import lost_contact
 
@@ -75,26 +71,9 @@ def errors(
             f"({printable(first_line(error))}). Its own log has the reason.{afterwards()}",
             file=sys.stderr,
         )
-        raise _ended_by(1) from None
+        raise typer.Exit(1) from None
     finally:
         warnings.formatwarning = formatted
-
-
-def _ended_by(status: int) -> typer.Exit:
-    """The exit of a failure; a process of several then skips the end of the interpreter. There a thread of the process
-    group that still frees the tensors of a failed collective finds no interpreter, and aborts with SIGABRT."""
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        _at_once.append(status)
-    return typer.Exit(status)
-
-
-@atexit.register  # before trackers and other libraries register theirs, and so after them
-def _leave() -> None:
-    if _at_once:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(_at_once[-1])
 
 
 def _rank() -> str:
