@@ -72,6 +72,19 @@ def launch(
         )
 
 
+def refused(
+    arguments: Sequence[str], *, processes: int, logs: Path, settings: Mapping[str, str] | None = None
+) -> list[str]:
+    """What each process says when all of them refuse. Each is left to say it: `launch` stops them at the first."""
+    with started(arguments, processes=processes, logs=logs, settings=settings) as running:
+        for process in running:
+            process.wait(300)
+    said = [(logs / f"rank-{rank}.log").read_text() for rank in range(processes)]
+    assert [process.returncode for process in running] == [1] * processes, said
+    assert not any("Traceback" in each for each in said)
+    return said
+
+
 def ends(process: subprocess.Popen, timeout: float) -> float:
     """Seconds until a process ends."""
     began = time.monotonic()
