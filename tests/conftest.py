@@ -11,6 +11,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # `pytest -n` would take the cores from each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
 from jaxtyping import install_import_hook
 
@@ -27,3 +28,10 @@ install_import_hook(
     ["trustmopd.method", *(f"trustmopd.heads.{name}" for name in CHECKED)],
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_extensions(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where DeepSpeed compiles. In the user's folder, a build that was killed leaves a lock that everyone after it
+    waits for, without a word and without end."""
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(tmp_path_factory.mktemp("torch_extensions"))
