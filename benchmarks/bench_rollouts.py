@@ -4,6 +4,7 @@ r"""Tokens a second of sampling: transformers by cache, which says what `cache_i
     VLLM_ENABLE_V1_MULTIPROCESSING=0 python benchmarks/bench_rollouts.py --shapes smollm3-3b --engines default,vllm \
         --tokens 4096
     python benchmarks/bench_rollouts.py --shapes tiny --batch 4 --tokens 16 --device cpu
+    python benchmarks/bench_rollouts.py --shapes smollm2-135m --engines default,default-on-cpu --tokens 32 --device cpu
 
 Random weights, sampling at temperature 0.6, no response ends early. `first` is the first call, with compilation where
 there is any; `other width` is a later call with longer prompts, as the next batch of training has; `prefill` is a call
@@ -11,8 +12,8 @@ for one token: what reading the prompts takes. `decoded/s` leaves it out, `token
 for both widths, and for as many tokens as `--room` says: that is what a long `max_completion_length` costs.
 `vllm` gives each token's log-probability and has a seed for each request, as training asks; `vllm-plain` gives tokens
 alone, as transformers does. `default-filled` begins with a default cache that is full of random prompts, unread: how
-many responses it holds at a length, and its `decoded/s` there, without the minutes that lead up to it. A batch that
-does not fit has an empty row.
+many responses it holds at a length, and its `decoded/s` there, without the minutes that lead up to it.
+`default-on-cpu` is what trustmopd does on a CPU. A batch that does not fit has an empty row.
 """
 
 import math
@@ -32,6 +33,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel
+
+from trustmopd.engines.cpu_sampling import faster_on_cpu
 
 RESULTS = Path(__file__).parent / "results" / "rollouts.csv"
 WIDER = 24
@@ -62,6 +65,11 @@ def filled(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> 
     for layer in range(policy.config.num_hidden_layers):
         cache.update(*(torch.randn(shape, device=policy.device, dtype=policy.dtype) for _ in range(2)), layer)
     return with_cache(cache, disable_compile=True)(policy, prompts, tokens, room)
+
+
+def on_cpu(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> int:
+    with faster_on_cpu(policy):
+        return ENGINES["default"](policy, prompts, tokens, room)
 
 
 def continuous(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> int:
@@ -99,6 +107,7 @@ def vllm(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int, share
 ENGINES = {
     "default": with_cache(disable_compile=True),
     "default-filled": filled,
+    "default-on-cpu": on_cpu,
     "static": with_cache(cache_implementation="static", disable_compile=True),
     "static-compiled": with_cache(cache_implementation="static"),
     "continuous-batching": continuous,
@@ -107,7 +116,7 @@ ENGINES = {
 }
 
 
-TRANSFORMERS = ",".join(name for name in ENGINES if "vllm" not in name and name != "default-filled")
+TRANSFORMERS = "default,static,static-compiled,continuous-batching"
 
 
 def main(

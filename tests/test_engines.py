@@ -9,8 +9,11 @@ import pytest
 import tiny
 import torch
 from pydantic import ValidationError
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from trustmopd.engines import Params, engine_module, reason
+from trustmopd.engines.cpu_sampling import faster_on_cpu, grouped_attention
 from trustmopd.engines.weights import StaleWeights, check_equal, kept_as_they_are, merged, trained_names
 from trustmopd.recipe import Recipe
 
@@ -35,6 +38,71 @@ def test_log_probs_are_of_the_sampled_tokens_at_temperature_1(checkpoint: str) -
         expected = logits.log_softmax(-1).gather(1, torch.tensor(each.ids)[:, None])[:, 0]
         assert each.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
         assert each.truncated == (each.ids[-1] != 2)
+
+
+def test_on_a_cpu_the_head_gets_whole_rows_of_every_prompt(checkpoint: str) -> None:
+    engine = engine_module("transformers").load([(checkpoint, None)], None, batch_size=4)
+    head, given = engine.model.get_output_embeddings(), []
+    noted = head.register_forward_hook(lambda _, hidden, __: given.append(hidden[0]))
+    engine.sample([[3, 4, 5], [6, 7]], Params(max_new_tokens=3, temperature=0))
+    assert len(given[0]) == 2 and all(hidden.is_contiguous() for hidden in given)
+    noted.remove()
+    assert not head._forward_pre_hooks  # nothing stays on a model that was lent
+
+
+@pytest.mark.parametrize(("dtype", "apart"), [("float32", 1e-4), ("bfloat16", 0.1)])
+def test_on_a_cpu_log_probs_are_those_of_a_plain_forward(checkpoint: str, dtype: str, apart: float) -> None:
+    engine = engine_module("transformers").load([(checkpoint, None)], dtype, batch_size=4)
+    prompts = [[3, 4, 5, 6, 7], [8, 9]]
+    made = engine.sample(prompts, Params(max_new_tokens=8, temperature=1.0, draws=["a", "b"], logprobs=True))
+    for prompt, each in zip(prompts, made, strict=True):
+        with torch.no_grad():
+            logits = engine.model.float()(torch.tensor([prompt + each.ids])).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(each.ids)[:, None])[:, 0]
+        assert each.logprobs == pytest.approx(expected.tolist(), abs=apart)
+
+
+def test_what_is_replaced_on_a_cpu_is_back_after_an_error_and_after_an_inner_block() -> None:
+    model, before = tiny.model(0), ALL_ATTENTION_FUNCTIONS["sdpa"]
+    with pytest.raises(KeyError), faster_on_cpu(model):
+        with faster_on_cpu(model):
+            assert ALL_ATTENTION_FUNCTIONS["sdpa"] is grouped_attention
+        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is grouped_attention
+        raise KeyError
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is before
+    assert not model.get_output_embeddings()._forward_pre_hooks
+
+
+@pytest.mark.parametrize(("heads", "groups", "scaling"), [(9, 3, 0.2), (4, 4, None), (6, 1, None)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_grouped_attention_is_attention(heads: int, groups: int, scaling: float | None, masked: bool) -> None:
+    torch.manual_seed(0)
+    query, key, value = (
+        torch.randn(3, size, length, 8, dtype=torch.bfloat16) for size, length in ((heads, 1), (groups, 7), (groups, 7))
+    )
+    mask = (torch.arange(7) >= torch.tensor([[0], [3], [6]])).view(3, 1, 1, 7) if masked else None
+    found, _ = grouped_attention(torch.nn.Identity(), query, key, value, mask, scaling=scaling)
+    for row in range(3):
+        for head in range(heads):
+            keys, values = (each[row, head // (heads // groups)].double() for each in (key, value))
+            scores = keys @ query[row, head, 0].double() * (8**-0.5 if scaling is None else scaling)
+            if mask is not None:
+                scores[~mask[row, 0, 0]] = -torch.inf
+            assert torch.allclose(found[row, 0, head].double(), scores.softmax(0) @ values, atol=2e-2)
+
+
+@pytest.mark.parametrize("what", ["a mask for each head", "a float mask", "several tokens", "float32", "a bias"])
+def test_other_attention_is_torchs(what: str) -> None:
+    """To the bit: the fused kernel and the products round differently."""
+    torch.manual_seed(0)
+    dtype, tokens = torch.float32 if what == "float32" else torch.bfloat16, 3 if what == "several tokens" else 1
+    query, key, value = (torch.randn(2, *shape, 64, dtype=dtype) for shape in ((4, tokens), (2, 90), (2, 90)))
+    masks = {"a mask for each head": torch.rand(2, 4, 1, 90) > 0.5, "a float mask": torch.randn(2, 1, 1, 90).to(dtype)}
+    bias = {"position_bias": torch.randn(1, 4, 1, 90, dtype=dtype)} if what == "a bias" else {}
+    module = torch.nn.Module()
+    module.num_key_value_groups = 2
+    given = (module, query, key, value, masks.get(what))
+    assert torch.equal(grouped_attention(*given, **bias)[0], sdpa_attention_forward(*given, **bias)[0])
 
 
 def test_one_changed_bit_of_a_tensor_is_seen() -> None:

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from trustmopd.complete_models import load_complete
 from trustmopd.engines import Completion, Params, loading, seed_of
+from trustmopd.engines.cpu_sampling import faster_on_cpu
 from trustmopd.engines.finite import finite_logits
 
 TAKES_ADAPTERS = True
@@ -38,7 +39,7 @@ class TransformersEngine:
         mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompt_ids])
         if params.draws is not None:
             torch.manual_seed(seed_of(params.draws))
-        with self.lend() as model, torch.no_grad():
+        with self.lend() as model, torch.no_grad(), faster_on_cpu(model):
             made = model.generate(
                 input_ids=input_ids.to(self.device),
                 attention_mask=mask.to(self.device),
