@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import pytest
@@ -13,6 +14,7 @@ from trustmopd.evaluation import Unavailable, get_benchmark
 from trustmopd.evaluation.benchmark import Benchmark
 from trustmopd.evaluation.rows import Rows
 from trustmopd.runs import newest_checkpoint, step_of
+from trustmopd.runs.reference_rows import INITIAL
 from trustmopd.smollm2 import comparison_stages, distillation
 from trustmopd.smollm2.distillation import METHODS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
@@ -156,6 +158,8 @@ def test_scores_of_all_rows_make_the_tables_and_the_page(evaluated):
     page = (evaluated / "results.md").read_text()
     for name in (TRUST.row, "routed-teachers", "own teacher leads on", "smollm2_math_if"):
         assert name in page
+    (ahead,) = re.findall(rf"^\| {UNIFORM.row} +\| +([+-][0-9.]+) \[.*\| +1 \|$", page, re.MULTILINE)
+    assert float(ahead) == pytest.approx(100 * (cells[TRUST]["overall"] - cells[UNIFORM]["overall"]), abs=0.05)
     assert page.count("Not measured yet") == 4  # specialists, diagnosis of SingleCap, learning rate, public benchmarks
 
 
@@ -208,15 +212,60 @@ def test_rows_that_lack_a_response_are_evaluated_again_and_no_others(evaluated, 
     assert all(command[command.index("--jobs") + 1] == "2" for command in asked.values())  # the GPU is shared by two
 
 
+def test_out_of_time_every_row_has_its_own_prompts_before_one_has_the_others(trained, run, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Comparison, "evaluate", lambda _, row, part: asked.append((row, part)))
+    rows = [INITIAL, TRUST]
+    assert run(trained, "--stage", "evaluate", *only(INITIAL, TRUST.name)).exit_code == 0
+    assert asked == [(row, part) for part in ("evaluation", "mixed", "public") for row in rows]
+    asked.clear()
+    assert run(trained, "--stage", "evaluate", *only(INITIAL, TRUST.name), "--stop-after", "0").exit_code == 0
+    assert asked == []
+
+
 def test_scores_reach_the_runs_on_a_machine_without_the_weights(evaluated, run, tmp_path):
     out = tmp_path / "study"
     without = shutil.ignore_patterns("base", "adapters", "checkpoints", "scores.json")
     shutil.copytree(evaluated, out, ignore=without)
-    graded = out / "evaluation" / UNIFORM.row / "seed-0" / "smollm2_if.jsonl"
-    graded.write_text("".join(graded.read_text().splitlines(keepends=True)[:-1]))  # stopped before its last response
+    _stop_before_the_last_response(out / "evaluation" / UNIFORM.row / "seed-0")
     assert finished_cells(out, METHODS) == {}
     assert run(out, "--stage", "results").exit_code == 0
     assert finished_cells(out, METHODS) == {TRUST: finished_cells(evaluated, METHODS)[TRUST]}
+
+
+def test_a_teacher_that_is_half_evaluated_takes_nothing_from_the_students(evaluated, run, tmp_path):
+    out = shutil.copytree(evaluated, tmp_path / "study", ignore=shutil.ignore_patterns("scores.json"))
+    _stop_before_the_last_response(out / "evaluation" / "teacher-if")
+    assert run(out, "--stage", "results").exit_code == 0
+    scores, whole = (finished_cells(folder, METHODS)[TRUST] for folder in (out, evaluated))
+    assert (scores["if"], scores["overall"], scores["recovery"]) == (whole["if"], whole["overall"], None)
+
+
+def _stop_before_the_last_response(row):
+    graded = row / "smollm2_if.jsonl"
+    graded.write_text("".join(graded.read_text().splitlines(keepends=True)[:-1]))
+
+
+def test_a_run_with_scores_is_trained_again_only_for_more_steps(evaluated, run, tmp_path, monkeypatch):
+    out = shutil.copytree(evaluated, tmp_path / "study", ignore=shutil.ignore_patterns("checkpoints"))
+    asked = []
+    monkeypatch.setattr(comparison_stages, "side_by_side", lambda names, *_: asked.extend(names))
+    names = ("multicap", "trust", "response-level")
+    assert run(out, "--stage", "distil", *only(*names)).exit_code == 0
+    assert asked == ["multicap/trust/seed-1", "multicap/response-level/seed-0"]
+    asked.clear()
+    assert run(out, "--stage", "distil", "distil.steps=3", *only(*names)).exit_code == 0
+    assert TRUST.name in asked
+
+
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_on_a_cpu_students_train_in_bfloat16_if_it_has_products_in_it(has_bfloat16, monkeypatch, tmp_path):
+    for device in (torch.cuda, torch.accelerator):
+        monkeypatch.setattr(device, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bfloat16)
+    training = Comparison(tmp_path, Settings(), {}).recipe_of(TRUST).training
+    assert training.get("bf16", False) == has_bfloat16
+    assert (training.get("model_init_kwargs") == {"dtype": "bfloat16"}) == has_bfloat16
 
 
 def test_a_name_that_is_no_run_is_refused(run, tmp_path):

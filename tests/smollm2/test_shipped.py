@@ -2,10 +2,13 @@
 
 import json
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
 
+from trustmopd.evaluation.aggregation import score_rows, score_table
+from trustmopd.evaluation.graded import collect
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.stages import Study
 from trustmopd.smollm2.weights import INSTRUCT, find_gguf, load_gguf
@@ -29,6 +32,17 @@ def test_adapters_are_those_of_their_records_and_of_the_table():
     table = (SHIPPED / "README.md").read_text()
     assert all(f"| `{name}` |" in table and f"`{sha[:12]}…`" in table for name, sha in recorded().items())
     assert sum(path.stat().st_size for path in files.values()) < 20e6
+
+
+def test_the_scores_on_the_page_are_those_of_the_shipped_responses(tmp_path):
+    with tarfile.open(SHIPPED / "comparison.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    rows = score_rows(collect([tmp_path / "evaluation"])[0])
+    page = (SHIPPED.parents[1] / "docs" / "results" / "smollm2.md").read_text()
+    assert score_table(rows).to_markdown().strip() in page
+    assert {row for row in rows if row.startswith("singlecap-")} == {
+        f"singlecap-{rule}" for rule in ("trust", "uniform", "routed", "response-level")
+    }
 
 
 @pytest.fixture(scope="module")

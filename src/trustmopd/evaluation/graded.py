@@ -1,6 +1,6 @@
 """Graded responses, read back from every evaluation below some folders: exactly what was asked, and no more."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -72,6 +72,12 @@ def collect(
         checkpoint = {name: graded for name, graded in evaluation.finished.items() if name not in short}
         methods.setdefault(method, {})[seed] = checkpoint
     return methods, notes
+
+
+def whole_rows(folder: Path, rows: Iterable[str], benchmarks: Collection[str] | None = None) -> list[str]:
+    """Those of `rows` that are finished. One that is not would leave its benchmarks out of all the others."""
+    found = {row: collect([folder / row], benchmarks) for row in rows}
+    return [row for row, (methods, unfinished) in found.items() if methods and not unfinished]
 
 
 def read_graded(path: Path, asked: Mapping[str, Any]) -> Graded | None:

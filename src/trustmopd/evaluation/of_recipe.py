@@ -13,7 +13,7 @@ from trustmopd.evaluation.aggregation import for_seed, score_rows, write_scores
 from trustmopd.evaluation.benchmarks import Loaded, load_benchmarks
 from trustmopd.evaluation.checkpoint import check_checkpoint
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
-from trustmopd.evaluation.graded import collect
+from trustmopd.evaluation.graded import collect, whole_rows
 from trustmopd.evaluation.methods import Method, make_average, methods_of
 from trustmopd.evaluation.run_record import check_run_folder, check_scores, read_record
 from trustmopd.evaluation.sampling import Sampler, Sampling, check_engine, make_sampler
@@ -162,8 +162,8 @@ def evaluate_rows(
 
 def hand_over(recipe: Recipe, out: Path, benchmarks: Collection[str]) -> None:
     """Each seed's scores into its run directory, where `analyze` and `report` look for them, and into its card."""
-    rows = [INITIAL, AVERAGE, *(TEACHER + name for name in recipe.teachers), recipe.name]
-    methods, _ = collect([out / row for row in rows], benchmarks)
+    references = whole_rows(out, [INITIAL, AVERAGE, *(TEACHER + name for name in recipe.teachers)], benchmarks)
+    methods, _ = collect([out / row for row in (*references, recipe.name)], benchmarks)
     for seed in methods.get(recipe.name, {}).keys() & set(recipe.seeds):
         scores = for_seed(methods, recipe.name, seed)
         record = read_record(out / recipe.name / seed_folder(seed))

@@ -3,16 +3,17 @@ stopped."""
 
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.of_recipe import scored
 from trustmopd.recipe import load_recipe
-from trustmopd.smollm2.distillation import FULL, METHODS, Comparison, all_cells
+from trustmopd.smollm2.distillation import FULL, METHODS, PARTS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.prompt_sets import SETS, write_prompt_sets
 from trustmopd.smollm2.results_page import write_page
-from trustmopd.smollm2.side_by_side import Again, share_gpu, side_by_side
+from trustmopd.smollm2.side_by_side import Again, share_machine, side_by_side
 from trustmopd.smollm2.stages import Study
 from trustmopd.smollm2.tasks import DOMAINS
 from trustmopd.testbed.cells import Cell, finished_cells
@@ -50,7 +51,7 @@ class ComparisonStages:
     def sweep(self) -> None:
         rates = self.all.sweep_rates()
         if here := [name for name in self.only if name in rates]:
-            share_gpu(self.jobs)
+            share_machine(self.jobs)
             for name in here:
                 self.all.sweep(name, None)
             return
@@ -64,7 +65,7 @@ class ComparisonStages:
         by_name = {cell.name: cell for cell in self.all.cells}
         self._check_rates()
         if self.only and all(name in by_name for name in self.only):
-            share_gpu(self.jobs)
+            share_machine(self.jobs)
             for name in self.only:
                 self.all.train(by_name[name], self.deadline)
             return
@@ -76,14 +77,14 @@ class ComparisonStages:
             print(f"Out of time: not finished are {names}. The same command continues.", flush=True)
 
     def evaluate(self) -> None:
-        """As many processes as `jobs`, each with some of the rows."""
+        """As many processes as `jobs`, each with some of the rows: their own prompts first, then mixed, then public."""
         by_name: dict[str, str | Cell] = {row: row for row in REFERENCES}
         by_name |= {cell.name: cell for cell in self.all.cells}
         if self.only and all(name in by_name for name in self.only):
-            share_gpu(self.jobs)
-            for name in self.only:
+            share_machine(self.jobs)
+            for part, name in product(PARTS, self.only):
                 if self.deadline is None or time.monotonic() < self.deadline:
-                    self.all.evaluate(by_name[name])
+                    self.all.evaluate(by_name[name], part)
             return
         self._ready()
         references = [name for name in REFERENCES if name in self.only] or REFERENCES
@@ -147,4 +148,6 @@ class ComparisonStages:
         return [name for name in self.only if name in SETS] or SETS
 
     def _untrained(self) -> list[Cell]:
-        return [cell for cell in self._chosen() if not self.all.is_trained(self.all.recipe_of(cell))]
+        """Runs that have neither scores nor finished weights."""
+        chosen = [cell for cell in self._chosen() if not self.all.is_scored(cell)]
+        return [cell for cell in chosen if not self.all.is_trained(self.all.recipe_of(cell))]

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from trustmopd.engines.cpu_sampling import faster_on_cpu
 from trustmopd.engines.finite import finite_logits
 from trustmopd.smollm2.lora import ADAPTER, lora_config
 from trustmopd.smollm2.settings import Settings
@@ -63,7 +64,7 @@ class Sampler:
                 max_length=self.width,
                 return_tensors="pt",
             ).to(self.device)
-            with torch.inference_mode():
+            with torch.inference_mode(), faster_on_cpu(self.model):
                 output = self._generate(inputs)[:, self.width :]
             responses += self.tokenizer.batch_decode(output[: len(batch)], skip_special_tokens=True)
         return responses

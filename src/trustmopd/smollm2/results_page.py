@@ -4,8 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trustmopd.evaluation.aggregation import score_rows
+from trustmopd.evaluation.graded import collect
 from trustmopd.files import read_json, write_text
-from trustmopd.runs.layout import DIAGNOSIS, FIGURES, TABLES
+from trustmopd.runs import RunDirectory
+from trustmopd.runs.layout import DIAGNOSIS, FIGURES, TABLES, seed_folder
 from trustmopd.smollm2.distillation import Comparison
 from trustmopd.smollm2.prompt_sets import SETS
 from trustmopd.smollm2.tasks import DOMAINS, SCORED
@@ -42,13 +45,14 @@ def _parts(comparison: Comparison) -> Iterator[str]:
     )
     yield _table(out / "evaluation", "evaluate")
     yield from _came_true(comparison)
+    yield from _ahead(comparison)
     if (out / FIGURES / "scores.png").is_file():
         yield f"![scores of every rule, and of base and teachers]({FIGURES}/scores.png)"
         yield "## Where the weight went"
         yield "Mean weights of recorded rollouts; *relevant mass* is that of the teachers that the prompts need."
         yield _table(out, "results", "allocation")
         yield "## Cost"
-        yield "Device-hours of all seeds. Students that share a GPU wait for each other, so their hours are too many."
+        yield "Device-hours of all seeds. Students side by side wait for each other, so their hours are too many."
         yield _table(out, "results", "cost")
     yield "## Mixed prompts"
     yield _table(out / "mixed", "evaluate")
@@ -139,3 +143,24 @@ def _came_true(comparison: Comparison) -> Iterator[str]:
             f"{_TITLES[prompts]}: `diagnose` predicted that displacement {predicted} the teachers. Trust recovers "
             f"{ahead.percent()} points more of the gap than uniform weights (seeds: {ahead.n})."
         )
+
+
+def _ahead(comparison: Comparison) -> Iterator[str]:
+    """Trust against every other rule, paired by seed and by prompt."""
+    evaluation = RunDirectory(comparison.out).evaluation
+    rows = []
+    for prompts in SETS:
+        cells = [cell for cell in comparison.cells if cell.prompts == prompts and cell.scores(comparison.out)]
+        graded, _ = collect([evaluation / cell.row / seed_folder(cell.seed) for cell in cells])
+        trust = f"{prompts}-trust"
+        for other in (row for row in graded if trust in graded and row != trust):
+            found = score_rows({row: graded[row] for row in (trust, other)}, against=other)[trust]["difference"]
+            if found["overall"] is not None:
+                low, high = found["interval"]
+                rows.append((other, f"{100 * found['overall']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]", found["n"]))
+    if rows:
+        yield (
+            "Trust's overall score minus that of the same seeds with another rule, in points; in brackets, 95% "
+            "intervals over prompts, which are the same for both:"
+        )
+        yield text_table(("rule", "trust ahead", "seeds"), [(*row[:2], str(row[2])) for row in rows]).to_markdown()

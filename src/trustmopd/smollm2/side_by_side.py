@@ -1,4 +1,4 @@
-"""Several of our own commands at a time, on one GPU."""
+"""Several of our own commands at a time, on one machine."""
 
 import subprocess
 import sys
@@ -9,6 +9,8 @@ import torch
 
 #: The command of a stage that works only on what is named: the stage, and the names.
 Again = Callable[[str, Sequence[str]], list[str]]
+#: As many as torch or OMP_NUM_THREADS chose.
+_THREADS = torch.get_num_threads()
 
 
 def side_by_side(
@@ -37,8 +39,10 @@ def side_by_side(
         raise ChildProcessError(f"{', '.join(failed)} failed; see above. Checkpoints and responses are kept.")
 
 
-def share_gpu(jobs: int) -> None:
-    """For each of `jobs` processes: torch keeps freed memory for itself, and here the others need it. A process at its
-    share gives that back before it asks for more."""
+def share_machine(jobs: int) -> None:
+    """For each of `jobs` processes. On a GPU, torch keeps freed memory for itself, and here the others need it: a
+    process at its share gives that back before it asks for more. On a CPU, each has its share of torch's threads."""
     if jobs > 1 and torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(0.95 / jobs)
+    elif jobs > 1:
+        torch.set_num_threads(max(1, _THREADS // jobs))

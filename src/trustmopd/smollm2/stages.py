@@ -20,7 +20,7 @@ from trustmopd.smollm2.policy_scores import score
 from trustmopd.smollm2.reinforcement import finished, train_specialist
 from trustmopd.smollm2.restarts import with_restarts
 from trustmopd.smollm2.settings import Settings
-from trustmopd.smollm2.side_by_side import Again, share_gpu, side_by_side
+from trustmopd.smollm2.side_by_side import Again, share_machine, side_by_side
 from trustmopd.smollm2.supervised import train_adapter
 from trustmopd.smollm2.tasks import DOMAINS, SCORED, Task, row_of
 from trustmopd.smollm2.weights import find_gguf, load_gguf, load_model, save_base
@@ -81,7 +81,7 @@ class Study:
         self.base()
         todo = [domain for domain in only or DOMAINS if not self._finished(domain)]
         if only:
-            share_gpu(jobs)
+            share_machine(jobs)
             for domain in todo:
                 self._specialist(domain, deadline)
         else:

@@ -9,7 +9,7 @@ from typing import Any
 from trustmopd.analysis.page.report import write_report
 from trustmopd.analysis.readers.run import open_run
 from trustmopd.evaluation.aggregation import score_rows, write_scores
-from trustmopd.evaluation.graded import collect
+from trustmopd.evaluation.graded import collect, whole_rows
 from trustmopd.files import write_text
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.layout import seed_folder
@@ -47,8 +47,8 @@ def write_results(out: Path) -> Path:
 def write_comparison(out: Path, cells: Mapping[Cell, Mapping[str, Any]], title: str, notes: Sequence[str]) -> Path:
     """What `write_results` writes, of the cells of any comparison of these three domains."""
     evaluation = RunDirectory(out).evaluation
-    references = [row for row in REFERENCES if (evaluation / row).is_dir()]
-    done = [*references, *(f"{cell.row}/{seed_folder(cell.seed)}" for cell in cells)]  # not what a kill left unfinished
+    students = [f"{cell.row}/{seed_folder(cell.seed)}" for cell in cells]
+    done = whole_rows(evaluation, [*REFERENCES, *students])  # not what a kill left unfinished
     rows = score_rows(collect([evaluation / row for row in done])[0])
     write_scores(evaluation, rows)
     runs = {cell: open_run(cell.run(out).path) for cell in cells}
