@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -69,17 +70,36 @@ def test_what_is_replaced_on_a_cpu_is_back_after_an_error_and_after_an_inner_blo
             assert ALL_ATTENTION_FUNCTIONS["sdpa"] is grouped_attention
         assert ALL_ATTENTION_FUNCTIONS["sdpa"] is grouped_attention
         raise KeyError
+    first, second = faster_on_cpu(model), faster_on_cpu(model)  # as two threads do
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is before
     assert not model.get_output_embeddings()._forward_pre_hooks
 
 
+def test_an_attention_of_the_users_own_stays_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mine(*_: Any, **__: Any) -> None: ...
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", mine)
+    with faster_on_cpu(tiny.model(0)):
+        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is mine
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is mine
+
+
 @pytest.mark.parametrize(("heads", "groups", "scaling"), [(9, 3, 0.2), (4, 4, None), (6, 1, None)])
 @pytest.mark.parametrize("masked", [False, True])
-def test_grouped_attention_is_attention(heads: int, groups: int, scaling: float | None, masked: bool) -> None:
+@pytest.mark.parametrize("common", [0, 20])  # of all keys: scores that are large and near each other
+def test_grouped_attention_is_attention(
+    heads: int, groups: int, scaling: float | None, masked: bool, common: float
+) -> None:
     torch.manual_seed(0)
     query, key, value = (
         torch.randn(3, size, length, 8, dtype=torch.bfloat16) for size, length in ((heads, 1), (groups, 7), (groups, 7))
     )
+    key[..., 0] += common
+    query[..., 0] += common
     mask = (torch.arange(7) >= torch.tensor([[0], [3], [6]])).view(3, 1, 1, 7) if masked else None
     found, _ = grouped_attention(torch.nn.Identity(), query, key, value, mask, scaling=scaling)
     for row in range(3):
@@ -89,6 +109,12 @@ def test_grouped_attention_is_attention(heads: int, groups: int, scaling: float 
             if mask is not None:
                 scores[~mask[row, 0, 0]] = -torch.inf
             assert torch.allclose(found[row, 0, head].double(), scores.softmax(0) @ values, atol=2e-2)
+
+
+def test_a_row_that_is_all_padding_has_no_nan() -> None:
+    given = (torch.ones(1, 2, tokens, 8, dtype=torch.bfloat16) for tokens in (1, 3, 3))
+    found, _ = grouped_attention(torch.nn.Identity(), *given, torch.zeros(1, 1, 1, 3, dtype=torch.bool))
+    assert found.isfinite().all()
 
 
 @pytest.mark.parametrize("what", ["a mask for each head", "a float mask", "several tokens", "float32", "a bias"])

@@ -63,6 +63,24 @@ def test_a_folder_holds_one_checkpoint_and_one_way_of_sampling(world: Path, tmp_
         evaluate_checkpoint(other, tmp_path, sums(world), Sampling(), Echo)
 
 
+def test_a_copy_of_a_checkpoint_is_that_checkpoint_and_a_changed_one_of_the_same_size_is_not(
+    world: Path, tmp_path: Path
+) -> None:
+    def evaluate(model: Path, sampler: Any) -> None:
+        method = Method("student", TeacherSource(model=str(model)), "student")
+        evaluate_checkpoint(method, tmp_path / "out", sums(world), Sampling(), sampler)
+
+    evaluate(world / "student", Echo)
+    copy = shutil.copytree(world / "student", tmp_path / "copy", copy_function=shutil.copyfile)  # with new times
+    evaluate(copy, lambda: pytest.fail("nothing is left to sample"))
+    weights = copy / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ValueError, match="files"):
+        evaluate(copy, Echo)
+
+
 def test_a_folder_holds_responses_of_one_engine(world: Path, tmp_path: Path) -> None:
     asked = ["evaluate", world / "student", "--benchmarks", world / "math_sums.jsonl", "--max-new-tokens", 4]
     asked += ["--out", tmp_path]

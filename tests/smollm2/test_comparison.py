@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,10 +13,12 @@ from safetensors.torch import load_file
 from trustmopd.data import load_prompts
 from trustmopd.evaluation import Unavailable, get_benchmark
 from trustmopd.evaluation.benchmark import Benchmark
+from trustmopd.evaluation.benchmarks import Loaded
 from trustmopd.evaluation.rows import Rows
 from trustmopd.runs import newest_checkpoint, step_of
 from trustmopd.runs.reference_rows import INITIAL
 from trustmopd.smollm2 import comparison_stages, distillation
+from trustmopd.smollm2.code_judge import judge
 from trustmopd.smollm2.distillation import METHODS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.settings import Settings
@@ -156,11 +159,68 @@ def test_scores_of_all_rows_make_the_tables_and_the_page(evaluated):
     assert set(mixed["initial"]["benchmarks"]) == {"smollm2_math_if", "smollm2_code_if", "smollm2_math_code"}
     assert (evaluated / "report.html").is_file()
     page = (evaluated / "results.md").read_text()
-    for name in (TRUST.row, "routed-teachers", "own teacher leads on", "smollm2_math_if"):
+    for name in (TRUST.row, "routed-teachers", "own teacher leads on", "smollm2_math_if", f"judged by: {judge()}."):
         assert name in page
-    (ahead,) = re.findall(rf"^\| {UNIFORM.row} +\| +([+-][0-9.]+) \[.*\| +1 \|$", page, re.MULTILINE)
-    assert float(ahead) == pytest.approx(100 * (cells[TRUST]["overall"] - cells[UNIFORM]["overall"]), abs=0.05)
     assert page.count("Not measured yet") == 4  # specialists, diagnosis of SingleCap, learning rate, public benchmarks
+
+
+def _grade_all(row, score):
+    for graded in row.glob("smollm2_*.jsonl"):
+        if not graded.name.endswith(".responses.jsonl"):
+            lines = map(json.loads, graded.read_text().splitlines())
+            graded.write_text("".join(json.dumps({**line, "score": score}) + "\n" for line in lines))
+
+
+def _second_seed(out, cell):
+    """Of a run: a copy of the first."""
+    other = Cell(cell.prompts, cell.method, 1)
+    shutil.copytree(cell.run(out).path, other.run(out).path)
+    first, second = (out / "evaluation" / each.row / f"seed-{each.seed}" for each in (cell, other))
+    shutil.copytree(first, second)
+    record = json.loads((second / "run.json").read_text())
+    (second / "run.json").write_text(json.dumps({**record, "seed": 1}))
+    return other, second
+
+
+def test_trust_is_compared_with_every_rule_over_the_seeds_that_both_have(evaluated, run, tmp_path):
+    out = shutil.copytree(evaluated, tmp_path / "study")
+    _grade_all(out / "evaluation" / TRUST.row / "seed-0", 0.5)
+    _grade_all(out / "evaluation" / UNIFORM.row / "seed-0", 0.25)
+    _, second = _second_seed(out, TRUST)
+    _grade_all(second, 1.0)
+    assert run(out, "--stage", "results").exit_code == 0
+    page = (out / "results.md").read_text()
+    (ahead,) = re.findall(rf"^\| {UNIFORM.row} +\| +(.*\]) +\| +1 \|$", page, re.MULTILINE)
+    assert ahead == "+25.0 [+25.0, +25.0]"
+
+
+def test_a_seed_that_is_half_evaluated_takes_nothing_from_the_other(evaluated, run, tmp_path):
+    out = shutil.copytree(evaluated, tmp_path / "study", ignore=shutil.ignore_patterns("scores.json"))
+    _, second = _second_seed(out, TRUST)
+    _stop_before_the_last_response(second)
+    assert run(out, "--stage", "results").exit_code == 0
+    assert finished_cells(out, METHODS) == finished_cells(evaluated, METHODS)
+
+
+@pytest.mark.parametrize("lost", ["a response", "the logged steps"])
+def test_a_run_that_was_begun_anew_is_left_out_of_the_tables_and_named(evaluated, run, tmp_path, lost):
+    out = shutil.copytree(evaluated, tmp_path / "study")
+    if lost == "a response":
+        _stop_before_the_last_response(out / "evaluation" / UNIFORM.row / "seed-0")
+    else:
+        UNIFORM.run(out).metrics.write_text("")
+    result = run(out, "--stage", "results")
+    assert result.exit_code == 0, result.output
+    assert UNIFORM.name in result.stdout
+    with (out / "cells.csv").open() as file:
+        assert [row["method"] for row in csv.DictReader(file)] == ["trust"]
+
+
+def test_the_page_says_the_size_of_the_runs_and_not_of_the_command(evaluated, run, tmp_path):
+    out = shutil.copytree(evaluated, tmp_path / "study")
+    assert run(out, "--stage", "results", "distil.steps=116", "distil.batch_size=64").exit_code == 0
+    page = (out / "results.md").read_text()
+    assert "2 steps of 4 prompts" in page and "116" not in page
 
 
 def test_public_benchmarks_are_sampled_first_and_graded_later_without_the_models(evaluated, run, tmp_path):
@@ -182,6 +242,19 @@ def test_public_benchmarks_are_sampled_first_and_graded_later_without_the_models
     assert sorted(graded) == sampled
     scores = json.loads((out / "public" / "scores.json").read_text())
     assert scores["initial"]["benchmarks"]["ifeval"]["prompts"] == 2
+
+
+def test_what_can_be_graded_here_is_and_the_rest_is_named(evaluated, run, tmp_path, monkeypatch):
+    def lacking():
+        raise Unavailable("there is no sandbox here.")
+
+    graded, ready = set(), {"svamp": lambda: None, "mbpp": lacking, "ifeval": lambda: None}
+    some = [Loaded(replace(get_benchmark(name), ready=how), Rows()) for name, how in ready.items()]
+    monkeypatch.setattr(Comparison, "public", lambda _: some)
+    monkeypatch.setattr(distillation, "grade_responses", lambda folder, loaded, **_: graded.add(loaded.benchmark.name))
+    result = run(evaluated, "--stage", "grade")
+    assert result.exit_code == 1 and "mbpp" in result.stderr and "ifeval" not in result.stderr
+    assert graded == {"svamp", "ifeval"}
 
 
 def test_svamp_alone_does_not_leave_out_the_other_benchmarks(files, tmp_path, monkeypatch):
@@ -214,13 +287,15 @@ def test_rows_that_lack_a_response_are_evaluated_again_and_no_others(evaluated, 
 
 def test_out_of_time_every_row_has_its_own_prompts_before_one_has_the_others(trained, run, monkeypatch):
     asked = []
-    monkeypatch.setattr(Comparison, "evaluate", lambda _, row, part: asked.append((row, part)))
+    monkeypatch.setattr(Comparison, "evaluate", lambda _, row, part, **__: asked.append((row, part)))
+    monkeypatch.setattr(Comparison, "is_evaluated", lambda _, row: (row, "public") in asked)
     rows = [INITIAL, TRUST]
     assert run(trained, "--stage", "evaluate", *only(INITIAL, TRUST.name)).exit_code == 0
     assert asked == [(row, part) for part in ("evaluation", "mixed", "public") for row in rows]
     asked.clear()
-    assert run(trained, "--stage", "evaluate", *only(INITIAL, TRUST.name), "--stop-after", "0").exit_code == 0
-    assert asked == []
+    result = run(trained, "--stage", "evaluate", *only(INITIAL, TRUST.name), "--stop-after", "0")
+    assert result.exit_code == 0 and asked == []
+    assert f"{INITIAL}, {TRUST.name}" in result.stdout
 
 
 def test_scores_reach_the_runs_on_a_machine_without_the_weights(evaluated, run, tmp_path):
@@ -256,6 +331,32 @@ def test_a_run_with_scores_is_trained_again_only_for_more_steps(evaluated, run, 
     asked.clear()
     assert run(out, "--stage", "distil", "distil.steps=3", *only(*names)).exit_code == 0
     assert TRUST.name in asked
+    monkeypatch.setattr(Comparison, "train", lambda _, cell, __: pytest.fail(f"{cell.name} is trained again"))
+    result = run(out, "--stage", "distil", *only(TRUST.name))
+    assert result.exit_code == 0 and str(TRUST.run(out).path) in result.stdout
+    result = run(out, "--stage", "evaluate", *only("multicap"))
+    assert f"{TRUST.name}, {UNIFORM.name}" in result.stdout  # their weights are not here
+
+
+@pytest.mark.parametrize("setting", ["distil.batch_size=2", "distil.steps=1", "distil.learning_rate=1e-3"])
+def test_runs_of_another_size_or_rate_do_not_join_a_comparison(trained, run, setting):
+    result = run(trained, "--stage", "distil", setting, *only("multicap/trust/seed-1"))
+    assert result.exit_code == 1
+    assert "/runs/multicap/" in result.stderr and "--out" in result.stderr
+
+
+def test_one_run_can_be_asked_for_first(base, run, tmp_path, monkeypatch):
+    out = shutil.copytree(base, tmp_path / "study")
+    asked = []
+    monkeypatch.setattr(Comparison, "train", lambda _, cell, __: asked.append(cell))
+    assert run(out, "--stage", "distil", *only(TRUST.name)).exit_code == 0
+    assert asked == [TRUST] and (out / "prompts" / "multicap" / "card.json").is_file()
+
+
+def test_data_that_are_not_there_are_told_at_once(run, tmp_path):
+    result = run(tmp_path, "--stage", "evaluate", "--data", f"svamp={tmp_path / 'nowhere.json'}")
+    assert result.exit_code == 1 and "svamp" in result.stderr and "nowhere.json" in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("has_bfloat16", [True, False])

@@ -58,6 +58,7 @@ def test_settings_are_changed_by_name_and_survive_the_card():
         ("base.svamp=1.5", "base.svamp = 1.5"),
         ("base.svamp=700", "base.svamp = 700"),
         ("scoring.prompts=0", "scoring.prompts = 0"),
+        ("distil.steps=0", "distil.steps = 0"),
     ],
 )
 def test_a_setting_that_is_none_is_named(change, named, tmp_path):

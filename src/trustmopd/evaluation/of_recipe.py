@@ -162,9 +162,11 @@ def evaluate_rows(
 
 def hand_over(recipe: Recipe, out: Path, benchmarks: Collection[str]) -> None:
     """Each seed's scores into its run directory, where `analyze` and `report` look for them, and into its card."""
-    references = whole_rows(out, [INITIAL, AVERAGE, *(TEACHER + name for name in recipe.teachers)], benchmarks)
-    methods, _ = collect([out / row for row in (*references, recipe.name)], benchmarks)
-    for seed in methods.get(recipe.name, {}).keys() & set(recipe.seeds):
+    references = [INITIAL, AVERAGE, *(TEACHER + name for name in recipe.teachers)]
+    students = [f"{recipe.name}/{seed_folder(seed)}" for seed in recipe.seeds]
+    whole = whole_rows(out, [*references, *students], benchmarks)
+    methods, _ = collect([out / row for row in whole], benchmarks)
+    for seed in methods.get(recipe.name, {}):
         scores = for_seed(methods, recipe.name, seed)
         record = read_record(out / recipe.name / seed_folder(seed))
         scores[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name

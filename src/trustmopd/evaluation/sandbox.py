@@ -149,7 +149,7 @@ def _locked_away() -> tuple[list[str], int]:
 def _probed() -> list[str]:
     remedy = (
         f"Install it (Debian, Ubuntu: apt install bubblewrap), or, if you trust the model's code with your files and "
-        f"network, pass --allow-unsandboxed-code (in Python: {UNSANDBOXED}=1 in the environment)."
+        f"network, set {UNSANDBOXED}=1 in the environment (`trustmopd evaluate` has --allow-unsandboxed-code)."
     )
     if shutil.which("bwrap") is None:
         raise Unavailable(f"generated code is run only under bubblewrap, and there is no `bwrap` here. {remedy}")
@@ -166,7 +166,8 @@ def _probed() -> list[str]:
         raise Unavailable(
             f"bubblewrap does not work here ({probe.stderr.strip() or 'no output'}): it needs unprivileged user "
             "namespaces, or root outside a restricted container. Allow these, or, if you trust the model's code with "
-            f"your files and network, pass --allow-unsandboxed-code (in Python: {UNSANDBOXED}=1)."
+            f"your files and network, set {UNSANDBOXED}=1 in the environment (`trustmopd evaluate` has "
+            "--allow-unsandboxed-code)."
         )
     return command
 

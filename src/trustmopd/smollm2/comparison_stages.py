@@ -3,6 +3,7 @@ stopped."""
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -12,13 +13,15 @@ from trustmopd.recipe import load_recipe
 from trustmopd.smollm2.distillation import FULL, METHODS, PARTS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.prompt_sets import SETS, write_prompt_sets
-from trustmopd.smollm2.results_page import write_page
+from trustmopd.smollm2.results_page import sizes, write_page
 from trustmopd.smollm2.side_by_side import Again, share_machine, side_by_side
 from trustmopd.smollm2.stages import Study
 from trustmopd.smollm2.tasks import DOMAINS
 from trustmopd.testbed.cells import Cell, finished_cells
 from trustmopd.testbed.experiment import REFERENCES
 from trustmopd.testbed.machine import describe, made_by
+
+say = partial(print, flush=True)
 
 
 def check_only(only: Sequence[str], seeds: int) -> None:
@@ -62,77 +65,98 @@ class ComparisonStages:
         self.all.choose_rate()
 
     def distil(self) -> None:
+        """Runs that have their scores are not trained again."""
         by_name = {cell.name: cell for cell in self.all.cells}
-        self._check_rates()
+        self._check_runs()
+        self._ready()
         if self.only and all(name in by_name for name in self.only):
             share_machine(self.jobs)
-            for name in self.only:
-                self.all.train(by_name[name], self.deadline)
-            return
-        self._ready()
-        todo = [cell.name for cell in self._untrained()]
-        side_by_side(todo, lambda name: self.again("distil", [name]), self.jobs, self.deadline)
+            for cell in map(by_name.__getitem__, self.only):
+                if self.all.is_scored(cell):
+                    say(f"{cell.name} has its scores. To train it again, remove {cell.run(self.study.out).path} first.")
+                    continue
+                self.all.train(cell, self.deadline)
+        else:
+            todo = [cell.name for cell in self._untrained()]
+            side_by_side(todo, lambda name: self.again("distil", [name]), self.jobs, self.deadline)
         if left := self._untrained():
-            names = ", ".join(cell.name for cell in left)
-            print(f"Out of time: not finished are {names}. The same command continues.", flush=True)
+            say(f"Out of time: not finished are {', '.join(cell.name for cell in left)}. The same command continues.")
 
     def evaluate(self) -> None:
         """As many processes as `jobs`, each with some of the rows: their own prompts first, then mixed, then public."""
         by_name: dict[str, str | Cell] = {row: row for row in REFERENCES}
         by_name |= {cell.name: cell for cell in self.all.cells}
+        self._ready()
         if self.only and all(name in by_name for name in self.only):
             share_machine(self.jobs)
-            for part, name in product(PARTS, self.only):
+            rows = list(self.only)
+            for part, name in product(PARTS, rows):
                 if self.deadline is None or time.monotonic() < self.deadline:
-                    self.all.evaluate(by_name[name], part)
-            return
-        self._ready()
-        references = [name for name in REFERENCES if name in self.only] or REFERENCES
-        trained = [cell.name for cell in self._chosen() if self.all.is_trained(self.all.recipe_of(cell))]
-        rows = [name for name in (*references, *trained) if not self.all.is_evaluated(by_name[name])]
-        shares = {", ".join(share): share for place in range(self.jobs) if (share := rows[place :: self.jobs])}
-        side_by_side(list(shares), lambda name: self.again("evaluate", shares[name]), self.jobs, self.deadline)
+                    self.all.evaluate(by_name[name], part, quiet=self.jobs > 1)
+                    say(f"{name}: {PARTS[part]}, row {rows.index(name) + 1} of {len(rows)}")
+        else:
+            references = [name for name in REFERENCES if name in self.only] or REFERENCES
+            trained = [cell.name for cell in self._chosen() if self.all.is_trained(self.all.recipe_of(cell))]
+            if away := [cell.name for cell in self._chosen() if cell.name not in trained and self.all.is_scored(cell)]:
+                say(f"Not evaluated further, since their weights are not here: {', '.join(away)}.")
+            rows = [name for name in (*references, *trained) if not self.all.is_evaluated(by_name[name])]
+            shares = {", ".join(share): share for place in range(self.jobs) if (share := rows[place :: self.jobs])}
+            side_by_side(list(shares), lambda name: self.again("evaluate", shares[name]), self.jobs, self.deadline)
+        if left := [name for name in rows if not self.all.is_evaluated(by_name[name])]:
+            say(f"Out of time: not finished are {', '.join(left)}. The same command continues.")
 
     def grade(self) -> None:
         self.all.grade()
 
     def results(self) -> Path:
         """Tables, figures and report of the finished runs, the scores of the other prompts, and the page."""
+        from trustmopd.testbed.tables import whole_cells, write_comparison  # figures, which a GPU machine need not draw
+
         out, how = self.study.out, self.study.settings
         self.all.hand_over()
-        if cells := finished_cells(out, METHODS):
-            from trustmopd.testbed.tables import write_comparison  # draws figures, which a GPU machine need not
-
-            notes = [
-                f"{how.distil.steps} steps of {how.distil.batch_size} prompts, C = {how.distil.num_candidates}, "
-                f"learning rate {self.all.learning_rate:g}, adapters of rank {how.lora.rank}; {how.scoring.prompts} "
-                f"held-out prompts a domain, {how.scoring.samples} samples each at temperature "
-                f"{how.scoring.temperature:g}. {describe(made_by())}."
-            ]
+        scored_cells = finished_cells(out, METHODS)
+        cells = whole_cells(out, scored_cells)
+        if partly := [cell.name for cell in scored_cells if cell not in cells]:
+            say(f"Left out, since some of their responses or logged steps are missing: {', '.join(partly)}.")
+        if cells:
             model = Path(how.model).name if how.model else "SmolLM2-135M"
+            notes = [f"{sizes(out, cells)}. {describe(made_by())}."]
             write_comparison(out, cells, f"The paper's comparison with {model}", notes)
+        else:
+            say(f"No run below {out / 'runs'} has its scores yet.")
         for folder in (out / "mixed", out / "public"):
             if collect([folder])[0]:
                 scored([folder], folder)
-        return write_page(self.all)
+        return write_page(self.all, cells)
 
     def _ready(self) -> None:
+        out = self.study.out
+        if lacking := [domain for domain in DOMAINS if not (self.study.adapter(domain) / ADAPTER).is_file()]:
+            raise FileNotFoundError(
+                f"{out} has no specialist in {', '.join(lacking)}. Train it first, with --stage specialists, or copy "
+                f"those that come with the repository: cp -r checkpoints/smollm2-135m/. {out}"
+            )
         self.study.base()
         self.prompts()
-        lacking = [domain for domain in DOMAINS if not (self.study.adapter(domain) / ADAPTER).is_file()]
-        if lacking:
-            raise FileNotFoundError(
-                f"{self.study.out} has no specialist in {', '.join(lacking)}. Train it first: --stage specialists."
-            )
 
-    def _check_rates(self) -> None:
-        """Runs are compared at one learning rate. One that was trained before the sweep may have another."""
-        for cell in (cell for cell in self.all.cells if cell.method != FULL):
-            run, rate = cell.run(self.study.out), self.all.learning_rate
-            if run.recipe.is_file() and (had := load_recipe(run.recipe).training["learning_rate"]) != rate:
+    def _check_runs(self) -> None:
+        """Runs are compared at one learning rate and one size. Steps can only be added."""
+        how = self.study.settings.distil
+        for cell in self.all.cells:
+            run = cell.run(self.study.out)
+            if not run.recipe.is_file():
+                continue
+            had = load_recipe(run.recipe).training
+            now: dict[str, float] = {
+                "global_batch_size": how.batch_size,
+                "max_steps": min(how.steps, had["max_steps"]),
+                "learning_rate": had["learning_rate"] if cell.method == FULL else self.all.learning_rate,
+            }
+            if other := [name for name in now if had[name] != now[name]]:
                 raise ValueError(
-                    f"{run.path} has learning rate {had:g}, and the study has {rate:g} now: the stage sweep chose it, "
-                    "or a setting was changed. Remove that folder, to train it again, or go back to its rate."
+                    f"{run.path} has {other[0]} = {had[other[0]]:g}, and now it is {now[other[0]]:g}: by a setting of "
+                    "this command (distil.*), or by the stage sweep. Runs of one study are compared at one size and "
+                    "rate. Go back to its settings, choose another --out, or remove that folder to train it again."
                 )
 
     def _chosen(self) -> list[Cell]:

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from trustmopd.evaluation.benchmark import Unavailable
 from trustmopd.evaluation.benchmarks import Loaded, get_benchmark, load_benchmarks
 from trustmopd.evaluation.evaluate import grade_responses
-from trustmopd.evaluation.graded import collect
+from trustmopd.evaluation.graded import whole_rows
 from trustmopd.evaluation.methods import methods_of
 from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over, sampling_of
 from trustmopd.evaluation.run_record import read_record
@@ -47,8 +48,9 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 OWN = [f"smollm2_{domain}" for domain in DOMAINS]
 MIXED = [f"smollm2_{kind.replace('+', '_')}" for kind in KINDS]
-#: What is evaluated, and its folder. A process evaluates all its rows on one before the next.
-PARTS = ("evaluation", "mixed", "public")
+#: What is evaluated: its folder, and what it is called. A process evaluates all its rows on one before the next.
+_OWN, _MIXED, _PUBLIC = "evaluation", "mixed", "public"
+PARTS = {_OWN: "own prompts", _MIXED: "mixed prompts", _PUBLIC: "public benchmarks"}
 #: MBPP's test problems, by its authors' split: a file may have them all.
 _MBPP_TEST = range(11, 511)
 #: Tokens by which mixed prompts may be longer; one in a thousand prompts is dropped.
@@ -166,7 +168,8 @@ class Comparison:
             losses[rate] = mean(found[-max(1, len(found) // 4) :])
         chosen = min(losses, key=lambda rate: losses[rate])
         write_json(self.out / "sweep.json", {"chosen": chosen, "losses": {f"{key:g}": losses[key] for key in losses}})
-        print(f"Learning rate {chosen:g}; loss by rate: {losses}", flush=True)
+        told = ", ".join(f"{rate:g}: {loss:.4g}" for rate, loss in losses.items())
+        print(f"Learning rate {chosen:g}; loss by rate: {told}", flush=True)
 
     def is_trained(self, recipe: Recipe) -> bool:
         newest = newest_checkpoint(recipe.output)
@@ -199,7 +202,7 @@ class Comparison:
             if (newest / ADAPTER).is_file():
                 halve(newest / ADAPTER)
 
-    def evaluate(self, row: str | Cell, part: str) -> None:
+    def evaluate(self, row: str | Cell, part: str, quiet: bool = True) -> None:
         """One of PARTS. Own and mixed prompts are graded, public benchmarks only sampled. A second call continues the
         first."""
         if isinstance(row, Cell):
@@ -211,53 +214,58 @@ class Comparison:
             raise FileNotFoundError(" ".join(notes))
         size = self.settings.scoring.batch_size
         sampling = sampling_of(recipe)
-        if part == "public":
+        if part == _PUBLIC:
             loaded = self.public()
             sampling = replace(sampling, max_new_tokens=self.settings.public.max_new_tokens, samples=1)
         else:
-            loaded = self._own(OWN, DOMAINS) if part == "evaluation" else self._own(MIXED, KINDS)
+            loaded = self._own(OWN, DOMAINS) if part == _OWN else self._own(MIXED, KINDS)
         evaluate_rows(
             *(recipe, methods, self.out / part, loaded, sampling),
             lambda method: make_sampler("transformers", method.source, method.base, batch_size=size),
             jobs=os.cpu_count() or 1,
-            quiet=True,
-            grading=part != "public",
+            quiet=quiet,
+            grading=part != _PUBLIC,
         )
 
     def is_evaluated(self, row: str | Cell) -> bool:
         """Whether every response is there; those to public benchmarks are graded later."""
-        if not all(self._graded(folder, row) for folder in PARTS[:2]):
+        if not all(self._graded(folder, row) for folder in (_OWN, _MIXED)):
             return False
-        sampled = RowDirectory(self.out / "public" / _folder(row))
+        sampled = RowDirectory(self.out / _PUBLIC / _folder(row))
         files = {sampled.responses(each.benchmark.name): len(each.rows) for each in self.public()}
         return all(file.is_file() and file.read_bytes().count(b"\n") >= count for file, count in files.items())
 
     def is_scored(self, cell: Cell) -> bool:
         """On its own prompts, after as many steps as it is to have. Its weights may be elsewhere, or gone."""
-        if not self._graded(PARTS[0], cell):
+        if not self._graded(_OWN, cell):
             return False
-        record = read_record(self.out / PARTS[0] / _folder(cell))
+        record = read_record(self.out / _OWN / _folder(cell))
         return step_of(Path(record["adapter"] or record["model"])) >= self.settings.distil.steps
 
     def hand_over(self) -> None:
         """The scores of every evaluated student into its run, beside those of base and teachers, which may have come
         later."""
         for cell in self.cells:
-            if self._graded(PARTS[0], cell):
+            if self._graded(_OWN, cell):
                 hand_over(self.recipe_of(cell), RunDirectory(self.out).evaluation, OWN)
 
     def _graded(self, folder: str, row: str | Cell) -> bool:
-        found, unfinished = collect([self.out / folder / _folder(row)])
-        return bool(found) and not unfinished
+        return bool(whole_rows(self.out / folder, [_folder(row)]))
 
     def grade(self) -> None:
-        """The public benchmarks' responses, wherever they were sampled."""
-        loaded = self.public()
-        for each in loaded:
-            each.benchmark.ready()
-        for record in sorted((self.out / "public").rglob(ASKED)):
-            for each in loaded:
+        """The public benchmarks' responses, wherever they were sampled; of those that can be graded here. What the
+        others lack is told in the end."""
+        lacking = []
+        for each in self.public():
+            try:
+                each.benchmark.ready()
+            except Unavailable as error:
+                lacking.append(f"{each.benchmark.name} is not graded: {error}")
+                continue
+            for record in sorted((self.out / _PUBLIC).rglob(ASKED)):
                 grade_responses(record.parent, each, jobs=os.cpu_count() or 1)
+        if lacking:
+            raise Unavailable("\n".join(lacking))
 
     def public(self) -> list[Loaded]:
         """Those whose data are given, or all from the Hub; SVAMP always, since it is trained on too. What grades them
@@ -284,7 +292,7 @@ class Comparison:
 
 def _on_this_machine(method: str) -> dict[str, Any]:
     """The base is stored in bfloat16 and needs no more below an adapter, which is float32. On a GPU, sampling is
-    compiled. On a CPU with products in bfloat16, twice as fast as in float32, policies read in passes of 2,048 tokens,
+    compiled. On a CPU, bfloat16 is used if the processor multiplies in it, and policies read in passes of 2,048 tokens,
     which leave out padding."""
     base = None if method == FULL else {"dtype": "bfloat16"}
     if torch.cuda.is_available():

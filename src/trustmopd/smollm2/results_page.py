@@ -1,18 +1,21 @@
 """The page of the study, from its files alone: what is not measured yet is said, with the stage that measures it."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from trustmopd.evaluation.aggregation import score_rows
 from trustmopd.evaluation.graded import collect
+from trustmopd.evaluation.journal import GRADED, read_entries
 from trustmopd.files import read_json, write_text
+from trustmopd.recipe import load_recipe
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.layout import DIAGNOSIS, FIGURES, TABLES, seed_folder
 from trustmopd.smollm2.distillation import Comparison
 from trustmopd.smollm2.prompt_sets import SETS
 from trustmopd.smollm2.tasks import DOMAINS, SCORED
-from trustmopd.statistics import paired_difference
+from trustmopd.statistics import Spread, paired_difference
+from trustmopd.testbed.cells import Cell
 from trustmopd.testbed.machine import describe
 from trustmopd.text_tables import text_table
 
@@ -20,11 +23,29 @@ PAGE = "results.md"
 _TITLES = {"singlecap": "SingleCap", "multicap": "MultiCap"}
 
 
-def write_page(comparison: Comparison) -> Path:
-    return write_text(comparison.out / PAGE, "\n\n".join(part.strip() for part in _parts(comparison)) + "\n")
+def write_page(comparison: Comparison, cells: Collection[Cell]) -> Path:
+    """`cells` are the runs that are whole."""
+    return write_text(comparison.out / PAGE, "\n\n".join(part.strip() for part in _parts(comparison, cells)) + "\n")
 
 
-def _parts(comparison: Comparison) -> Iterator[str]:
+def sizes(out: Path, cells: Collection[Cell]) -> str:
+    """How the runs were trained and sampled, by their own recipes; where they differ, which of them."""
+    rows: dict[str, list[str]] = {}
+    for cell in cells:
+        recipe = load_recipe(cell.run(out).recipe)
+        how, asked = recipe.training, recipe.evaluation
+        size = (
+            f"{how['max_steps']} steps of {how['global_batch_size']} prompts, C = {how['num_candidates']}, learning "
+            f"rate {how['learning_rate']:g}; {asked.samples} held-out samples a prompt at temperature "
+            f"{asked.temperature:g}"
+        )
+        rows.setdefault(size, []).append(cell.name)
+    if len(rows) == 1:
+        return next(iter(rows))
+    return ". ".join(f"{', '.join(names)}: {size}" for size, names in rows.items())
+
+
+def _parts(comparison: Comparison, cells: Collection[Cell]) -> Iterator[str]:
     out, how = comparison.out, comparison.settings
     yield "# The paper's comparison with SmolLM2-135M"
     yield "Made by `trustmopd reproduce smollm2`; [the study](../smollm2.md) explains domains, prompts and stages."
@@ -38,14 +59,15 @@ def _parts(comparison: Comparison) -> Iterator[str]:
     yield "## Learning rate"
     yield from _sweep(out / "sweep.json")
     yield "## Held-out prompts of one domain"
-    yield (
-        f"{how.distil.steps} steps of {how.distil.batch_size} prompts. *Recovery* is the share of the gap between the "
-        "base (`initial`) and the routed teachers. In brackets: 95% intervals over prompts. ± is the standard "
-        "deviation over seeds."
-    )
+    if cells:
+        yield (
+            f"{sizes(out, cells)}. *Recovery* is the share of the gap between the base (`initial`) and the routed "
+            "teachers. In brackets: 95% intervals over prompts. ± is the standard deviation over seeds."
+        )
     yield _table(out / "evaluation", "evaluate")
-    yield from _came_true(comparison)
-    yield from _ahead(comparison)
+    yield from _judged(out / "evaluation")
+    yield from _came_true(out, cells)
+    yield from _ahead(out, cells)
     if (out / FIGURES / "scores.png").is_file():
         yield f"![scores of every rule, and of base and teachers]({FIGURES}/scores.png)"
         yield "## Where the weight went"
@@ -121,15 +143,26 @@ def _table(folder: Path, stage: str, name: str = "scores") -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else _missing(stage)
 
 
-def _came_true(comparison: Comparison) -> Iterator[str]:
+def _judged(evaluation: Path) -> Iterator[str]:
+    """By what the functions were judged; where that differs, which rows by what."""
+    rows: dict[str, dict[str, None]] = {}
+    for path in sorted(evaluation.rglob("smollm2_code.jsonl")):
+        for entry in read_entries(path, GRADED)[0]:
+            judge = entry["details"].get("judged_by", "not recorded")
+            rows.setdefault(judge, {})[path.parent.relative_to(evaluation).as_posix()] = None
+    told = [judge if len(rows) == 1 else f"{judge} ({', '.join(which)})" for judge, which in rows.items()]
+    if told:
+        yield f"Functions were judged by: {'; '.join(told)}."
+
+
+def _came_true(out: Path, cells: Collection[Cell]) -> Iterator[str]:
     """Trust against uniform, paired by seed: what a good separation promises."""
-    out = comparison.out
     for prompts in SETS:
         separates = _read(out / "diagnosis" / prompts / DIAGNOSIS).get("separates")
         recovered = {
             method: {
                 cell.seed: row["recovery"]
-                for cell in comparison.cells
+                for cell in cells
                 if cell.prompts == prompts
                 if cell.method == method and (row := (cell.scores(out) or {})).get("recovery") is not None
             }
@@ -139,25 +172,28 @@ def _came_true(comparison: Comparison) -> Iterator[str]:
         if separates is None or ahead is None:
             continue
         predicted = "separates" if separates else "does not separate"
+        less, points = ahead.mean < 0, Spread(abs(ahead.mean), ahead.sd, ahead.n)
         yield (
             f"{_TITLES[prompts]}: `diagnose` predicted that displacement {predicted} the teachers. Trust recovers "
-            f"{ahead.percent()} points more of the gap than uniform weights (seeds: {ahead.n})."
+            f"{points.percent()} points {'less' if less else 'more'} of the gap than uniform weights "
+            f"(seeds: {ahead.n})."
         )
 
 
-def _ahead(comparison: Comparison) -> Iterator[str]:
-    """Trust against every other rule, paired by seed and by prompt."""
-    evaluation = RunDirectory(comparison.out).evaluation
+def _ahead(out: Path, cells: Collection[Cell]) -> Iterator[str]:
+    """Trust against every other rule, paired by prompt, over the seeds that both have."""
+    evaluation = RunDirectory(out).evaluation
+    graded, _ = collect([evaluation / cell.row / seed_folder(cell.seed) for cell in cells])
     rows = []
-    for prompts in SETS:
-        cells = [cell for cell in comparison.cells if cell.prompts == prompts and cell.scores(comparison.out)]
-        graded, _ = collect([evaluation / cell.row / seed_folder(cell.seed) for cell in cells])
-        trust = f"{prompts}-trust"
-        for other in (row for row in graded if trust in graded and row != trust):
-            found = score_rows({row: graded[row] for row in (trust, other)}, against=other)[trust]["difference"]
-            if found["overall"] is not None:
-                low, high = found["interval"]
-                rows.append((other, f"{100 * found['overall']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]", found["n"]))
+    for trust in (f"{prompts}-trust" for prompts in SETS if f"{prompts}-trust" in graded):
+        for other in (row for row in graded if row.startswith(trust.removesuffix("trust")) and row != trust):
+            seeds = graded[trust].keys() & graded[other].keys()
+            if not seeds:
+                continue
+            same = {row: {seed: graded[row][seed] for seed in seeds} for row in (trust, other)}
+            found = score_rows(same, against=other)[trust]["difference"]
+            low, high = found["interval"]
+            rows.append((other, f"{100 * found['overall']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]", found["n"]))
     if rows:
         yield (
             "Trust's overall score minus that of the same seeds with another rule, in points; in brackets, 95% "

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from trustmopd.sections import Section, check_fields
 from trustmopd.yaml_layers import overridden
@@ -88,25 +88,29 @@ class Prompts(Section):
 class Distil(Section):
     """`learning_rate` holds for every rule; the stage `sweep` replaces it by the best of the sweep's, on uniform."""
 
-    steps: int = 116
-    batch_size: int = 64
-    learning_rate: float = 5e-4
-    full_learning_rate: float = 5e-5  # of the one student without an adapter
-    num_candidates: int = 128
-    calibration_batches: int = 8
-    diagnosis_rollouts: int = 256
-    seeds: int = 3  # of trust, uniform and routed; the others have one
-    sweep_steps: int = 40
-    sweep_lowest: float = 2e-4
-    sweep_factor: float = 2.5  # between neighbours
-    sweep_count: int = 3
+    steps: PositiveInt = 116
+    batch_size: PositiveInt = 64
+    learning_rate: PositiveFloat = 5e-4
+    full_learning_rate: PositiveFloat = 5e-5  # of the one student without an adapter
+    num_candidates: PositiveInt = 128
+    calibration_batches: PositiveInt = 8
+    diagnosis_rollouts: PositiveInt = 256
+    seeds: PositiveInt = 3  # of trust, uniform and routed; the others have one
+    sweep_steps: PositiveInt = 40
+    sweep_lowest: PositiveFloat = 2e-4
+    sweep_factor: PositiveFloat = 2.5  # between neighbours
+    sweep_count: PositiveInt = 3
 
 
 class Public(Section):
     """SVAMP, MBPP and IFEval: responses are sampled on the GPU and graded later."""
 
-    prompts: int = 541
-    max_new_tokens: int = 256
+    prompts: PositiveInt = 541
+    max_new_tokens: PositiveInt = 256
+
+
+#: Sections that a folder does not remember: they are given with each command.
+OF_A_COMMAND = {"scoring", "distil", "public"}
 
 
 class Settings(Section):

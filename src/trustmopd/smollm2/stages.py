@@ -19,7 +19,7 @@ from trustmopd.smollm2.lora import ADAPTER, scale_to
 from trustmopd.smollm2.policy_scores import score
 from trustmopd.smollm2.reinforcement import finished, train_specialist
 from trustmopd.smollm2.restarts import with_restarts
-from trustmopd.smollm2.settings import Settings
+from trustmopd.smollm2.settings import OF_A_COMMAND, Settings
 from trustmopd.smollm2.side_by_side import Again, share_machine, side_by_side
 from trustmopd.smollm2.supervised import train_adapter
 from trustmopd.smollm2.tasks import DOMAINS, SCORED, Task, row_of
@@ -45,7 +45,10 @@ class Study:
         path = out / CARD
         self.card: dict[str, Any] = read_json(path, what="card", remedy=_REMEDY) if path.is_file() else {"stages": {}}
         try:
-            begun = check_fields(Settings, self.card.get("settings", {}), path)
+            remembered = {
+                name: each for name, each in self.card.get("settings", {}).items() if name not in OF_A_COMMAND
+            }
+            begun = check_fields(Settings, remembered, path)
         except ValueError as error:
             raise ValueError(f"{error}\nThis folder was made by another version of trustmopd. {_REMEDY}") from error
         self.settings = begun.with_changes(changes)
@@ -204,5 +207,6 @@ class Study:
 
     def _enter(self, stage: str, measured: Mapping[str, Any]) -> None:
         self.card["stages"].setdefault(stage, {}).update(measured)
-        self.card |= {"settings": self.settings.model_dump(), **made_by(), "date": datetime.now(UTC).date().isoformat()}
+        settings = self.settings.model_dump(exclude=OF_A_COMMAND)
+        self.card |= {"settings": settings, **made_by(), "date": datetime.now(UTC).date().isoformat()}
         write_json(self.out / CARD, self.card)

@@ -27,7 +27,7 @@ COLUMNS = (*DOMAINS, "overall", "recovery")
 def write_results(out: Path) -> Path:
     """`results.csv`, `cells.csv` with every seed, the scores of all rows, and the report, whose path is returned. An
     incomplete comparison is shown as far as it goes."""
-    study, cells = read_study(out), finished_cells(out)
+    study, cells = read_study(out), whole_cells(out, finished_cells(out))
     scale = study["scale"]
     notes = [
         f"{scale['steps']} steps of {scale['batch_size']} prompts, C = {scale['num_candidates']}, learning rate "
@@ -44,11 +44,18 @@ def write_results(out: Path) -> Path:
     return write_comparison(out, cells, "The paper's comparison in the small world", notes)
 
 
+def whole_cells(out: Path, cells: Mapping[Cell, Mapping[str, Any]]) -> dict[Cell, Mapping[str, Any]]:
+    """Those of `cells` whose responses and logged steps are there. A run that was begun anew, or asked more, and then
+    stopped has its old scores and lacks some."""
+    rows = whole_rows(RunDirectory(out).evaluation, map(_folder, cells))
+    here = {cell: scores for cell, scores in cells.items() if _folder(cell) in rows}
+    return {cell: scores for cell, scores in here.items() if open_run(cell.run(out).path).logged_steps}
+
+
 def write_comparison(out: Path, cells: Mapping[Cell, Mapping[str, Any]], title: str, notes: Sequence[str]) -> Path:
-    """What `write_results` writes, of the cells of any comparison of these three domains."""
+    """What `write_results` writes, of the whole cells of any comparison of these three domains."""
     evaluation = RunDirectory(out).evaluation
-    students = [f"{cell.row}/{seed_folder(cell.seed)}" for cell in cells]
-    done = whole_rows(evaluation, [*REFERENCES, *students])  # not what a kill left unfinished
+    done = [*whole_rows(evaluation, REFERENCES), *map(_folder, cells)]  # not what a kill left unfinished
     rows = score_rows(collect([evaluation / row for row in done])[0])
     write_scores(evaluation, rows)
     runs = {cell: open_run(cell.run(out).path) for cell in cells}
@@ -99,6 +106,11 @@ def _cell_table(cells: Mapping[Cell, Mapping[str, Any]], weights: Mapping[Cell, 
             for cell, row in cells.items()
         ],
     )
+
+
+def _folder(cell: Cell) -> str:
+    """Of its responses, below the evaluation's."""
+    return f"{cell.row}/{seed_folder(cell.seed)}"
 
 
 def _text(value: float | None) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from trustmopd.evaluation.benchmark import Benchmark, Grade
 from trustmopd.evaluation.rows import Row, text_of
+from trustmopd.smollm2.code_judge import judge
 from trustmopd.smollm2.mixed import KINDS
 from trustmopd.smollm2.tasks import DOMAINS, Check, Task, passes, row_of
 
@@ -17,7 +18,9 @@ def _row(source: Mapping[str, Any], number: int) -> Row:
 
 
 def _grade(row: Row, response: str) -> Grade:
-    return Grade(float(passes(row["task"], response)), {"extracted": response})
+    runs_code = any(check.kind == "function" for check in row["task"].checks)
+    how = {"judged_by": judge()} if runs_code else {}
+    return Grade(float(passes(row["task"], response)), {"extracted": response, **how})
 
 
 def _generated(kind: str, count: int) -> list[dict[str, Any]]:
