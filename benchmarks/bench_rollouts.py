@@ -146,7 +146,7 @@ def main(
     )
     chosen = known("engine", engines, ENGINES)
     for shape in known("shape", shapes, SHAPES):
-        policy = model(Case(device, shape, "", "", 0, 0, 0, 0), 0).eval()
+        policy = model(Case(device, shape, "", "", 0, 0, 0, 0), 0).eval().requires_grad_(False)
         room = max(room, prompt + WIDER + tokens)
         for engine, count in product(chosen, map(int, batch.split(","))):
             options = {"share": share} if "vllm" in engine else {}
