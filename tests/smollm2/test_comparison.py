@@ -103,7 +103,8 @@ def test_a_finished_student_is_small_and_is_not_trained_again(trained, run):
     assert not list(checkpoint.glob("optimizer*"))
     assert {tensor.dtype for tensor in load_file(checkpoint / ADAPTER).values()} == {torch.bfloat16}
     before = (checkpoint / ADAPTER).stat().st_mtime_ns
-    assert run(trained, "--stage", "distil", *only(TRUST.name)).exit_code == 0
+    result = run(trained, "--stage", "distil", *only(TRUST.name))
+    assert result.exit_code == 0 and str(TRUST.run(trained).path) in result.stdout
     assert (checkpoint / ADAPTER).stat().st_mtime_ns == before
 
 

@@ -76,6 +76,8 @@ class ComparisonStages:
                     say(f"{cell.name} has its scores. To train it again, remove {cell.run(self.study.out).path} first.")
                     continue
                 self.all.train(cell, self.deadline)
+                if self.all.is_trained(self.all.recipe_of(cell)):
+                    say(f"{cell.name} is trained: {cell.run(self.study.out).path}")
         else:
             todo = [cell.name for cell in self._untrained()]
             side_by_side(todo, lambda name: self.again("distil", [name]), self.jobs, self.deadline)
