@@ -17,10 +17,11 @@ from trustmopd.evaluation.benchmarks import Loaded
 from trustmopd.evaluation.rows import Rows
 from trustmopd.runs import newest_checkpoint, step_of
 from trustmopd.runs.reference_rows import INITIAL
-from trustmopd.smollm2 import comparison_stages, distillation
+from trustmopd.smollm2 import comparison_stages, row_scores
 from trustmopd.smollm2.code_judge import judge
 from trustmopd.smollm2.distillation import METHODS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
+from trustmopd.smollm2.row_scores import RowScores
 from trustmopd.smollm2.settings import Settings
 from trustmopd.testbed.cells import Cell, finished_cells
 
@@ -251,8 +252,8 @@ def test_what_can_be_graded_here_is_and_the_rest_is_named(evaluated, run, tmp_pa
 
     graded, ready = set(), {"svamp": lambda: None, "mbpp": lacking, "ifeval": lambda: None}
     some = [Loaded(replace(get_benchmark(name), ready=how), Rows()) for name, how in ready.items()]
-    monkeypatch.setattr(Comparison, "public", lambda _: some)
-    monkeypatch.setattr(distillation, "grade_responses", lambda folder, loaded, **_: graded.add(loaded.benchmark.name))
+    monkeypatch.setattr(RowScores, "public", lambda _: some)
+    monkeypatch.setattr(row_scores, "grade_responses", lambda folder, loaded, **_: graded.add(loaded.benchmark.name))
     result = run(evaluated, "--stage", "grade")
     assert result.exit_code == 1 and "mbpp" in result.stderr and "ifeval" not in result.stderr
     assert graded == {"svamp", "ifeval"}
@@ -261,9 +262,9 @@ def test_what_can_be_graded_here_is_and_the_rest_is_named(evaluated, run, tmp_pa
 def test_svamp_alone_does_not_leave_out_the_other_benchmarks(files, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(Benchmark, "load", lambda self, path=None: asked.append((self.name, path)) or Rows())
-    monkeypatch.setattr(distillation, "svamp_rows", lambda held_out, path: asked.append(("svamp", path)) or Rows())
+    monkeypatch.setattr(row_scores, "svamp_rows", lambda held_out, path: asked.append(("svamp", path)) or Rows())
     for given in (("svamp",), ("svamp", "mbpp"), ()):
-        Comparison(tmp_path, Settings(), {name: name for name in given}).public()
+        RowScores(Comparison(tmp_path, Settings(), {name: name for name in given})).public()
     all_three = [("svamp", "svamp"), ("mbpp", None), ("ifeval", None)]
     assert asked == [*all_three, ("svamp", "svamp"), ("mbpp", "mbpp"), ("svamp", None), *all_three[1:]]
 
@@ -288,8 +289,8 @@ def test_rows_that_lack_a_response_are_evaluated_again_and_no_others(evaluated, 
 
 def test_out_of_time_every_row_has_its_own_prompts_before_one_has_the_others(trained, run, monkeypatch):
     asked = []
-    monkeypatch.setattr(Comparison, "evaluate", lambda _, row, part, **__: asked.append((row, part)))
-    monkeypatch.setattr(Comparison, "is_evaluated", lambda _, row: (row, "public") in asked)
+    monkeypatch.setattr(RowScores, "evaluate", lambda _, row, part, **__: asked.append((row, part)))
+    monkeypatch.setattr(RowScores, "is_evaluated", lambda _, row: (row, "public") in asked)
     rows = [INITIAL, TRUST]
     assert run(trained, "--stage", "evaluate", *only(INITIAL, TRUST.name)).exit_code == 0
     assert asked == [(row, part) for part in ("evaluation", "mixed", "public") for row in rows]

@@ -6,13 +6,19 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from trustmopd.evaluation.aggregation import score_rows, score_table
-from trustmopd.evaluation.graded import collect
+from trustmopd.cli import app
+from trustmopd.evaluation.checkpoint import weight_files
+from trustmopd.evaluation.run_record import read_record
+from trustmopd.smollm2.distillation import METHODS
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.stages import Study
+from trustmopd.smollm2.tasks import DOMAINS
 from trustmopd.smollm2.weights import INSTRUCT, find_gguf, load_gguf
+from trustmopd.teacher_source import TeacherSource
 from trustmopd.teachers.fingerprint import fingerprint
+from trustmopd.testbed.cells import finished_cells
 from trustmopd.testbed.shipped import digest
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints" / "smollm2-135m"
@@ -34,15 +40,28 @@ def test_adapters_are_those_of_their_records_and_of_the_table():
     assert sum(path.stat().st_size for path in files.values()) < 20e6
 
 
-def test_the_scores_on_the_page_are_those_of_the_shipped_responses(tmp_path):
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """The shipped files in a folder of their own, with the comparison unpacked."""
+    out = shutil.copytree(SHIPPED, tmp_path_factory.mktemp("shipped") / "study", copy_function=shutil.copyfile)
     with tarfile.open(SHIPPED / "comparison.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    rows = score_rows(collect([tmp_path / "evaluation"])[0])
+        archive.extractall(out, filter="data")
+    return out
+
+
+def test_the_page_is_what_the_shipped_results_make(study):
+    result = CliRunner().invoke(app, ["reproduce", "smollm2", "--stage", "results", "--out", str(study)])
+    assert result.exit_code == 0, result.output
+    _, _, made = (study / "results.md").read_text().partition("\n## ")
     page = (SHIPPED.parents[1] / "docs" / "results" / "smollm2.md").read_text()
-    assert score_table(rows).to_markdown().strip() in page
-    assert {row for row in rows if row.startswith("singlecap-")} == {
-        f"singlecap-{rule}" for rule in ("trust", "uniform", "routed", "response-level")
-    }
+    assert made.replace("](figures/", "](../images/smollm2-") in page
+    assert len(finished_cells(study, METHODS)) == len(list(study.glob("runs/*/*/seed-*")))
+
+
+def test_the_shipped_teachers_are_the_ones_that_were_evaluated(study):
+    for domain in DOMAINS:
+        record = read_record(study / "evaluation" / f"teacher-{domain}")
+        assert record["files"][-1:] == weight_files(TeacherSource(adapter=str(study / "adapters" / domain)))
 
 
 @pytest.fixture(scope="module")

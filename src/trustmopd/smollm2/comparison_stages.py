@@ -10,10 +10,11 @@ from pathlib import Path
 from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.of_recipe import scored
 from trustmopd.recipe import load_recipe
-from trustmopd.smollm2.distillation import FULL, METHODS, PARTS, Comparison, all_cells
+from trustmopd.smollm2.distillation import FULL, METHODS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.prompt_sets import SETS, write_prompt_sets
 from trustmopd.smollm2.results_page import sizes, write_page
+from trustmopd.smollm2.row_scores import PARTS, RowScores
 from trustmopd.smollm2.side_by_side import Again, share_machine, side_by_side
 from trustmopd.smollm2.stages import Study
 from trustmopd.smollm2.tasks import DOMAINS
@@ -41,6 +42,7 @@ class ComparisonStages:
     def __init__(self, study: Study, only: Sequence[str], jobs: int, deadline: float | None, again: Again) -> None:
         self.study, self.only, self.jobs, self.deadline, self.again = study, only, jobs, deadline, again
         self.all = Comparison(study.out, study.settings, study.data)
+        self.scores = RowScores(self.all)
 
     def prompts(self) -> None:
         write_prompt_sets(self.study.out, self.study.settings, self.study.data)
@@ -72,7 +74,7 @@ class ComparisonStages:
         if self.only and all(name in by_name for name in self.only):
             share_machine(self.jobs)
             for cell in map(by_name.__getitem__, self.only):
-                if self.all.is_scored(cell):
+                if self.scores.is_scored(cell):
                     say(f"{cell.name} has its scores. To train it again, remove {cell.run(self.study.out).path} first.")
                     continue
                 self.all.train(cell, self.deadline)
@@ -94,28 +96,30 @@ class ComparisonStages:
             rows = list(self.only)
             for part, name in product(PARTS, rows):
                 if self.deadline is None or time.monotonic() < self.deadline:
-                    self.all.evaluate(by_name[name], part, quiet=self.jobs > 1)
+                    self.scores.evaluate(by_name[name], part, quiet=self.jobs > 1)
                     say(f"{name}: {PARTS[part]}, row {rows.index(name) + 1} of {len(rows)}")
         else:
             references = [name for name in REFERENCES if name in self.only] or REFERENCES
             trained = [cell.name for cell in self._chosen() if self.all.is_trained(self.all.recipe_of(cell))]
-            if away := [cell.name for cell in self._chosen() if cell.name not in trained and self.all.is_scored(cell)]:
+            if away := [
+                cell.name for cell in self._chosen() if cell.name not in trained and self.scores.is_scored(cell)
+            ]:
                 say(f"Not evaluated further, since their weights are not here: {', '.join(away)}.")
-            rows = [name for name in (*references, *trained) if not self.all.is_evaluated(by_name[name])]
+            rows = [name for name in (*references, *trained) if not self.scores.is_evaluated(by_name[name])]
             shares = {", ".join(share): share for place in range(self.jobs) if (share := rows[place :: self.jobs])}
             side_by_side(list(shares), lambda name: self.again("evaluate", shares[name]), self.jobs, self.deadline)
-        if left := [name for name in rows if not self.all.is_evaluated(by_name[name])]:
+        if left := [name for name in rows if not self.scores.is_evaluated(by_name[name])]:
             say(f"Out of time: not finished are {', '.join(left)}. The same command continues.")
 
     def grade(self) -> None:
-        self.all.grade()
+        self.scores.grade()
 
     def results(self) -> Path:
         """Tables, figures and report of the finished runs, the scores of the other prompts, and the page."""
         from trustmopd.testbed.tables import whole_cells, write_comparison  # figures, which a GPU machine need not draw
 
         out, how = self.study.out, self.study.settings
-        self.all.hand_over()
+        self.scores.hand_over()
         scored_cells = finished_cells(out, METHODS)
         cells = whole_cells(out, scored_cells)
         if partly := [cell.name for cell in scored_cells if cell not in cells]:
@@ -175,5 +179,5 @@ class ComparisonStages:
 
     def _untrained(self) -> list[Cell]:
         """Runs that have neither scores nor finished weights."""
-        chosen = [cell for cell in self._chosen() if not self.all.is_scored(cell)]
+        chosen = [cell for cell in self._chosen() if not self.scores.is_scored(cell)]
         return [cell for cell in chosen if not self.all.is_trained(self.all.recipe_of(cell))]

@@ -1,11 +1,10 @@
-"""The runs of the comparison, each from a recipe as any user would write it; and their scores, by `evaluation`."""
+"""The runs of the comparison, each from a recipe as any user would write it: diagnosis, learning rate, training."""
 
 import json
-import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -13,26 +12,15 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from trustmopd.evaluation.benchmark import Unavailable
-from trustmopd.evaluation.benchmarks import Loaded, get_benchmark, load_benchmarks
-from trustmopd.evaluation.evaluate import grade_responses
-from trustmopd.evaluation.graded import whole_rows
-from trustmopd.evaluation.methods import methods_of
-from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over, sampling_of
-from trustmopd.evaluation.run_record import read_record
-from trustmopd.evaluation.sampling import make_sampler
 from trustmopd.files import read_json, write_json
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory, newest_checkpoint, step_of
-from trustmopd.runs.layout import ASKED, RowDirectory, seed_folder
 from trustmopd.smollm2.domains import Data
 from trustmopd.smollm2.lora import ADAPTER, halve
-from trustmopd.smollm2.mixed import KINDS
-from trustmopd.smollm2.prompt_sets import PUBLIC, evaluation_file
+from trustmopd.smollm2.prompt_sets import evaluation_file
 from trustmopd.smollm2.restarts import with_restarts
 from trustmopd.smollm2.settings import Settings
 from trustmopd.smollm2.tasks import DOMAINS
-from trustmopd.smollm2.word_problems import svamp_rows
 from trustmopd.testbed import experiment as small_world
 from trustmopd.testbed.cells import Cell
 from trustmopd.training.recipe_stages import diagnose_recipe, train_recipe
@@ -47,12 +35,6 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     **{name: small_world.METHODS[name] for name in _LAST},
 }
 OWN = [f"smollm2_{domain}" for domain in DOMAINS]
-MIXED = [f"smollm2_{kind.replace('+', '_')}" for kind in KINDS]
-#: What is evaluated: its folder, and what it is called. A process evaluates all its rows on one before the next.
-_OWN, _MIXED, _PUBLIC = "evaluation", "mixed", "public"
-PARTS = {_OWN: "own prompts", _MIXED: "mixed prompts", _PUBLIC: "public benchmarks"}
-#: MBPP's test problems, by its authors' split: a file may have them all.
-_MBPP_TEST = range(11, 511)
 #: Tokens by which mixed prompts may be longer; one in a thousand prompts is dropped.
 _LONGER = 16
 #: What a checkpoint needs only to be resumed.
@@ -202,90 +184,6 @@ class Comparison:
             if (newest / ADAPTER).is_file():
                 halve(newest / ADAPTER)
 
-    def evaluate(self, row: str | Cell, part: str, quiet: bool = True) -> None:
-        """One of PARTS. Own and mixed prompts are graded, public benchmarks only sampled. A second call continues the
-        first."""
-        if isinstance(row, Cell):
-            recipe, name = self.recipe_of(row), row.row
-        else:
-            recipe, name = self.recipe("references", "singlecap", "trust", 0, self.out), row
-        methods, notes = methods_of(recipe, [name])
-        if not methods:
-            raise FileNotFoundError(" ".join(notes))
-        size = self.settings.scoring.batch_size
-        sampling = sampling_of(recipe)
-        if part == _PUBLIC:
-            loaded = self.public()
-            sampling = replace(sampling, max_new_tokens=self.settings.public.max_new_tokens, samples=1)
-        else:
-            loaded = self._own(OWN, DOMAINS) if part == _OWN else self._own(MIXED, KINDS)
-        evaluate_rows(
-            *(recipe, methods, self.out / part, loaded, sampling),
-            lambda method: make_sampler("transformers", method.source, method.base, batch_size=size),
-            jobs=os.cpu_count() or 1,
-            quiet=quiet,
-            grading=part != _PUBLIC,
-        )
-
-    def is_evaluated(self, row: str | Cell) -> bool:
-        """Whether every response is there; those to public benchmarks are graded later."""
-        if not all(self._graded(folder, row) for folder in (_OWN, _MIXED)):
-            return False
-        sampled = RowDirectory(self.out / _PUBLIC / _folder(row))
-        files = {sampled.responses(each.benchmark.name): len(each.rows) for each in self.public()}
-        return all(file.is_file() and file.read_bytes().count(b"\n") >= count for file, count in files.items())
-
-    def is_scored(self, cell: Cell) -> bool:
-        """On its own prompts, after as many steps as it is to have. Its weights may be elsewhere, or gone."""
-        if not self._graded(_OWN, cell):
-            return False
-        record = read_record(self.out / _OWN / _folder(cell))
-        return step_of(Path(record["adapter"] or record["model"])) >= self.settings.distil.steps
-
-    def hand_over(self) -> None:
-        """The scores of every evaluated student into its run, beside those of base and teachers, which may have come
-        later."""
-        for cell in self.cells:
-            if self._graded(_OWN, cell):
-                hand_over(self.recipe_of(cell), RunDirectory(self.out).evaluation, OWN)
-
-    def _graded(self, folder: str, row: str | Cell) -> bool:
-        return bool(whole_rows(self.out / folder, [_folder(row)]))
-
-    def grade(self) -> None:
-        """The public benchmarks' responses, wherever they were sampled; of those that can be graded here. What the
-        others lack is told in the end."""
-        lacking = []
-        for each in self.public():
-            try:
-                each.benchmark.ready()
-            except Unavailable as error:
-                lacking.append(f"{each.benchmark.name} is not graded: {error}")
-                continue
-            for record in sorted((self.out / _PUBLIC).rglob(ASKED)):
-                grade_responses(record.parent, each, jobs=os.cpu_count() or 1)
-        if lacking:
-            raise Unavailable("\n".join(lacking))
-
-    def public(self) -> list[Loaded]:
-        """Those whose data are given, or all from the Hub; SVAMP always, since it is trained on too. What grades them
-        need not be installed here."""
-        svamp, *others = PUBLIC
-        named = [svamp, *([name for name in others if name in self.data] or others)]
-        loaded = []
-        for benchmark in map(get_benchmark, named):
-            path = self.data.get(benchmark.name)
-            rows = svamp_rows(True, path) if benchmark.name == "svamp" else benchmark.load(path)
-            if benchmark.name == "mbpp":
-                rows[:] = [row for row in rows if int(row["id"]) in _MBPP_TEST]
-            del rows[self.settings.public.prompts :]
-            loaded.append(Loaded(benchmark, rows))
-        return loaded
-
-    def _own(self, names: Sequence[str], kinds: Sequence[str]) -> list[Loaded]:
-        files = {name: str(evaluation_file(self.out, kind)) for name, kind in zip(names, kinds, strict=True)}
-        return load_benchmarks(names, files)
-
     def _diagnosed(self, prompts: str) -> RunDirectory:
         return RunDirectory(self.out / "diagnosis" / prompts)
 
@@ -300,11 +198,6 @@ def _on_this_machine(method: str) -> dict[str, Any]:
     if torch.accelerator.is_available() or not torch.cpu._is_avx512_bf16_supported():
         return {}
     return {"use_cpu": True, "bf16": True, "max_tokens_per_micro_batch": 2048, "model_init_kwargs": base}
-
-
-def _folder(row: str | Cell) -> str:
-    """Of a row's responses."""
-    return row if isinstance(row, str) else f"{row.row}/{seed_folder(row.seed)}"
 
 
 class _StopAt(TrainerCallback):

@@ -1,0 +1,126 @@
+"""The scores of base, teachers and students, by `evaluation`: own prompts, mixed prompts, public benchmarks."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trustmopd.evaluation.benchmark import Unavailable
+from trustmopd.evaluation.benchmarks import Loaded, get_benchmark, load_benchmarks
+from trustmopd.evaluation.evaluate import grade_responses
+from trustmopd.evaluation.graded import whole_rows
+from trustmopd.evaluation.methods import methods_of
+from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over, sampling_of
+from trustmopd.evaluation.run_record import read_record
+from trustmopd.evaluation.sampling import make_sampler
+from trustmopd.runs import RunDirectory, step_of
+from trustmopd.runs.layout import ASKED, RowDirectory, seed_folder
+from trustmopd.smollm2.distillation import OWN, Comparison
+from trustmopd.smollm2.mixed import KINDS
+from trustmopd.smollm2.prompt_sets import PUBLIC, evaluation_file
+from trustmopd.smollm2.tasks import DOMAINS
+from trustmopd.smollm2.word_problems import svamp_rows
+from trustmopd.testbed.cells import Cell
+
+MIXED = [f"smollm2_{kind.replace('+', '_')}" for kind in KINDS]
+#: What is evaluated: its folder, and what it is called. A process evaluates all its rows on one before the next.
+_OWN, _MIXED, _PUBLIC = "evaluation", "mixed", "public"
+PARTS = {_OWN: "own prompts", _MIXED: "mixed prompts", _PUBLIC: "public benchmarks"}
+#: MBPP's test problems, by its authors' split: a file may have them all.
+_MBPP_TEST = range(11, 511)
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """A row is a policy by its name, or a run."""
+
+    runs: Comparison
+
+    def evaluate(self, row: str | Cell, part: str, quiet: bool = True) -> None:
+        """One of PARTS. Own and mixed prompts are graded, public benchmarks only sampled. A second call continues the
+        first."""
+        if isinstance(row, Cell):
+            recipe, name = self.runs.recipe_of(row), row.row
+        else:
+            recipe, name = self.runs.recipe("references", "singlecap", "trust", 0, self.runs.out), row
+        methods, notes = methods_of(recipe, [name])
+        if not methods:
+            raise FileNotFoundError(" ".join(notes))
+        size = self.runs.settings.scoring.batch_size
+        sampling = sampling_of(recipe)
+        if part == _PUBLIC:
+            loaded = self.public()
+            sampling = replace(sampling, max_new_tokens=self.runs.settings.public.max_new_tokens, samples=1)
+        else:
+            loaded = self._own(OWN, DOMAINS) if part == _OWN else self._own(MIXED, KINDS)
+        evaluate_rows(
+            *(recipe, methods, self.runs.out / part, loaded, sampling),
+            lambda method: make_sampler("transformers", method.source, method.base, batch_size=size),
+            jobs=os.cpu_count() or 1,
+            quiet=quiet,
+            grading=part != _PUBLIC,
+        )
+
+    def is_evaluated(self, row: str | Cell) -> bool:
+        """Whether every response is there; those to public benchmarks are graded later."""
+        if not all(self._graded(folder, row) for folder in (_OWN, _MIXED)):
+            return False
+        sampled = RowDirectory(self.runs.out / _PUBLIC / _folder(row))
+        files = {sampled.responses(each.benchmark.name): len(each.rows) for each in self.public()}
+        return all(file.is_file() and file.read_bytes().count(b"\n") >= count for file, count in files.items())
+
+    def is_scored(self, cell: Cell) -> bool:
+        """On its own prompts, after as many steps as it is to have. Its weights may be elsewhere, or gone."""
+        if not self._graded(_OWN, cell):
+            return False
+        record = read_record(self.runs.out / _OWN / _folder(cell))
+        return step_of(Path(record["adapter"] or record["model"])) >= self.runs.settings.distil.steps
+
+    def hand_over(self) -> None:
+        """The scores of every evaluated student into its run, beside those of base and teachers, which may have come
+        later."""
+        for cell in self.runs.cells:
+            if self._graded(_OWN, cell):
+                hand_over(self.runs.recipe_of(cell), RunDirectory(self.runs.out).evaluation, OWN)
+
+    def _graded(self, folder: str, row: str | Cell) -> bool:
+        return bool(whole_rows(self.runs.out / folder, [_folder(row)]))
+
+    def grade(self) -> None:
+        """The public benchmarks' responses, wherever they were sampled; of those that can be graded here. What the
+        others lack is told in the end."""
+        lacking = []
+        for each in self.public():
+            try:
+                each.benchmark.ready()
+            except Unavailable as error:
+                lacking.append(f"{each.benchmark.name} is not graded: {error}")
+                continue
+            for record in sorted((self.runs.out / _PUBLIC).rglob(ASKED)):
+                grade_responses(record.parent, each, jobs=os.cpu_count() or 1)
+        if lacking:
+            raise Unavailable("\n".join(lacking))
+
+    def public(self) -> list[Loaded]:
+        """Those whose data are given, or all from the Hub; SVAMP always, since it is trained on too. What grades them
+        need not be installed here."""
+        svamp, *others = PUBLIC
+        named = [svamp, *([name for name in others if name in self.runs.data] or others)]
+        loaded = []
+        for benchmark in map(get_benchmark, named):
+            path = self.runs.data.get(benchmark.name)
+            rows = svamp_rows(True, path) if benchmark.name == "svamp" else benchmark.load(path)
+            if benchmark.name == "mbpp":
+                rows[:] = [row for row in rows if int(row["id"]) in _MBPP_TEST]
+            del rows[self.runs.settings.public.prompts :]
+            loaded.append(Loaded(benchmark, rows))
+        return loaded
+
+    def _own(self, names: Sequence[str], kinds: Sequence[str]) -> list[Loaded]:
+        files = {name: str(evaluation_file(self.runs.out, kind)) for name, kind in zip(names, kinds, strict=True)}
+        return load_benchmarks(names, files)
+
+
+def _folder(row: str | Cell) -> str:
+    """Of a row's responses."""
+    return row if isinstance(row, str) else f"{row.row}/{seed_folder(row.seed)}"
