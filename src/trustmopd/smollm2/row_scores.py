@@ -70,8 +70,9 @@ class RowScores:
         return all(file.is_file() and file.read_bytes().count(b"\n") >= count for file, count in files.items())
 
     def is_scored(self, cell: Cell) -> bool:
-        """On its own prompts, after as many steps as it is to have. Its weights may be elsewhere, or gone."""
-        if not self._graded(_OWN, cell):
+        """On its own prompts, after as many steps as it is to have. Its weights may be elsewhere, or gone; without its
+        recipe, the run was removed."""
+        if not cell.run(self.runs.out).recipe.is_file() or not self._graded(_OWN, cell):
             return False
         record = read_record(self.runs.out / _OWN / _folder(cell))
         return step_of(Path(record["adapter"] or record["model"])) >= self.runs.settings.distil.steps
