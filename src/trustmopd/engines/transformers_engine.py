@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from trustmopd.complete_models import load_complete
 from trustmopd.engines import Completion, Params, loading, seed_of
 from trustmopd.engines.cpu_sampling import faster_on_cpu
 from trustmopd.engines.finite import finite_logits
+from trustmopd.engines.rounds import generate_in_rounds, rounds_help
 
 TAKES_ADAPTERS = True
 
@@ -40,10 +42,14 @@ class TransformersEngine:
         if params.draws is not None:
             torch.manual_seed(seed_of(params.draws))
         with self.lend() as model, torch.no_grad(), faster_on_cpu(model):
-            made = model.generate(
+            config = self._config(params, self.context - width)
+            # an option of the engine's own may count a response's tokens, such as min_new_tokens
+            in_rounds = not params.options and rounds_help(model, len(prompt_ids), config)
+            generate = partial(generate_in_rounds, model) if in_rounds else model.generate
+            made = generate(
                 input_ids=input_ids.to(self.device),
                 attention_mask=mask.to(self.device),
-                generation_config=self._config(params, self.context - width),
+                generation_config=config,
                 logits_processor=finite_logits(model),
             )
         logits = torch.stack(made.logits, dim=1) if params.logprobs else None
