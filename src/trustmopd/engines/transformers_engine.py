@@ -46,7 +46,7 @@ class TransformersEngine:
             # an option of the engine's own may count a response's tokens, such as min_new_tokens
             in_rounds = not params.options and rounds_help(model, len(prompt_ids), config)
             generate = partial(generate_in_rounds, model) if in_rounds else model.generate
-            made = generate(
+            made: Any = generate(
                 input_ids=input_ids.to(self.device),
                 attention_mask=mask.to(self.device),
                 generation_config=config,
