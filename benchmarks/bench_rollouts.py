@@ -5,15 +5,19 @@ r"""Tokens a second of sampling: transformers by cache, which says what `cache_i
         --tokens 4096
     python benchmarks/bench_rollouts.py --shapes tiny --batch 4 --tokens 16 --device cpu
     python benchmarks/bench_rollouts.py --shapes smollm2-135m --engines default,default-on-cpu --tokens 32 --device cpu
+    python benchmarks/bench_rollouts.py --shapes smollm2-135m --engines ending-on-cpu,rounds-on-cpu --tokens 112 \
+        --batch 32 --device cpu
 
-Random weights, sampling at temperature 0.6, no response ends early. `first` is the first call, with compilation where
-there is any; `other width` is a later call with longer prompts, as the next batch of training has; `prefill` is a call
-for one token: what reading the prompts takes. `decoded/s` leaves it out, `tokens/s` does not. A static cache has room
-for both widths, and for as many tokens as `--room` says: that is what a long `max_completion_length` costs.
+Random weights, sampling at temperature 0.6. `first` is the first call, with compilation where there is any; `other
+width` is a later call with longer prompts, as the next batch of training has; `prefill` is a call for one token: what
+reading the prompts takes. `decoded/s` leaves it out, `tokens/s` does not. A static cache has room for both widths, and
+for as many tokens as `--room` says: that is what a long `max_completion_length` costs.
 `vllm` gives each token's log-probability and has a seed for each request, as training asks; `vllm-plain` gives tokens
 alone, as transformers does. `default-filled` begins with a default cache that is full of random prompts, unread: how
 many responses it holds at a length, and its `decoded/s` there, without the minutes that lead up to it.
-`default-on-cpu` is what trustmopd does on a CPU. A batch that does not fit has an empty row.
+`default-on-cpu` is what trustmopd replaces on a CPU. No response ends early, except in `ending-on-cpu`: there they end
+at a quarter of `--tokens` on average, and in `rounds-on-cpu` those that have ended leave the batch. What follows an end
+does not count. A batch that does not fit has an empty row.
 """
 
 import math
@@ -35,6 +39,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel
 
 from trustmopd.engines.cpu_sampling import faster_on_cpu
+from trustmopd.engines.rounds import generate_in_rounds
 
 RESULTS = Path(__file__).parent / "results" / "rollouts.csv"
 WIDER = 24
@@ -70,6 +75,16 @@ def filled(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> 
 def on_cpu(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> int:
     with faster_on_cpu(policy):
         return ENGINES["default"](policy, prompts, tokens, room)
+
+
+def ending_on_cpu(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int, rounds: bool = False) -> int:
+    """Random weights draw any token about as often, so a set of end tokens is drawn with a chance of 4 / `tokens`."""
+    ends = list(range(1, min(policy.config.vocab_size, 4 * policy.config.vocab_size // tokens)))
+    generate = partial(generate_in_rounds, policy) if rounds else policy.generate
+    with faster_on_cpu(policy):
+        asked = config(tokens, eos_token_id=ends, disable_compile=True)
+        made = generate(input_ids=prompts, attention_mask=torch.ones_like(prompts), generation_config=asked)
+    return int((made[:, prompts.shape[1] :] != asked.pad_token_id).sum())
 
 
 def continuous(policy: PreTrainedModel, prompts: Tensor, tokens: int, room: int) -> int:
@@ -108,6 +123,8 @@ ENGINES = {
     "default": with_cache(disable_compile=True),
     "default-filled": filled,
     "default-on-cpu": on_cpu,
+    "ending-on-cpu": ending_on_cpu,
+    "rounds-on-cpu": partial(ending_on_cpu, rounds=True),
     "static": with_cache(cache_implementation="static", disable_compile=True),
     "static-compiled": with_cache(cache_implementation="static"),
     "continuous-batching": continuous,
