@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trustmopd.recipe import Recipe
 from trustmopd.runs import newest_checkpoint
-from trustmopd.runs.layout import seed_folder
+from trustmopd.runs.layout import student_folder
 from trustmopd.runs.reference_rows import AVERAGE, INITIAL, TEACHER
 from trustmopd.teacher_source import TeacherSource
 
@@ -44,7 +44,7 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
                 "Train it first with `trustmopd train`."
             )
             continue
-        found.append(Method(recipe.name, _student(recipe, checkpoint), f"{recipe.name}/{seed_folder(seed)}", seed))
+        found.append(Method(recipe.name, _student(recipe, checkpoint), student_folder(recipe.name, seed), seed))
     if not only:
         return found, notes
     known = list(dict.fromkeys([*(method.name for method in found), recipe.name]))

@@ -21,7 +21,7 @@ from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.card_results import refresh_card
 from trustmopd.runs.cost import counted_evaluation
-from trustmopd.runs.layout import EVALUATION, seed_folder
+from trustmopd.runs.layout import EVALUATION, student_folder
 from trustmopd.runs.reference_rows import AVERAGE, INITIAL, TEACHER
 from trustmopd.teacher_source import TeacherSource
 
@@ -163,12 +163,12 @@ def evaluate_rows(
 def hand_over(recipe: Recipe, out: Path, benchmarks: Collection[str]) -> None:
     """Each seed's scores into its run directory, where `analyze` and `report` look for them, and into its card."""
     references = [INITIAL, AVERAGE, *(TEACHER + name for name in recipe.teachers)]
-    students = [f"{recipe.name}/{seed_folder(seed)}" for seed in recipe.seeds]
+    students = [student_folder(recipe.name, seed) for seed in recipe.seeds]
     whole = whole_rows(out, [*references, *students], benchmarks)
     methods, _ = collect([out / row for row in whole], benchmarks)
     for seed in methods.get(recipe.name, {}):
         scores = for_seed(methods, recipe.name, seed)
-        record = read_record(out / recipe.name / seed_folder(seed))
+        record = read_record(out / student_folder(recipe.name, seed))
         scores[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name
         run = RunDirectory(recipe.run_directory(seed))
         write_scores(run.evaluation, scores)

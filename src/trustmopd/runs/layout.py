@@ -37,6 +37,11 @@ def seed_folder(seed: int) -> str:
     return f"{SEED}{seed}"
 
 
+def student_folder(row: str, seed: int) -> str:
+    """Of a student's responses, below those of all rows; base and teachers have one folder each."""
+    return f"{row}/{seed_folder(seed)}"
+
+
 def checkpoint_in(folder: Path, step: int) -> Path:
     return folder / f"{CHECKPOINT}{step}"
 

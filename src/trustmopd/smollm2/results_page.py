@@ -10,7 +10,7 @@ from trustmopd.evaluation.journal import GRADED, read_entries
 from trustmopd.files import read_json, write_text
 from trustmopd.recipe import load_recipe
 from trustmopd.runs import RunDirectory
-from trustmopd.runs.layout import DIAGNOSIS, FIGURES, TABLES, seed_folder
+from trustmopd.runs.layout import DIAGNOSIS, FIGURES, TABLES
 from trustmopd.smollm2.distillation import Comparison
 from trustmopd.smollm2.prompt_sets import SETS
 from trustmopd.smollm2.tasks import DOMAINS, SCORED
@@ -183,7 +183,7 @@ def _came_true(out: Path, cells: Collection[Cell]) -> Iterator[str]:
 def _ahead(out: Path, cells: Collection[Cell]) -> Iterator[str]:
     """Trust against every other rule, paired by prompt, over the seeds that both have."""
     evaluation = RunDirectory(out).evaluation
-    graded, _ = collect([evaluation / cell.row / seed_folder(cell.seed) for cell in cells])
+    graded, _ = collect([evaluation / cell.responses for cell in cells])
     rows = []
     for trust in (f"{prompts}-trust" for prompts in SETS if f"{prompts}-trust" in graded):
         for other in (row for row in graded if row.startswith(trust.removesuffix("trust")) and row != trust):

@@ -14,7 +14,7 @@ from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over, sampling_of
 from trustmopd.evaluation.run_record import read_record
 from trustmopd.evaluation.sampling import make_sampler
 from trustmopd.runs import RunDirectory, step_of
-from trustmopd.runs.layout import ASKED, RowDirectory, seed_folder
+from trustmopd.runs.layout import ASKED, RowDirectory
 from trustmopd.smollm2.distillation import OWN, Comparison
 from trustmopd.smollm2.mixed import KINDS
 from trustmopd.smollm2.prompt_sets import PUBLIC, evaluation_file
@@ -124,4 +124,4 @@ class RowScores:
 
 def _folder(row: str | Cell) -> str:
     """Of a row's responses."""
-    return row if isinstance(row, str) else f"{row.row}/{seed_folder(row.seed)}"
+    return row if isinstance(row, str) else row.responses

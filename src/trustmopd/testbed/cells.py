@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trustmopd.runs import RunDirectory
-from trustmopd.runs.layout import SEED, seed_folder
+from trustmopd.runs.layout import SEED, seed_folder, student_folder
 from trustmopd.runs.schemas import read_file
 from trustmopd.testbed.experiment import ALIASES, FROM_STUDENT, METHODS, PROMPT_SETS
 
@@ -28,6 +28,10 @@ class Cell:
     def row(self) -> str:
         """Its row of scores, which it shares with the other seeds."""
         return f"{self.prompts}-{self.method}"
+
+    @property
+    def responses(self) -> str:
+        return student_folder(self.row, self.seed)
 
     def run(self, out: Path) -> RunDirectory:
         return RunDirectory(out / "runs" / self.name)

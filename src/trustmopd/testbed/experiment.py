@@ -18,7 +18,7 @@ from trustmopd.evaluation.sampling import Sampler, make_sampler
 from trustmopd.files import write_text
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RowDirectory, RunDirectory
-from trustmopd.runs.layout import seed_folder
+from trustmopd.runs.layout import student_folder
 from trustmopd.runs.reference_rows import AVERAGE, INITIAL, TEACHER
 from trustmopd.testbed.prompts import MAX_NEW_TOKENS, prompt_set
 from trustmopd.testbed.shipped import MODELS, SHIPPED, checkpoint, expected_digests
@@ -184,7 +184,7 @@ class Experiment:
     def evaluate_student(self, recipe: Recipe) -> None:
         """From the start, as it takes seconds: the student may be another one now. The run gets its scores."""
         (seed,) = recipe.seeds
-        self.forget(f"{recipe.name}/{seed_folder(seed)}")
+        self.forget(student_folder(recipe.name, seed))
         self._evaluate(recipe, recipe.name)
         hand_over(recipe, self.evaluation, recipe.evaluation.benchmarks)
 

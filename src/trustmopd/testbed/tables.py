@@ -12,7 +12,6 @@ from trustmopd.evaluation.aggregation import score_rows, write_scores
 from trustmopd.evaluation.graded import collect, whole_rows
 from trustmopd.files import write_text
 from trustmopd.runs import RunDirectory
-from trustmopd.runs.layout import seed_folder
 from trustmopd.statistics import paired_difference
 from trustmopd.testbed.cells import Cell, finished_cells
 from trustmopd.testbed.experiment import REFERENCES
@@ -47,15 +46,15 @@ def write_results(out: Path) -> Path:
 def whole_cells(out: Path, cells: Mapping[Cell, Mapping[str, Any]]) -> dict[Cell, Mapping[str, Any]]:
     """Those of `cells` whose responses and logged steps are there. A run that was begun anew, or asked more, and then
     stopped has its old scores and lacks some."""
-    rows = whole_rows(RunDirectory(out).evaluation, map(_folder, cells))
-    here = {cell: scores for cell, scores in cells.items() if _folder(cell) in rows}
+    rows = whole_rows(RunDirectory(out).evaluation, (cell.responses for cell in cells))
+    here = {cell: scores for cell, scores in cells.items() if cell.responses in rows}
     return {cell: scores for cell, scores in here.items() if open_run(cell.run(out).path).logged_steps}
 
 
 def write_comparison(out: Path, cells: Mapping[Cell, Mapping[str, Any]], title: str, notes: Sequence[str]) -> Path:
     """What `write_results` writes, of the whole cells of any comparison of these three domains."""
     evaluation = RunDirectory(out).evaluation
-    done = [*whole_rows(evaluation, REFERENCES), *map(_folder, cells)]  # not what a kill left unfinished
+    done = [*whole_rows(evaluation, REFERENCES), *(cell.responses for cell in cells)]  # not what a kill left unfinished
     rows = score_rows(collect([evaluation / row for row in done])[0])
     write_scores(evaluation, rows)
     runs = {cell: open_run(cell.run(out).path) for cell in cells}
@@ -106,11 +105,6 @@ def _cell_table(cells: Mapping[Cell, Mapping[str, Any]], weights: Mapping[Cell, 
             for cell, row in cells.items()
         ],
     )
-
-
-def _folder(cell: Cell) -> str:
-    """Of its responses, below the evaluation's."""
-    return f"{cell.row}/{seed_folder(cell.seed)}"
 
 
 def _text(value: float | None) -> str:
