@@ -15,12 +15,13 @@ from trustmopd.evaluation import Unavailable, get_benchmark
 from trustmopd.evaluation.benchmark import Benchmark
 from trustmopd.evaluation.benchmarks import Loaded
 from trustmopd.evaluation.rows import Rows
-from trustmopd.runs import newest_checkpoint, step_of
+from trustmopd.runs import RunDirectory, newest_checkpoint, step_of
 from trustmopd.runs.reference_rows import INITIAL
 from trustmopd.smollm2 import comparison_stages, row_scores
 from trustmopd.smollm2.code_judge import judge
 from trustmopd.smollm2.distillation import METHODS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
+from trustmopd.smollm2.results_page import write_page
 from trustmopd.smollm2.row_scores import RowScores
 from trustmopd.smollm2.settings import Settings
 from trustmopd.testbed.cells import Cell, finished_cells
@@ -133,6 +134,20 @@ def test_the_learning_rate_is_chosen_by_uniforms_loss_in_processes_of_their_own(
     result = run(out, "--stage", "distil", *only("multicap/uniform/seed-1"))  # two students have the rate before it
     assert result.exit_code == 1
     assert str(TRUST.run(out).path) in result.stderr and "0.0005" in result.stderr and "0.0002" in result.stderr
+
+
+@pytest.mark.parametrize(("best", "setting"), [(5e-4, "sweep_lowest"), (1e-3, ""), (2e-3, "sweep_count")])
+def test_a_best_rate_at_the_edge_of_the_sweep_is_told(tmp_path, capsys, best, setting):
+    changes = ["distil.sweep_lowest=5e-4", "distil.sweep_factor=2", "distil.sweep_count=3"]
+    sweep = Comparison(tmp_path, Settings().with_changes(changes), {})
+    for name, rate in sweep.sweep_rates().items():
+        run = RunDirectory(tmp_path / "sweep" / name)
+        run.path.mkdir(parents=True)
+        run.metrics.write_text(json.dumps({"loss": 0.1 if rate == best else 0.2}) + "\n")
+    sweep.choose_rate()
+    assert sweep.learning_rate == best
+    for told in (capsys.readouterr().out, write_page(sweep, []).read_text()):
+        assert setting in told and told.count("distil.sweep_") == bool(setting)
 
 
 def test_a_seed_that_the_study_does_not_have_is_told(trained, run):

@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -151,7 +151,7 @@ class Comparison:
         chosen = min(losses, key=lambda rate: losses[rate])
         write_json(self.out / "sweep.json", {"chosen": chosen, "losses": {f"{key:g}": losses[key] for key in losses}})
         told = ", ".join(f"{rate:g}: {loss:.4g}" for rate, loss in losses.items())
-        print(f"Learning rate {chosen:g}; loss by rate: {told}", flush=True)
+        print(f"Learning rate {chosen:g}{at_the_edge(chosen, list(losses))}; loss by rate: {told}", flush=True)
 
     def is_trained(self, recipe: Recipe) -> bool:
         newest = newest_checkpoint(recipe.output)
@@ -186,6 +186,13 @@ class Comparison:
 
     def _diagnosed(self, prompts: str) -> RunDirectory:
         return RunDirectory(self.out / "diagnosis" / prompts)
+
+
+def at_the_edge(chosen: float, rates: Sequence[float]) -> str:
+    """A sweep whose best rate is its first or last has not shown that no other is better."""
+    if chosen == max(rates):
+        return " (none higher was tried: distil.sweep_count)"
+    return " (none lower was tried: distil.sweep_lowest)" if chosen == min(rates) else ""
 
 
 def _on_this_machine(method: str) -> dict[str, Any]:

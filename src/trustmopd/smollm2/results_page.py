@@ -11,7 +11,7 @@ from trustmopd.files import read_json, write_text
 from trustmopd.recipe import load_recipe
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.layout import DIAGNOSIS, FIGURES, TABLES
-from trustmopd.smollm2.distillation import Comparison
+from trustmopd.smollm2.distillation import Comparison, at_the_edge
 from trustmopd.smollm2.prompt_sets import SETS
 from trustmopd.smollm2.tasks import DOMAINS, SCORED
 from trustmopd.statistics import Spread, paired_difference
@@ -135,7 +135,7 @@ def _sweep(path: Path) -> Iterator[str]:
     yield text_table(
         ("learning rate", "loss"), [(rate, f"{loss:.4f}") for rate, loss in found["losses"].items()]
     ).to_markdown()
-    yield f"Chosen: {found['chosen']:g}."
+    yield f"Chosen: {found['chosen']:g}{at_the_edge(found['chosen'], [float(rate) for rate in found['losses']])}."
 
 
 def _table(folder: Path, stage: str, name: str = "scores") -> str:
