@@ -8,10 +8,10 @@ import pytest
 import tiny
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transformers import GenerationConfig, MistralConfig, MistralForCausalLM
+from transformers import GenerationConfig, MistralConfig, MistralForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
-from trustmopd.engines import Params, engine_module, rounds
-from trustmopd.engines.rounds import ROUND, rounds_help
+from trustmopd.engines import Params, engine_module, rounds, transformers_engine
+from trustmopd.engines.rounds import ROUND, can_use_rounds
 
 LIMIT = 2 * ROUND + 6
 PROMPTS = [[3, 4, 5, 6, 7, 8], [8, 9], [10, 11, 12], [13], [14, 15, 16, 17], [18, 19]]
@@ -36,14 +36,71 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def at_once(engine: Any, params: Params) -> Any:
-    """As transformers alone does it: an option that changes nothing keeps it from rounds."""
-    return engine.sample(PROMPTS, replace(params, options={"num_beams": 1}))
+    """As transformers alone does it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transformers_engine, "can_use_rounds", lambda *_: False)
+        return engine.sample(PROMPTS, params)
 
 
-def test_rounds_give_the_responses_of_one_call(engine: Any) -> None:
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The limits of the calls that are made in rounds."""
+    made: list[int] = []
+
+    def noted(model: Any, **given: Any) -> Any:
+        made.append(given["generation_config"].max_new_tokens)
+        return rounds.generate_in_rounds(model, **given)
+
+    monkeypatch.setattr(transformers_engine, "generate_in_rounds", noted)
+    return made
+
+
+def test_rounds_give_the_responses_of_one_call(engine: Any, calls: list[int]) -> None:
     made = engine.sample(PROMPTS, GREEDY)
+    assert calls == [LIMIT]
     assert made == at_once(engine, GREEDY)
     assert len({len(each.ids) for each in made}) > 2
+
+
+def test_an_end_token_in_a_prompt_ends_no_response(engine: Any) -> None:
+    prompts = [[engine.ends[0], *prompt] for prompt in PROMPTS]
+    made = engine.sample(prompts, GREEDY)
+    assert any(len(each.ids) > ROUND for each in made)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transformers_engine, "can_use_rounds", lambda *_: False)
+        assert made == engine.sample(prompts, GREEDY)
+
+
+def test_log_probs_are_sampled_in_one_call(engine: Any, calls: list[int]) -> None:
+    made = engine.sample(PROMPTS, replace(GREEDY, logprobs=True))
+    assert not calls and all(len(each.logprobs) == len(each.ids) for each in made)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"use_cache": False},
+        {"min_new_tokens": 10},
+        {"forced_eos_token_id": 2},
+        {"cache_implementation": "static"},
+        {"begin_suppress_tokens": list(range(4, 20))},
+        {"num_beams": 2},
+        {"no_repeat_ngram_size": 1},
+    ],
+    ids=lambda own: next(iter(own)),
+)
+def test_settings_that_a_checkpoint_has_of_its_own_are_not_used(
+    engine: Any, own: dict[str, Any], calls: list[int]
+) -> None:
+    expected, base = engine.sample(PROMPTS, GREEDY), rounds.plain(engine.model)
+    before, base.generation_config = base.generation_config, GenerationConfig(**own)
+    try:
+        made, mine = engine.sample(PROMPTS, GREEDY), base.generation_config
+        assert at_once(engine, GREEDY) == expected
+    finally:
+        base.generation_config = before
+    assert made == expected and calls == [LIMIT, LIMIT]
+    assert all(getattr(mine, name) == value for name, value in own.items())  # the model has it back
 
 
 def test_responses_that_ended_are_not_computed_again(engine: Any) -> None:
@@ -74,27 +131,33 @@ def test_sampled_responses_can_be_drawn_again(engine: Any) -> None:
 
 
 def test_an_option_that_counts_tokens_counts_those_of_the_response(engine: Any) -> None:
-    made = engine.sample(PROMPTS, replace(GREEDY, options={"min_new_tokens": ROUND + 20}))
-    assert min(len(each.ids) for each in made) > ROUND + 20
+    counted = replace(GREEDY, options={"min_new_tokens": 12})
+    made = engine.sample(PROMPTS, counted)
+    assert made == at_once(engine, counted) != engine.sample(PROMPTS, GREEDY)
 
 
-def test_a_limit_within_one_round_keeps_the_draws_of_one_call(engine: Any) -> None:
+def test_a_limit_within_one_round_keeps_the_draws_of_one_call(engine: Any, calls: list[int]) -> None:
     short = replace(GREEDY, max_new_tokens=ROUND, temperature=1.0, draws=["a"] * len(PROMPTS))
     assert engine.sample(PROMPTS, short) == at_once(engine, short)
+    assert not calls
 
 
 def test_rounds_are_for_several_rows_of_one_process_with_a_plain_cache(tmp_path: Path) -> None:
     model = tiny.model(0)
     config = GenerationConfig(max_new_tokens=LIMIT)
-    assert rounds_help(model, 2, config)
-    assert not rounds_help(model, 1, config)
-    assert not rounds_help(model, 2, GenerationConfig(max_new_tokens=LIMIT, cache_implementation="static"))
+    assert can_use_rounds(model, 2, config)
+    assert not can_use_rounds(model, 1, config)
+    assert not can_use_rounds(model, 2, GenerationConfig(max_new_tokens=LIMIT, cache_implementation="static"))
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     window = MistralForCausalLM(MistralConfig(vocab_size=32, num_key_value_heads=1, sliding_window=4, **sizes))
-    assert not rounds_help(window, 2, config)
+    assert not can_use_rounds(window, 2, config)
+    cacheless = OpenAIGPTLMHeadModel(OpenAIGPTConfig(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=2))
+    assert not can_use_rounds(cacheless, 2, config)
+    assert not can_use_rounds(model.to("meta"), 2, config)
+    model = tiny.model(0)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
-        assert not rounds_help(model, 2, config)  # the other process may need another number of calls
+        assert not can_use_rounds(model, 2, config)  # the other process may need another number of calls
     finally:
         dist.destroy_process_group()
 

@@ -2,6 +2,7 @@
 the longest response ends."""
 
 import copy
+import inspect
 from typing import Any
 
 import torch
@@ -44,15 +45,26 @@ def generate_in_rounds(
         attention_mask = torch.cat([attention_mask[left], new], dim=1)
         if len(rows):
             cache.batch_select_indices(left.nonzero()[:, 0])
-    return made
+    return made[:, : input_ids.shape[1]]
 
 
-def rounds_help(model: Any, rows: int, config: GenerationConfig) -> bool:
-    """Whether rounds can be faster and mean the same. Processes that share a model must make the same calls; a cache
-    of another kind may not let rows go."""
+def can_use_rounds(model: Any, rows: int, config: GenerationConfig) -> bool:
+    """Whether rounds mean the same as one call, and can be faster. Processes that share a model must make the same
+    calls; a cache of another kind may not let rows go, and some models take none."""
     alone = not (dist.is_initialized() and dist.get_world_size() > 1)
     if model.device.type != "cpu" or not alone or rows == 1 or config.max_new_tokens <= ROUND:
         return False
     if config.cache_implementation or config.return_dict_in_generate:
         return False
-    return all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
+    if "past_key_values" not in inspect.signature(plain(model).forward).parameters:
+        return False
+    try:
+        cache = DynamicCache(config=model.config)
+    except (AttributeError, KeyError):  # a configuration that transformers' own cache does not know
+        return False
+    return all(type(layer) is DynamicLayer for layer in cache.layers)
+
+
+def plain(model: Any) -> Any:
+    """Without PEFT around it."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model

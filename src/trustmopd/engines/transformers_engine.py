@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from trustmopd.complete_models import load_complete
 from trustmopd.engines import Completion, Params, loading, seed_of
 from trustmopd.engines.cpu_sampling import faster_on_cpu
 from trustmopd.engines.finite import finite_logits
-from trustmopd.engines.rounds import generate_in_rounds, rounds_help
+from trustmopd.engines.rounds import can_use_rounds, generate_in_rounds, plain
 
 TAKES_ADAPTERS = True
 
@@ -41,10 +41,10 @@ class TransformersEngine:
         mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompt_ids])
         if params.draws is not None:
             torch.manual_seed(seed_of(params.draws))
-        with self.lend() as model, torch.no_grad(), faster_on_cpu(model):
+        with self.lend() as model, torch.no_grad(), faster_on_cpu(model), _own_settings_aside(model):
             config = self._config(params, self.context - width)
             # an option of the engine's own may count a response's tokens, such as min_new_tokens
-            in_rounds = not params.options and rounds_help(model, len(prompt_ids), config)
+            in_rounds = not params.options and can_use_rounds(model, len(prompt_ids), config)
             generate = partial(generate_in_rounds, model) if in_rounds else model.generate
             made: Any = generate(
                 input_ids=input_ids.to(self.device),
@@ -83,6 +83,17 @@ class TransformersEngine:
         config = copy.deepcopy(self.config)
         config.update(**given | dict(params.options))
         return config
+
+
+@contextmanager
+def _own_settings_aside(model: Any) -> Iterator[None]:
+    """`generate` takes what our settings leave open from the model's own: beams, forced tokens, no cache."""
+    base = plain(model)
+    own, base.generation_config = base.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        base.generation_config = own
 
 
 class LoadedTransformers(TransformersEngine):

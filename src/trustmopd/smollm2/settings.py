@@ -98,7 +98,7 @@ class Distil(Section):
     seeds: PositiveInt = 3  # of trust, uniform and routed; the others have one
     sweep_steps: PositiveInt = 40
     sweep_lowest: PositiveFloat = 2e-4
-    sweep_factor: PositiveFloat = 2.5  # between neighbours
+    sweep_factor: Annotated[float, Field(gt=1)] = 2.5  # between neighbours
     sweep_count: PositiveInt = 3
 
 
