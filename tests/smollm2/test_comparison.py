@@ -269,9 +269,63 @@ def test_what_can_be_graded_here_is_and_the_rest_is_named(evaluated, run, tmp_pa
     some = [Loaded(replace(get_benchmark(name), ready=how), Rows()) for name, how in ready.items()]
     monkeypatch.setattr(RowScores, "public", lambda _: some)
     monkeypatch.setattr(row_scores, "grade_responses", lambda folder, loaded, **_: graded.add(loaded.benchmark.name))
-    result = run(evaluated, "--stage", "grade")
+    out = shutil.copytree(evaluated, tmp_path / "study")
+    (out / "results.md").unlink(missing_ok=True)
+    result = run(out, "--stage", "grade", "--stage", "results")
     assert result.exit_code == 1 and "mbpp" in result.stderr and "ifeval" not in result.stderr
     assert graded == {"svamp", "ifeval"}
+    assert "svamp, mbpp, ifeval" in (out / "results.md").read_text()  # sampled, and here not graded
+
+
+def test_a_benchmark_that_is_not_graded_in_every_row_is_named_on_the_page(evaluated, run, tmp_path):
+    out = shutil.copytree(evaluated, tmp_path / "study")
+    mixed = out / "mixed"
+    (mixed / "teacher-if" / "smollm2_math_if.jsonl").unlink()
+    shutil.rmtree(mixed / TRUST.row)
+    for name in ("math_code", "math_if", "code_if"):
+        (mixed / UNIFORM.row / "seed-0" / f"smollm2_{name}.jsonl").unlink()
+    result = run(out, "--stage", "results")
+    assert result.exit_code == 0 and f"{UNIFORM.row}/seed-0" in result.stdout
+    section = (out / "results.md").read_text().partition("## Mixed prompts")[2].partition("## ")[0]
+    table, told = section.split("|\n\n")
+    assert "smollm2_math_if" not in table and "smollm2_math_if" in told
+    assert UNIFORM.row not in table and f"{UNIFORM.row}/seed-0" in told
+
+
+def test_an_interrupted_command_is_told_with_its_stage_and_its_runs(trained, run, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Comparison, "train", interrupted)
+    cells = [Cell("singlecap", "trust", 0), Cell("singlecap", "uniform", 0)]
+    asked = ["--stage", "distil", *only(*(cell.name for cell in cells)), "--stop-after", "30"]
+    result = run(trained, *asked)
+    assert result.exit_code != 0
+    assert " ".join(asked) in " ".join((result.stdout + result.stderr).split())
+
+
+def test_named_runs_are_trained_side_by_side_if_asked(trained, run, monkeypatch):
+    started = []
+    monkeypatch.setattr(
+        comparison_stages, "side_by_side", lambda names, command, jobs, _: started.append((names, jobs))
+    )
+    names = ["singlecap/trust/seed-0", "singlecap/uniform/seed-0"]
+    assert run(trained, "--stage", "distil", *only(*names), "--jobs", "2").exit_code == 0
+    assert started == [(names, 2)]
+
+
+def test_a_finished_sweep_and_other_prompts_are_told(trained, run, tmp_path):
+    out = shutil.copytree(trained, tmp_path / "study", ignore=shutil.ignore_patterns("runs"))
+    (out / "sweep.json").write_text(json.dumps({"schema_version": 1, "chosen": 0.001, "losses": {"0.001": 0.1}}))
+    assert "0.001" in run(out, "--stage", "sweep").stdout
+    made = sum(1 for _ in (out / "prompts" / "evaluation" / "math.jsonl").open())
+    assert f"scoring.prompts={made}" in run(out, "--stage", "prompts", "scoring.prompts=77").stdout
+    assert "scoring.prompts" not in run(out, "--stage", "prompts", f"scoring.prompts={made}").stdout
+
+
+def test_a_run_that_is_not_trained_is_told_how(trained, run):
+    result = run(trained, "--stage", "evaluate", *only("singlecap/routed/seed-0"), "--prompts", "own")
+    assert result.exit_code == 1 and "--stage distil --only singlecap/routed/seed-0" in result.stderr
 
 
 def test_svamp_alone_does_not_leave_out_the_other_benchmarks(files, tmp_path, monkeypatch):
@@ -305,14 +359,17 @@ def test_rows_that_lack_a_response_are_evaluated_again_and_no_others(evaluated, 
 def test_out_of_time_every_row_has_its_own_prompts_before_one_has_the_others(trained, run, monkeypatch):
     asked = []
     monkeypatch.setattr(RowScores, "evaluate", lambda _, row, part, **__: asked.append((row, part)))
-    monkeypatch.setattr(RowScores, "is_evaluated", lambda _, row: (row, "public") in asked)
+    monkeypatch.setattr(RowScores, "is_evaluated", lambda _, row, part: (row, part) in asked)
     rows = [INITIAL, TRUST]
     assert run(trained, "--stage", "evaluate", *only(INITIAL, TRUST.name)).exit_code == 0
-    assert asked == [(row, part) for part in ("evaluation", "mixed", "public") for row in rows]
+    assert asked == [(row, part) for part in ("own", "mixed", "public") for row in rows]
     asked.clear()
     result = run(trained, "--stage", "evaluate", *only(INITIAL, TRUST.name), "--stop-after", "0")
     assert result.exit_code == 0 and asked == []
-    assert f"{INITIAL}, {TRUST.name}" in result.stdout
+    assert INITIAL in result.stdout and TRUST.name in result.stdout
+    result = run(trained, "--stage", "evaluate", *only(INITIAL, TRUST.name), "--prompts", "own")
+    assert asked == [(row, "own") for row in rows]
+    assert run(trained, "--stage", "evaluate", "--prompts", "owned").exit_code == 1
 
 
 def test_scores_reach_the_runs_on_a_machine_without_the_weights(evaluated, run, tmp_path):

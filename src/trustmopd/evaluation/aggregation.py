@@ -54,7 +54,7 @@ def score_rows(methods: Mapping[str, Mapping[int, ByBenchmark]], against: str | 
         draws = drawn[name]
         intervals = {column: _interval(draws[column]) for column in (*domains, "overall")}
         recovered = None
-        if ends is not None and ends[0] != ends[1]:
+        if ends is not None and ends[0] < ends[1]:  # teachers that are no better leave no gap
             recovered = spread([recovery(point["overall"], *ends) for point in seeds.values()])
             low, high = drawn[INITIAL]["overall"], drawn[ROUTED]["overall"]
             with np.errstate(divide="ignore", invalid="ignore"):

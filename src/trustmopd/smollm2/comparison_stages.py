@@ -12,7 +12,7 @@ from trustmopd.evaluation.of_recipe import scored
 from trustmopd.recipe import load_recipe
 from trustmopd.smollm2.distillation import FULL, METHODS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
-from trustmopd.smollm2.prompt_sets import SETS, write_prompt_sets
+from trustmopd.smollm2.prompt_sets import SETS, evaluation_file, write_prompt_sets
 from trustmopd.smollm2.results_page import sizes, write_page
 from trustmopd.smollm2.row_scores import PARTS, RowScores
 from trustmopd.smollm2.side_by_side import Again, share_machine, side_by_side
@@ -37,15 +37,29 @@ def check_only(only: Sequence[str], seeds: int) -> None:
 
 class ComparisonStages:
     """`only` are names of prompt sets and methods, or of single runs and rows. Those are worked on in this process:
-    what a stage starts side by side are commands with such names."""
+    what a stage starts side by side are commands with such names. `parts` are those of PARTS that are evaluated.
+    `ungraded` is what `grade` could not do here."""
 
-    def __init__(self, study: Study, only: Sequence[str], jobs: int, deadline: float | None, again: Again) -> None:
+    def __init__(
+        self,
+        study: Study,
+        only: Sequence[str],
+        jobs: int,
+        deadline: float | None,
+        again: Again,
+        parts: Sequence[str] = tuple(PARTS),
+    ) -> None:
         self.study, self.only, self.jobs, self.deadline, self.again = study, only, jobs, deadline, again
+        self.parts, self.ungraded = parts, list[str]()
         self.all = Comparison(study.out, study.settings, study.data)
         self.scores = RowScores(self.all)
 
     def prompts(self) -> None:
-        write_prompt_sets(self.study.out, self.study.settings, self.study.data)
+        out, asked = self.study.out, self.study.settings.scoring.prompts
+        write_prompt_sets(out, self.study.settings, self.study.data)
+        made = sum(1 for _ in evaluation_file(out, DOMAINS[0]).open(encoding="utf-8"))
+        if made != asked:
+            say(f"{out / 'prompts'} was made with scoring.prompts={made}; this command's {asked} changes nothing.")
 
     def diagnose(self) -> None:
         """One prompt set after the other, or those that `only` names."""
@@ -60,29 +74,35 @@ class ComparisonStages:
             for name in here:
                 self.all.sweep(name, None)
             return
-        if (self.study.out / "sweep.json").is_file():
+        if (chosen := self.study.out / "sweep.json").is_file():
+            say(f"The learning rate is {self.all.learning_rate:g}, by {chosen}. Remove that file to sweep again.")
             return
         self._ready()
         side_by_side(list(rates), lambda name: self.again("sweep", [name]), self.jobs)
         self.all.choose_rate()
 
     def distil(self) -> None:
-        """Runs that have their scores are not trained again."""
+        """Runs that have their scores are not trained again. A single run is trained in this process, and several if
+        `jobs` is 1."""
         by_name = {cell.name: cell for cell in self.all.cells}
         self._check_runs()
+        named = [by_name[name] for name in self.only if name in by_name]
+        for cell in named:
+            if self.scores.is_scored(cell):
+                say(f"{cell.name} has its scores. To train it again, remove {cell.run(self.study.out).path} first.")
+            else:
+                self._say_if_trained(cell)
+        if not (todo := self._untrained()):
+            return
         self._ready()
-        if self.only and all(name in by_name for name in self.only):
+        if len(named) == len(self.only) > 0 and (self.jobs == 1 or len(named) == 1):
             share_machine(self.jobs)
-            for cell in map(by_name.__getitem__, self.only):
-                if self.scores.is_scored(cell):
-                    say(f"{cell.name} has its scores. To train it again, remove {cell.run(self.study.out).path} first.")
-                    continue
+            for cell in todo:
                 self.all.train(cell, self.deadline)
-                if self.all.is_trained(self.all.recipe_of(cell)):
-                    say(f"{cell.name} is trained: {cell.run(self.study.out).path}")
+                self._say_if_trained(cell)
         else:
-            todo = [cell.name for cell in self._untrained()]
-            side_by_side(todo, lambda name: self.again("distil", [name]), self.jobs, self.deadline)
+            names = [cell.name for cell in todo]
+            side_by_side(names, lambda name: self.again("distil", [name]), self.jobs, self.deadline)
         if left := self._untrained():
             say(f"Out of time: not finished are {', '.join(cell.name for cell in left)}. The same command continues.")
 
@@ -94,7 +114,7 @@ class ComparisonStages:
         if self.only and all(name in by_name for name in self.only):
             share_machine(self.jobs)
             rows = list(self.only)
-            for part, name in product(PARTS, rows):
+            for part, name in product(self.parts, rows):
                 if self.deadline is None or time.monotonic() < self.deadline:
                     self.scores.evaluate(by_name[name], part, quiet=self.jobs > 1)
                     say(f"{name}: {PARTS[part]}, row {rows.index(name) + 1} of {len(rows)}")
@@ -105,14 +125,17 @@ class ComparisonStages:
                 cell.name for cell in self._chosen() if cell.name not in trained and self.scores.is_scored(cell)
             ]:
                 say(f"Not evaluated further, since their weights are not here: {', '.join(away)}.")
-            rows = [name for name in (*references, *trained) if not self.scores.is_evaluated(by_name[name])]
+            rows = [name for name in (*references, *trained) if self._unevaluated(by_name[name])]
             shares = {", ".join(share): share for place in range(self.jobs) if (share := rows[place :: self.jobs])}
             side_by_side(list(shares), lambda name: self.again("evaluate", shares[name]), self.jobs, self.deadline)
-        if left := [name for name in rows if not self.scores.is_evaluated(by_name[name])]:
-            say(f"Out of time: not finished are {', '.join(left)}. The same command continues.")
+        left = {name: self._unevaluated(by_name[name]) for name in rows}
+        if told := [f"{name} ({', '.join(parts)})" for name, parts in left.items() if parts]:
+            say(f"Out of time: not finished are {', '.join(told)}. The same command continues.")
+        elif "public" in self.parts:
+            say("Responses to the public benchmarks are graded by --stage grade.")
 
     def grade(self) -> None:
-        self.scores.grade()
+        self.ungraded = self.scores.grade()
 
     def results(self) -> Path:
         """Tables, figures and report of the finished runs, the scores of the other prompts, and the page."""
@@ -132,7 +155,8 @@ class ComparisonStages:
             say(f"No run below {out / 'runs'} has its scores yet.")
         for folder in (out / "mixed", out / "public"):
             if collect([folder])[0]:
-                scored([folder], folder)
+                for note in scored([folder], folder).notes:
+                    say(note)
         return write_page(self.all, cells)
 
     def _ready(self) -> None:
@@ -176,6 +200,13 @@ class ComparisonStages:
 
     def _sets(self) -> Sequence[str]:
         return [name for name in self.only if name in SETS] or SETS
+
+    def _say_if_trained(self, cell: Cell) -> None:
+        if self.all.is_trained(self.all.recipe_of(cell)):
+            say(f"{cell.name} is trained: {cell.run(self.study.out).path}")
+
+    def _unevaluated(self, row: str | Cell) -> list[str]:
+        return [PARTS[part] for part in self.parts if not self.scores.is_evaluated(row, part)]
 
     def _untrained(self) -> list[Cell]:
         """Runs that have neither scores nor finished weights."""

@@ -47,6 +47,7 @@ def write_prompt_sets(out: Path, settings: Settings, data: Data) -> None:
     }
     if all((out / "prompts" / name / CARD).is_file() for name in SETS):
         return
+    print(f"Making the prompts: {out / 'prompts'}", flush=True)
     write_evaluation_sets(out, settings, data)
     for kind in (*DOMAINS, *KINDS):
         most = max(wanted.get(kind, 0) for wanted in counts.values())

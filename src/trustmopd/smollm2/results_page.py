@@ -7,10 +7,11 @@ from typing import Any
 from trustmopd.evaluation.aggregation import score_rows
 from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.journal import GRADED, read_entries
+from trustmopd.evaluation.run_record import read_record
 from trustmopd.files import read_json, write_text
 from trustmopd.recipe import load_recipe
 from trustmopd.runs import RunDirectory
-from trustmopd.runs.layout import DIAGNOSIS, FIGURES, TABLES
+from trustmopd.runs.layout import ASKED, DIAGNOSIS, FIGURES, TABLES
 from trustmopd.smollm2.distillation import Comparison, at_the_edge
 from trustmopd.smollm2.prompt_sets import SETS
 from trustmopd.smollm2.tasks import DOMAINS, SCORED
@@ -48,7 +49,7 @@ def sizes(out: Path, cells: Collection[Cell]) -> str:
 def _parts(comparison: Comparison, cells: Collection[Cell]) -> Iterator[str]:
     out, how = comparison.out, comparison.settings
     yield "# The paper's comparison with SmolLM2-135M"
-    yield "Made by `trustmopd reproduce smollm2`; [the study](../smollm2.md) explains domains, prompts and stages."
+    yield "Made by `trustmopd reproduce smollm2`; docs/smollm2.md explains domains, prompts and stages."
     if how.model:
         yield f"The instruction model here is `{how.model}`."
     yield "## Base and specialists"
@@ -78,8 +79,10 @@ def _parts(comparison: Comparison, cells: Collection[Cell]) -> Iterator[str]:
         yield _table(out, "results", "cost")
     yield "## Mixed prompts"
     yield _table(out / "mixed", "evaluate")
+    yield from _left_out(out / "mixed")
     yield "## Public benchmarks"
     yield _table(out / "public", "evaluate, then --stage grade")
+    yield from _left_out(out / "public")
 
 
 def _missing(stage: str) -> str:
@@ -141,6 +144,23 @@ def _sweep(path: Path) -> Iterator[str]:
 def _table(folder: Path, stage: str, name: str = "scores") -> str:
     path = folder / TABLES / f"{name}.md"
     return path.read_text(encoding="utf-8") if path.is_file() else _missing(stage)
+
+
+def _left_out(folder: Path) -> Iterator[str]:
+    """What was asked below `folder` and is not in its table."""
+    found, _ = collect([folder])
+    records = {record.parent: read_record(record.parent) for record in sorted(folder.rglob(ASKED))}
+    shown = {name for seeds in found.values() for row in seeds.values() for name in row}
+    asked = dict.fromkeys(name for record in records.values() for name in record["benchmarks"])
+    rows = [
+        row.relative_to(folder).as_posix()
+        for row, record in records.items()
+        if record["seed"] not in found.get(record["method"], {})
+    ]
+    if asked and not shown:
+        yield f"Sampled, and not graded yet: {', '.join(asked)} (`--stage grade`)."
+    elif left := [*(name for name in asked if name not in shown), *rows]:
+        yield f"Not in this table, since some responses are missing or not graded: {', '.join(left)}."
 
 
 def _judged(evaluation: Path) -> Iterator[str]:

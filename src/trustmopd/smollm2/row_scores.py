@@ -23,9 +23,9 @@ from trustmopd.smollm2.word_problems import svamp_rows
 from trustmopd.testbed.cells import Cell
 
 MIXED = [f"smollm2_{kind.replace('+', '_')}" for kind in KINDS]
-#: What is evaluated: its folder, and what it is called. A process evaluates all its rows on one before the next.
-_OWN, _MIXED, _PUBLIC = "evaluation", "mixed", "public"
-PARTS = {_OWN: "own prompts", _MIXED: "mixed prompts", _PUBLIC: "public benchmarks"}
+#: What is evaluated, and what it is called. A process evaluates all its rows on one before the next.
+PARTS = {"own": "own prompts", "mixed": "mixed prompts", "public": "public benchmarks"}
+_FOLDERS = {"own": "evaluation", "mixed": "mixed", "public": "public"}
 #: MBPP's test problems, by its authors' split: a file may have them all.
 _MBPP_TEST = range(11, 511)
 
@@ -43,53 +43,53 @@ class RowScores:
             recipe, name = self.runs.recipe_of(row), row.row
         else:
             recipe, name = self.runs.recipe("references", "singlecap", "trust", 0, self.runs.out), row
-        methods, notes = methods_of(recipe, [name])
-        if not methods:
-            raise FileNotFoundError(" ".join(notes))
+        methods, _ = methods_of(recipe, [name])
+        if not methods and isinstance(row, Cell):
+            raise FileNotFoundError(f"{row.name} has no checkpoint. Train it first: --stage distil --only {row.name}")
         size = self.runs.settings.scoring.batch_size
         sampling = sampling_of(recipe)
-        if part == _PUBLIC:
+        if part == "public":
             loaded = self.public()
             sampling = replace(sampling, max_new_tokens=self.runs.settings.public.max_new_tokens, samples=1)
         else:
-            loaded = self._own(OWN, DOMAINS) if part == _OWN else self._own(MIXED, KINDS)
+            loaded = self._own(OWN, DOMAINS) if part == "own" else self._own(MIXED, KINDS)
         evaluate_rows(
-            *(recipe, methods, self.runs.out / part, loaded, sampling),
+            *(recipe, methods, self.runs.out / _FOLDERS[part], loaded, sampling),
             lambda method: make_sampler("transformers", method.source, method.base, batch_size=size),
             jobs=os.cpu_count() or 1,
             quiet=quiet,
-            grading=part != _PUBLIC,
+            grading=part != "public",
         )
 
-    def is_evaluated(self, row: str | Cell) -> bool:
+    def is_evaluated(self, row: str | Cell, part: str) -> bool:
         """Whether every response is there; those to public benchmarks are graded later."""
-        if not all(self._graded(folder, row) for folder in (_OWN, _MIXED)):
-            return False
-        sampled = RowDirectory(self.runs.out / _PUBLIC / _folder(row))
+        if part != "public":
+            return self._graded(part, row)
+        sampled = RowDirectory(self.runs.out / _FOLDERS[part] / _folder(row))
         files = {sampled.responses(each.benchmark.name): len(each.rows) for each in self.public()}
         return all(file.is_file() and file.read_bytes().count(b"\n") >= count for file, count in files.items())
 
     def is_scored(self, cell: Cell) -> bool:
         """On its own prompts, after as many steps as it is to have. Its weights may be elsewhere, or gone; without its
         recipe, the run was removed."""
-        if not cell.run(self.runs.out).recipe.is_file() or not self._graded(_OWN, cell):
+        if not cell.run(self.runs.out).recipe.is_file() or not self._graded("own", cell):
             return False
-        record = read_record(self.runs.out / _OWN / _folder(cell))
+        record = read_record(RunDirectory(self.runs.out).evaluation / _folder(cell))
         return step_of(Path(record["adapter"] or record["model"])) >= self.runs.settings.distil.steps
 
     def hand_over(self) -> None:
         """The scores of every evaluated student into its run, beside those of base and teachers, which may have come
         later."""
         for cell in self.runs.cells:
-            if self._graded(_OWN, cell):
+            if self._graded("own", cell):
                 hand_over(self.runs.recipe_of(cell), RunDirectory(self.runs.out).evaluation, OWN)
 
-    def _graded(self, folder: str, row: str | Cell) -> bool:
-        return bool(whole_rows(self.runs.out / folder, [_folder(row)]))
+    def _graded(self, part: str, row: str | Cell) -> bool:
+        return bool(whole_rows(self.runs.out / _FOLDERS[part], [_folder(row)]))
 
-    def grade(self) -> None:
-        """The public benchmarks' responses, wherever they were sampled; of those that can be graded here. What the
-        others lack is told in the end."""
+    def grade(self) -> list[str]:
+        """The public benchmarks' responses, wherever they were sampled; of those that can be graded here. Returns what
+        the others lack."""
         lacking = []
         for each in self.public():
             try:
@@ -97,10 +97,9 @@ class RowScores:
             except Unavailable as error:
                 lacking.append(f"{each.benchmark.name} is not graded: {error}")
                 continue
-            for record in sorted((self.runs.out / _PUBLIC).rglob(ASKED)):
+            for record in sorted((self.runs.out / _FOLDERS["public"]).rglob(ASKED)):
                 grade_responses(record.parent, each, jobs=os.cpu_count() or 1)
-        if lacking:
-            raise Unavailable("\n".join(lacking))
+        return lacking
 
     def public(self) -> list[Loaded]:
         """Those whose data are given, or all from the Hub; SVAMP always, since it is trained on too. What grades them

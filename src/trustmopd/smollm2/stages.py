@@ -107,6 +107,7 @@ class Study:
         folder, adapter = self.out / "base", self.adapter("base")
         if (folder / "model.safetensors").is_file():
             return
+        print(f"Making the base: {folder}", flush=True)
         model, tokenizer = self._instruction_model()
         if not (adapter / ADAPTER).is_file():
             began = time.perf_counter()

@@ -101,7 +101,7 @@ def _reference_rows(comparison: Comparison, student: str, team: str) -> list[lis
         gained = share = NONE
         if low is not None:
             gained = f"{100 * (row['overall'] - low):+.1f}"
-            share = f"{100 * recovery(row['overall'], low, high):.1f}" if high not in (None, low) else NONE
+            share = f"{100 * recovery(row['overall'], low, high):.1f}" if high is not None and high > low else NONE
         rows.append([f"{whose}: {title}" if whose else title, *cells, gained, share])
     return rows
 
