@@ -58,6 +58,13 @@ def test_domains_overall_spread_and_recovery_follow_the_papers_definitions() -> 
     assert row["difference"]["n"] == 2 and "difference" not in summary["initial"]
 
 
+def test_teachers_that_are_worse_than_the_initial_student_leave_no_gap_to_recover() -> None:
+    better = {**METHODS, "initial": {0: checkpoint((1, 1), (1, 1, 1), (1, 1))}}
+    summary = score_rows(better)
+    assert summary["routed-teachers"]["overall"] < summary["initial"]["overall"]
+    assert all(row["recovery"] is None and "recovery" not in row["interval"] for row in summary.values())
+
+
 def test_differences_of_trained_methods_are_paired_by_seed() -> None:
     other = {seed: checkpoint((0.9, 0.4), (0.4, 0, 0), (0.5, 0.5)) for seed in (1, 0)}
     other[1] = checkpoint((1, 1), (0.4, 0.3, 0.2), (0.7, 0.5))
