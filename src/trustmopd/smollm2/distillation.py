@@ -21,6 +21,7 @@ from trustmopd.smollm2.prompt_sets import evaluation_file
 from trustmopd.smollm2.restarts import with_restarts
 from trustmopd.smollm2.settings import Settings
 from trustmopd.smollm2.tasks import DOMAINS
+from trustmopd.smollm2.weights import cpu_has_bfloat16
 from trustmopd.testbed import experiment as small_world
 from trustmopd.testbed.cells import Cell
 from trustmopd.training.recipe_stages import diagnose_recipe, train_recipe
@@ -202,7 +203,7 @@ def _on_this_machine(method: str) -> dict[str, Any]:
     base = None if method == FULL else {"dtype": "bfloat16"}
     if torch.cuda.is_available():
         return {"cache_implementation": "static", "model_init_kwargs": base}
-    if torch.accelerator.is_available() or not torch.cpu._is_avx512_bf16_supported():
+    if torch.accelerator.is_available() or not cpu_has_bfloat16():
         return {}
     return {"use_cpu": True, "bf16": True, "max_tokens_per_micro_batch": 2048, "model_init_kwargs": base}
 

@@ -1,7 +1,8 @@
-"""Scores of several policies on one set of weights: base and adapters take turns in one compiled model."""
+"""Scores of several policies on one set of weights: base and adapters take turns in one model."""
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,39 +12,39 @@ from safetensors.torch import load_file
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from trustmopd.engines.cpu_sampling import faster_on_cpu
-from trustmopd.engines.finite import finite_logits
+from trustmopd.engines import Params
+from trustmopd.engines.transformers_engine import TransformersEngine
 from trustmopd.smollm2.lora import ADAPTER, lora_config
 from trustmopd.smollm2.settings import Settings
 from trustmopd.smollm2.tasks import Task, prompt_tokens, verdicts
+from trustmopd.smollm2.weights import cpu_has_bfloat16
 
 
 class Sampler:
-    """Batches of one shape: the model is compiled once. `policy` puts other weights into it, in place."""
+    """`policy` puts other weights into one model, in place. On a GPU it is compiled once, for batches of one shape."""
 
     def __init__(self, base: Path, settings: Settings, tasks: Sequence[Task]) -> None:
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.scoring = settings.scoring
-        self.tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
-        model = AutoModelForCausalLM.from_pretrained(
-            base, dtype=torch.bfloat16 if self.device == "cuda" else torch.float32
-        )
+        self.compiled = torch.cuda.is_available()
+        device = "cuda" if self.compiled else "cpu"
+        self.tokenizer = AutoTokenizer.from_pretrained(base)
+        exact = not (self.compiled or cpu_has_bfloat16())
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32 if exact else torch.bfloat16)
         # An adapter as it is stored, in bfloat16: in float32 it would be slower and no more exact.
         wrapped = get_peft_model(model, lora_config(settings.lora), autocast_adapter_dtype=False)
-        self.model = wrapped.to(self.device).eval()
-        self._blank = {name: torch.zeros_like(each) for name, each in self._adapter().items()}
+        self.model = wrapped.to(device).eval()
+        self._blank = {name: torch.zeros_like(each) for name, each in get_peft_model_state_dict(self.model).items()}
         longest = max((len(prompt_tokens(self.tokenizer, task)) for task in tasks), default=0)
-        self.width = max(settings.max_prompt_tokens, longest)
-        compiled = {"cache_implementation": "static", "max_cache_len": self.width + settings.max_new_tokens}
-        self.config = GenerationConfig(
-            max_new_tokens=settings.max_new_tokens,
-            do_sample=True,
-            temperature=settings.scoring.temperature,
-            top_k=0,
-            top_p=1.0,
+        width = max(settings.max_prompt_tokens, longest)
+        static = {"cache_implementation": "static", "max_cache_len": width + settings.max_new_tokens}
+        self.size = settings.scoring.batch_size
+        self.params = Params(settings.max_new_tokens, settings.scoring.temperature)
+        self.engine = TransformersEngine(
+            lambda: nullcontext(self.model),
+            device,
+            ends=[self.tokenizer.eos_token_id],
             pad_token_id=self.tokenizer.pad_token_id,
-            eos_token_id=self.tokenizer.eos_token_id,
-            **(compiled if self.device == "cuda" else {}),
+            config=GenerationConfig(**static if self.compiled else {}),
+            pad_to_multiple_of=width if self.compiled else None,
         )
 
     def policy(self, adapter: Path | None) -> None:
@@ -53,27 +54,13 @@ class Sampler:
     def sample(self, tasks: Sequence[Task], seed: int) -> list[str]:
         """A response to each task. The same seed gives the same responses on the same machine."""
         torch.manual_seed(seed)
-        size = self.scoring.batch_size
         responses: list[str] = []
-        for start in range(0, len(tasks), size):
-            batch = list(tasks[start : start + size])
-            full = (batch * size)[:size]  # a batch of another size would be compiled again
-            inputs = self.tokenizer.pad(
-                {"input_ids": [prompt_tokens(self.tokenizer, task) for task in full]},
-                padding="max_length",
-                max_length=self.width,
-                return_tensors="pt",
-            ).to(self.device)
-            with torch.inference_mode(), faster_on_cpu(self.model):
-                output = self._generate(inputs)[:, self.width :]
-            responses += self.tokenizer.batch_decode(output[: len(batch)], skip_special_tokens=True)
+        for start in range(0, len(tasks), self.size):
+            batch = [prompt_tokens(self.tokenizer, task) for task in tasks[start : start + self.size]]
+            full = (batch * self.size)[: self.size] if self.compiled else batch  # of another size: compiled again
+            made = self.engine.sample(full, self.params)[: len(batch)]
+            responses += [self.tokenizer.decode(each.ids, skip_special_tokens=True) for each in made]
         return responses
-
-    def _generate(self, inputs: Mapping[str, Any]) -> Any:
-        return self.model.generate(**inputs, generation_config=self.config, logits_processor=finite_logits(self.model))
-
-    def _adapter(self) -> Mapping[str, Any]:
-        return get_peft_model_state_dict(self.model)
 
 
 def score(
