@@ -382,6 +382,15 @@ def test_scores_reach_the_runs_on_a_machine_without_the_weights(evaluated, run, 
     assert finished_cells(out, METHODS) == {TRUST: finished_cells(evaluated, METHODS)[TRUST]}
 
 
+def test_results_has_seeds_that_its_own_command_does_not_ask_for(evaluated, run, tmp_path):
+    out, more = shutil.copytree(evaluated, tmp_path / "study"), replace(UNIFORM, seed=2)
+    for stage in ("distil", "evaluate"):
+        arguments = ("--stage", stage, "--prompts", "own", *only(more.name))
+        assert run(out, *arguments, "distil.seeds=3").exit_code == 0
+    assert run(out, "--stage", "results").exit_code == 0
+    assert set(finished_cells(out, METHODS)) == {TRUST, UNIFORM, more}
+
+
 def test_a_teacher_that_is_half_evaluated_takes_nothing_from_the_students(evaluated, run, tmp_path):
     out = shutil.copytree(evaluated, tmp_path / "study", ignore=shutil.ignore_patterns("scores.json"))
     _stop_before_the_last_response(out / "evaluation" / "teacher-if")
@@ -447,10 +456,16 @@ def test_on_a_cpu_students_train_in_bfloat16_if_it_has_products_in_it(has_bfloat
     assert (training.get("model_init_kwargs") == {"dtype": "bfloat16"}) == has_bfloat16
 
 
-def test_a_name_that_is_no_run_is_refused(run, tmp_path):
-    result = run(tmp_path, "--stage", "distil", "--only", "multicap/routed/seed-0")
+@pytest.mark.parametrize("name", ["multicap/routed/seed-0", "multicap/routed", "singlecap/trust/seed-9", "single"])
+def test_a_name_that_is_no_run_is_refused(name, run, tmp_path):
+    result = run(tmp_path, "--stage", "distil", "--only", name)
     assert result.exit_code == 1
-    assert "multicap/routed/seed-0" in result.stderr
+    assert name in result.stderr
+
+
+def test_a_sets_method_names_all_its_seeds():
+    names = comparison_stages.check_only(["math", "singlecap/trust", "multicap/uniform/seed-1"], seeds=2)
+    assert names == ["math", "singlecap/trust/seed-0", "singlecap/trust/seed-1", "multicap/uniform/seed-1"]
 
 
 def test_a_missing_specialist_is_named(base, run, tmp_path):

@@ -25,14 +25,22 @@ from trustmopd.testbed.machine import describe, made_by
 say = partial(print, flush=True)
 
 
-def check_only(only: Sequence[str], seeds: int) -> None:
-    runs = {cell.name for cell in all_cells(seeds)}
+def check_only(only: Sequence[str], seeds: int) -> list[str]:
+    """The names, with all runs of `singlecap/trust` in its place."""
+    runs = [cell.name for cell in all_cells(seeds)]
     known = (*DOMAINS, *SETS, *METHODS, *REFERENCES)
-    if unknown := [name for name in only if name not in known and name not in runs and not name.startswith("lr-")]:
-        raise ValueError(
-            f"--only {unknown[0]}: there is no such name. Choose from {', '.join(known)}, or a run such as "
-            f"singlecap/trust/seed-0; the study has {seeds} seeds (distil.seeds)."
-        )
+    names = []
+    for name in only:
+        if name in known or name in runs or name.startswith("lr-"):
+            names.append(name)
+        elif seeded := [run for run in runs if run.startswith(f"{name}/")]:
+            names += seeded
+        else:
+            raise ValueError(
+                f"--only {name}: there is no such name. Choose from {', '.join(known)}, a set's method such as "
+                f"singlecap/trust, or a run such as singlecap/trust/seed-0; the study has {seeds} seeds (distil.seeds)."
+            )
+    return names
 
 
 class ComparisonStages:

@@ -1,5 +1,6 @@
 """The page of the study, from its files alone: what is not measured yet is said, with the stage that measures it."""
 
+import csv
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,12 @@ def _parts(comparison: Comparison, cells: Collection[Cell]) -> Iterator[str]:
     if (out / FIGURES / "scores.png").is_file():
         yield f"![scores of every rule, and of base and teachers]({FIGURES}/scores.png)"
         yield "## Where the weight went"
-        yield "Mean weights of recorded rollouts; *relevant mass* is that of the teachers that the prompts need."
-        yield _table(out, "results", "allocation")
+        yield (
+            "Trust's mean weights in recorded rollouts; *relevant mass* is that of the teachers that the prompts need, "
+            "*margin* the matched teacher's lead over the next. Those of the other rules are in the report."
+        )
+        yield _allocation(out)
+        yield f"![trust's weights by what the prompts need, in one seed]({FIGURES}/allocation.png)"
         yield "## Cost"
         yield "Device-hours of all seeds. Students side by side wait for each other, so their hours are too many."
         yield _table(out, "results", "cost")
@@ -144,6 +149,16 @@ def _sweep(path: Path) -> Iterator[str]:
 def _table(folder: Path, stage: str, name: str = "scores") -> str:
     path = folder / TABLES / f"{name}.md"
     return path.read_text(encoding="utf-8") if path.is_file() else _missing(stage)
+
+
+def _allocation(out: Path) -> str:
+    path = out / TABLES / "allocation.csv"
+    if not path.is_file():
+        return _missing("results")
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    trusting = [row for row in rows if "trust" in row[0].split(", ")]
+    return text_table(header, trusting or rows).to_markdown()  # a single run's rows are not named
 
 
 def _left_out(folder: Path) -> Iterator[str]:

@@ -15,12 +15,12 @@ from trustmopd.evaluation.run_record import read_record
 from trustmopd.evaluation.sampling import make_sampler
 from trustmopd.runs import RunDirectory, step_of
 from trustmopd.runs.layout import ASKED, RowDirectory
-from trustmopd.smollm2.distillation import OWN, Comparison
+from trustmopd.smollm2.distillation import METHODS, OWN, Comparison
 from trustmopd.smollm2.mixed import KINDS
 from trustmopd.smollm2.prompt_sets import PUBLIC, evaluation_file
 from trustmopd.smollm2.tasks import DOMAINS
 from trustmopd.smollm2.word_problems import svamp_rows
-from trustmopd.testbed.cells import Cell
+from trustmopd.testbed.cells import Cell, begun_cells
 
 MIXED = [f"smollm2_{kind.replace('+', '_')}" for kind in KINDS]
 #: What is evaluated, and what it is called. A process evaluates all its rows on one before the next.
@@ -79,8 +79,8 @@ class RowScores:
 
     def hand_over(self) -> None:
         """The scores of every evaluated student into its run, beside those of base and teachers, which may have come
-        later."""
-        for cell in self.runs.cells:
+        later. A student may have a seed that this command does not ask for."""
+        for cell in begun_cells(self.runs.out, METHODS):
             if self._graded("own", cell):
                 hand_over(self.runs.recipe_of(cell), RunDirectory(self.runs.out).evaluation, OWN)
 

@@ -69,9 +69,14 @@ def all_cells(seeds: Iterable[int], only: Sequence[str] = (), methods: Collectio
 
 def finished_cells(out: Path, methods: Iterable[str] = (*METHODS, *FROM_STUDENT)) -> dict[Cell, dict[str, Any]]:
     """Those below `out`, with their scores, in the order of the tables."""
+    return {cell: scores for cell in begun_cells(out, methods) if (scores := cell.scores(out)) is not None}
+
+
+def begun_cells(out: Path, methods: Iterable[str]) -> list[Cell]:
+    """Those that have a folder below `out`, whatever their seeds, in the order of the tables."""
     seeds = {int(path.name.removeprefix(SEED)) for path in (out / "runs").glob(f"*/*/{SEED}*")}
     every = [Cell(*each) for each in product(PROMPT_SETS, methods, sorted(seeds))]
-    return {cell: scores for cell in every if (scores := cell.scores(out)) is not None}
+    return [cell for cell in every if cell.run(out).path.is_dir()]
 
 
 def parse_seeds(text: str) -> list[int]:

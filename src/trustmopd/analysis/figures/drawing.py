@@ -122,8 +122,8 @@ def spread_bars(
 
 
 def whole_numbers(axis: Any) -> None:
-    """Integer ticks, for steps and counts."""
-    axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    """Integer ticks, for steps and counts: as many as there is room for."""
+    axis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
 
 
 def legend(axes: Any, handles: Sequence[Any] | None = None) -> None:
