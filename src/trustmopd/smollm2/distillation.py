@@ -79,7 +79,8 @@ class Comparison:
         how, lora, scoring = self.settings.distil, self.settings.lora, self.settings.scoring
         rule = METHODS[method]
         calibration = self._diagnosed(prompts).calibration
-        shares = rule.get("rule", "trust") == "trust" and rule.get("score", "displacement") == "displacement"
+        by_displacement = rule.get("rule", "trust") == "trust" and rule.get("score", "displacement") == "displacement"
+        shares = by_displacement and method != FULL  # whose weights, and so reference, are read in another precision
         peft = {"r": lora.rank, "lora_alpha": lora.alpha, "target_modules": "all-linear"}
         return Recipe.model_validate(
             {
