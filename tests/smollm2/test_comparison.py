@@ -176,6 +176,8 @@ def test_scores_of_all_rows_make_the_tables_and_the_page(evaluated):
     assert set(mixed["initial"]["benchmarks"]) == {"smollm2_math_if", "smollm2_code_if", "smollm2_math_code"}
     assert (evaluated / "report.html").is_file()
     page = (evaluated / "results.md").read_text()
+    weights = page.partition("## Where the weight went")[2].partition("## ")[0]
+    assert "| trust, " in weights and "uniform" not in weights and "figures/allocation.png" in weights
     for name in (TRUST.row, "routed-teachers", "own teacher leads on", "smollm2_math_if", f"judged by: {judge()}."):
         assert name in page
     assert page.count("Not measured yet") == 4  # specialists, diagnosis of SingleCap, learning rate, public benchmarks
@@ -440,6 +442,16 @@ def test_one_run_can_be_asked_for_first(base, run, tmp_path, monkeypatch):
     assert asked == [TRUST] and (out / "prompts" / "multicap" / "card.json").is_file()
 
 
+def test_the_student_with_all_weights_calibrates_for_itself(tmp_path):
+    """The diagnosis read the base in another precision, so its calibration would be refused."""
+    comparison = Comparison(tmp_path, Settings(), {})
+    path = RunDirectory(tmp_path / "diagnosis" / "singlecap").calibration
+    path.parent.mkdir(parents=True)
+    path.touch()
+    recipes = [comparison.recipe_of(Cell("singlecap", method, 0)) for method in ("trust", "full-weights")]
+    assert [recipe.calibration for recipe in recipes] == [path, None]
+
+
 def test_data_that_are_not_there_are_told_at_once(run, tmp_path):
     result = run(tmp_path, "--stage", "evaluate", "--data", f"svamp={tmp_path / 'nowhere.json'}")
     assert result.exit_code == 1 and "svamp" in result.stderr and "nowhere.json" in result.stderr
@@ -463,9 +475,24 @@ def test_a_name_that_is_no_run_is_refused(name, run, tmp_path):
     assert name in result.stderr
 
 
-def test_a_sets_method_names_all_its_seeds():
-    names = comparison_stages.check_only(["math", "singlecap/trust", "multicap/uniform/seed-1"], seeds=2)
-    assert names == ["math", "singlecap/trust/seed-0", "singlecap/trust/seed-1", "multicap/uniform/seed-1"]
+@pytest.mark.parametrize(
+    ("stage", "name"), [("distil", "math"), ("distil", "lr-0.0002"), ("specialists", "trust"), ("results", "trust")]
+)
+def test_a_name_that_the_stage_would_ignore_is_refused(stage, name, run, tmp_path):
+    result = run(tmp_path, "--stage", stage, "--only", name)
+    assert result.exit_code == 1
+    assert name in result.stderr and stage in result.stderr
+
+
+def test_a_sets_method_names_all_its_seeds(trained, run, monkeypatch):
+    begun, asked = [], []
+    monkeypatch.setattr(comparison_stages, "side_by_side", lambda names, *_: begun.extend(names))
+    rule = TRUST.name.rpartition("/")[0]
+    assert run(trained, "--stage", "distil", "--only", rule).exit_code == 0
+    assert begun == [replace(TRUST, seed=1).name]  # seed 0 is trained
+    monkeypatch.setattr(RowScores, "is_evaluated", lambda self, row, part: asked.append(row) or False)
+    assert run(trained, "--stage", "evaluate", *only(rule, TRUST.name)).exit_code == 0
+    assert TRUST in asked and replace(TRUST, seed=1) not in asked  # which has no weights
 
 
 def test_a_missing_specialist_is_named(base, run, tmp_path):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from trustmopd.cli import app
 from trustmopd.smollm2 import stories
 from trustmopd.smollm2.lora import ADAPTER, changes, lora_config, save_adapter
-from trustmopd.smollm2.policy_scores import score
+from trustmopd.smollm2.policy_scores import Sampler, score
 from trustmopd.smollm2.reinforcement import finished, reached, train_specialist
 from trustmopd.smollm2.settings import Lora, Scoring, Settings, Specialist
 from trustmopd.smollm2.weights import save_base
@@ -110,12 +110,21 @@ def test_the_merge_is_the_sum_in_float64_rounded_once(adapter, tmp_path):
     assert changed == len(changes(adapter))
 
 
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_on_a_cpu_policies_are_scored_in_bfloat16_if_it_has_products_in_it(has_bfloat16, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bfloat16)
+    save_base(tiny.model(0), tiny.tokenizer(), None, tmp_path)
+    sampler = Sampler(tmp_path, Settings(lora=Lora(rank=2)), [])
+    assert {each.dtype for each in sampler.model.parameters()} == {torch.bfloat16 if has_bfloat16 else torch.float32}
+
+
 def test_base_and_adapters_take_turns_in_one_model(adapter, tmp_path):
     base = tmp_path / "base"
     save_base(tiny.model(0), tiny.tokenizer(), None, base)
     tasks = {"math": stories.tasks(3, random.Random(0))}
     policies = {"base": None, "moved": adapter, "again": None}
-    settings = Settings(max_new_tokens=8, lora=Lora(rank=2), scoring=Scoring(samples=2, batch_size=4))
+    settings = Settings(max_new_tokens=40, lora=Lora(rank=2), scoring=Scoring(samples=2, batch_size=4))
     matrix, responses = score(base, policies, tasks, settings)
     assert [(name, *row) for name, row in matrix.items()] == [(name, "math") for name in policies]
     said = {name: [row["response"] for row in responses if row["policy"] == name] for name in policies}

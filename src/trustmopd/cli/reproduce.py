@@ -75,7 +75,10 @@ def reproduce_smollm2(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="A specialist, prompt set, method or run, such as singlecap/trust/seed-0; several times."),
+        typer.Option(
+            help="A specialist (math, code, if), prompt set, method, singlecap/trust or singlecap/trust/seed-0; may be "
+            "given several times."
+        ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes side by side on the GPU, or on the cores of a CPU.")] = 1,
     stop_after: Annotated[
@@ -128,9 +131,9 @@ def reproduce_smollm2(
         if absent := [name for name, path in copies.items() if not Path(path).exists()]:
             raise FileNotFoundError(f"--data {absent[0]}={copies[absent[0]]}: there is no such file. Check the path.")
         study = Study(out, settings or (), copies, gguf)
-        named = check_only(only or (), study.settings.distil.seeds)
-        domains = [name for name in named if name in ("math", "code", "if")]
-        later = ComparisonStages(study, named, jobs, deadline, again, prompts or _PROMPTS)
+        domains = [name for name in only or () if name in ("math", "code", "if")]
+        later = ComparisonStages(study, only or (), jobs, deadline, again, prompts or _PROMPTS)
+        check_only(only or (), stages, later.all)
         for name in (name for name in _STAGES if name in stages):
             if name == "specialists":
                 if halfway := study.specialists(domains, jobs, deadline, again):

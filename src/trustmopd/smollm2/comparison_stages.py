@@ -10,7 +10,7 @@ from pathlib import Path
 from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.of_recipe import scored
 from trustmopd.recipe import load_recipe
-from trustmopd.smollm2.distillation import FULL, METHODS, Comparison, all_cells
+from trustmopd.smollm2.distillation import FULL, METHODS, Comparison
 from trustmopd.smollm2.lora import ADAPTER
 from trustmopd.smollm2.prompt_sets import SETS, evaluation_file, write_prompt_sets
 from trustmopd.smollm2.results_page import sizes, write_page
@@ -25,28 +25,37 @@ from trustmopd.testbed.machine import describe, made_by
 say = partial(print, flush=True)
 
 
-def check_only(only: Sequence[str], seeds: int) -> list[str]:
-    """The names, with all runs of `singlecap/trust` in its place."""
-    runs = [cell.name for cell in all_cells(seeds)]
-    known = (*DOMAINS, *SETS, *METHODS, *REFERENCES)
-    names = []
+def check_only(only: Sequence[str], stages: Sequence[str], comparison: Comparison) -> None:
+    """Every name means something to one of the stages: else it would be ignored, and all of them done."""
+    runs = [name for cell in comparison.cells for name in (cell.name, _rule(cell))]
+    students = (*SETS, *METHODS, *runs)
+    known = {
+        "specialists": DOMAINS,
+        "diagnose": (*SETS, *runs),
+        "sweep": tuple(comparison.sweep_rates()),
+        "distil": students,
+        "evaluate": (*REFERENCES, *students),
+    }
     for name in only:
-        if name in known or name in runs or name.startswith("lr-"):
-            names.append(name)
-        elif seeded := [run for run in runs if run.startswith(f"{name}/")]:
-            names += seeded
-        else:
+        meant = [stage for stage, names in known.items() if name in names]
+        if not meant:
+            names = ", ".join((*DOMAINS, *SETS, *METHODS, *REFERENCES))
             raise ValueError(
-                f"--only {name}: there is no such name. Choose from {', '.join(known)}, a set's method such as "
-                f"singlecap/trust, or a run such as singlecap/trust/seed-0; the study has {seeds} seeds (distil.seeds)."
+                f"--only {name}: there is no such name. Choose from {names}; or name a set's method such as "
+                "singlecap/trust, or one run such as singlecap/trust/seed-0: the study has "
+                f"{comparison.settings.distil.seeds} seeds (distil.seeds)."
             )
-    return names
+        if not set(meant) & set(stages):
+            raise ValueError(
+                f"--only {name} means nothing to --stage {', '.join(stages)}: it is for {', '.join(meant)}. Leave it "
+                "out, or name one of those stages."
+            )
 
 
 class ComparisonStages:
-    """`only` are names of prompt sets and methods, or of single runs and rows. Those are worked on in this process:
-    what a stage starts side by side are commands with such names. `parts` are those of PARTS that are evaluated.
-    `ungraded` is what `grade` could not do here."""
+    """`only` are names of prompt sets and methods, or of single runs and rows. The last two are worked on in this
+    process: what a stage starts side by side are commands with such names. `parts` are those of PARTS that are
+    evaluated. `ungraded` is what `grade` could not do here."""
 
     def __init__(
         self,
@@ -72,7 +81,8 @@ class ComparisonStages:
     def diagnose(self) -> None:
         """One prompt set after the other, or those that `only` names."""
         self._ready()
-        for prompts in self._sets():
+        named = [name.partition("/")[0] for name in self.only]
+        for prompts in [name for name in SETS if name in named] or SETS:
             self.all.diagnose(prompts)
 
     def sweep(self) -> None:
@@ -199,7 +209,7 @@ class ComparisonStages:
 
     def _chosen(self) -> list[Cell]:
         """The runs that `only` names, and those of its prompt sets and methods; all where it names none."""
-        runs = [cell for cell in self.all.cells if cell.name in self.only]
+        runs = [cell for cell in self.all.cells if cell.name in self.only or _rule(cell) in self.only]
         if self.only and all(name in REFERENCES or "/" in name for name in self.only):
             return runs
         methods = [name for name in self.only if name in METHODS] or METHODS
@@ -220,3 +230,8 @@ class ComparisonStages:
         """Runs that have neither scores nor finished weights."""
         chosen = [cell for cell in self._chosen() if not self.scores.is_scored(cell)]
         return [cell for cell in chosen if not self.all.is_trained(self.all.recipe_of(cell))]
+
+
+def _rule(cell: Cell) -> str:
+    """All seeds of a set and method."""
+    return f"{cell.prompts}/{cell.method}"

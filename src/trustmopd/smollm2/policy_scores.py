@@ -57,7 +57,8 @@ class Sampler:
         responses: list[str] = []
         for start in range(0, len(tasks), self.size):
             batch = [prompt_tokens(self.tokenizer, task) for task in tasks[start : start + self.size]]
-            full = (batch * self.size)[: self.size] if self.compiled else batch  # of another size: compiled again
+            # a batch of another size would be compiled again
+            full = (batch * self.size)[: self.size] if self.compiled else batch
             made = self.engine.sample(full, self.params)[: len(batch)]
             responses += [self.tokenizer.decode(each.ids, skip_special_tokens=True) for each in made]
         return responses

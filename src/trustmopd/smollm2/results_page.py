@@ -73,12 +73,7 @@ def _parts(comparison: Comparison, cells: Collection[Cell]) -> Iterator[str]:
     if (out / FIGURES / "scores.png").is_file():
         yield f"![scores of every rule, and of base and teachers]({FIGURES}/scores.png)"
         yield "## Where the weight went"
-        yield (
-            "Trust's mean weights in recorded rollouts; *relevant mass* is that of the teachers that the prompts need, "
-            "*margin* the matched teacher's lead over the next. Those of the other rules are in the report."
-        )
-        yield _allocation(out)
-        yield f"![trust's weights by what the prompts need, in one seed]({FIGURES}/allocation.png)"
+        yield from _allocation(out)
         yield "## Cost"
         yield "Device-hours of all seeds. Students side by side wait for each other, so their hours are too many."
         yield _table(out, "results", "cost")
@@ -151,14 +146,23 @@ def _table(folder: Path, stage: str, name: str = "scores") -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else _missing(stage)
 
 
-def _allocation(out: Path) -> str:
+def _allocation(out: Path) -> Iterator[str]:
+    """Trust's weights, where there are other rules' too; a single run's rows have no name of a rule."""
     path = out / TABLES / "allocation.csv"
     if not path.is_file():
-        return _missing("results")
+        yield _missing("results")
+        return
     with path.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     trusting = [row for row in rows if "trust" in row[0].split(", ")]
-    return text_table(header, trusting or rows).to_markdown()  # a single run's rows are not named
+    whose = "Trust's mean weights" if trusting else "Mean weights"
+    yield (
+        f"{whose} in recorded rollouts; *relevant mass* is that of the teachers that the prompts need, *margin* the "
+        "matched teacher's lead over the next. The report has every rule's."
+    )
+    yield text_table(header, trusting or rows).to_markdown()
+    if (out / FIGURES / "allocation.png").is_file():
+        yield f"![mean weights by what the prompts need, in one seed]({FIGURES}/allocation.png)"
 
 
 def _left_out(folder: Path) -> Iterator[str]:

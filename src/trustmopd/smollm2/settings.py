@@ -73,7 +73,7 @@ class Scoring(Section):
     prompts: PositiveInt = 300
     samples: PositiveInt = 2
     batch_size: PositiveInt = 300
-    temperature: float = 0.6
+    temperature: Annotated[float, Field(ge=0)] = 0.6
 
 
 class Prompts(Section):

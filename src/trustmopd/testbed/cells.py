@@ -74,7 +74,8 @@ def finished_cells(out: Path, methods: Iterable[str] = (*METHODS, *FROM_STUDENT)
 
 def begun_cells(out: Path, methods: Iterable[str]) -> list[Cell]:
     """Those that have a folder below `out`, whatever their seeds, in the order of the tables."""
-    seeds = {int(path.name.removeprefix(SEED)) for path in (out / "runs").glob(f"*/*/{SEED}*")}
+    found = {path.name.removeprefix(SEED) for path in (out / "runs").glob(f"*/*/{SEED}*")}
+    seeds = {int(name) for name in found if name.isdecimal()}  # not of a copy such as seed-0-old
     every = [Cell(*each) for each in product(PROMPT_SETS, methods, sorted(seeds))]
     return [cell for cell in every if cell.run(out).path.is_dir()]
 
