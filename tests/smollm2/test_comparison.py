@@ -21,7 +21,7 @@ from trustmopd.smollm2 import comparison_stages, row_scores
 from trustmopd.smollm2.code_judge import judge
 from trustmopd.smollm2.distillation import METHODS, Comparison, all_cells
 from trustmopd.smollm2.lora import ADAPTER
-from trustmopd.smollm2.results_page import write_page
+from trustmopd.smollm2.results_page import sizes, write_page
 from trustmopd.smollm2.row_scores import RowScores
 from trustmopd.smollm2.settings import Settings
 from trustmopd.testbed.cells import Cell, finished_cells
@@ -240,6 +240,15 @@ def test_the_page_says_the_size_of_the_runs_and_not_of_the_command(evaluated, ru
     assert run(out, "--stage", "results", "distil.steps=116", "distil.batch_size=64").exit_code == 0
     page = (out / "results.md").read_text()
     assert "2 steps of 4 prompts" in page and "116" not in page
+
+
+def test_sizes_names_only_the_runs_that_differ_from_most(evaluated, tmp_path):
+    out = shutil.copytree(evaluated, tmp_path / "study")
+    second, _ = _second_seed(out, TRUST)
+    recipe = UNIFORM.run(out).recipe
+    recipe.write_text(recipe.read_text().replace("max_steps: 2", "max_steps: 7"))
+    usual, other = sizes(out, [TRUST, UNIFORM, second]).split(". ")
+    assert usual.startswith("2 steps of 4 prompts") and other.startswith(f"{UNIFORM.name}: 7 steps of 4 prompts")
 
 
 def test_public_benchmarks_are_sampled_first_and_graded_later_without_the_models(evaluated, run, tmp_path):

@@ -31,20 +31,19 @@ def write_page(comparison: Comparison, cells: Collection[Cell]) -> Path:
 
 
 def sizes(out: Path, cells: Collection[Cell]) -> str:
-    """How the runs were trained and sampled, by their own recipes; where they differ, which of them."""
+    """How the runs were trained and sampled, by their own recipes: most of them, then those that differ."""
     rows: dict[str, list[str]] = {}
     for cell in cells:
         recipe = load_recipe(cell.run(out).recipe)
         how, asked = recipe.training, recipe.evaluation
         size = (
             f"{how['max_steps']} steps of {how['global_batch_size']} prompts, C = {how['num_candidates']}, learning "
-            f"rate {how['learning_rate']:g}; {asked.samples} held-out samples a prompt at temperature "
-            f"{asked.temperature:g}"
+            f"rate {how['learning_rate']:g}; {asked.samples} held-out sample{'s' * (asked.samples != 1)} a prompt at "
+            f"temperature {asked.temperature:g}"
         )
         rows.setdefault(size, []).append(cell.name)
-    if len(rows) == 1:
-        return next(iter(rows))
-    return ". ".join(f"{', '.join(names)}: {size}" for size, names in rows.items())
+    usual, *others = sorted(rows, key=lambda size: -len(rows[size]))
+    return ". ".join([usual, *(f"{', '.join(rows[size])}: {size}" for size in others)])
 
 
 def _parts(comparison: Comparison, cells: Collection[Cell]) -> Iterator[str]:
