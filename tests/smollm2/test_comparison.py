@@ -213,6 +213,19 @@ def test_trust_is_compared_with_every_rule_over_the_seeds_that_both_have(evaluat
     assert ahead == "+25.0 [+25.0, +25.0]"
 
 
+def test_the_student_with_all_weights_has_scores_and_is_not_in_the_report(evaluated, run, tmp_path):
+    out, full = shutil.copytree(evaluated, tmp_path / "study"), Cell("singlecap", "full-weights", 0)
+    shutil.copytree(TRUST.run(out).path, full.run(out).path)
+    folder = shutil.copytree(out / "evaluation" / TRUST.responses, out / "evaluation" / full.responses)
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, "method": full.row}))
+    full.run(out).scores.unlink()
+    assert run(out, "--stage", "results").exit_code == 0
+    assert full.row in (out / "evaluation" / "tables" / "scores.md").read_text()
+    cost = (out / "tables" / "cost.csv").read_text()
+    assert cost == (evaluated / "tables" / "cost.csv").read_text()
+
+
 def test_a_seed_that_is_half_evaluated_takes_nothing_from_the_other(evaluated, run, tmp_path):
     out = shutil.copytree(evaluated, tmp_path / "study", ignore=shutil.ignore_patterns("scores.json"))
     _, second = _second_seed(out, TRUST)

@@ -168,7 +168,8 @@ class ComparisonStages:
         if cells:
             model = Path(how.model).name if how.model else "SmolLM2-135M"
             notes = [f"{sizes(out, cells)}. {describe(made_by())}."]
-            write_comparison(out, cells, f"The paper's comparison with {model}", notes)
+            # its base is read in float32, so the report would take it for a student of another
+            write_comparison(out, cells, f"The paper's comparison with {model}", notes, only_scores=[FULL])
         else:
             say(f"No run below {out / 'runs'} has its scores yet.")
         for folder in (out / "mixed", out / "public"):

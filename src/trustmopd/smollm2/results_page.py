@@ -77,9 +77,11 @@ def _parts(comparison: Comparison, cells: Collection[Cell]) -> Iterator[str]:
         yield "Device-hours of all seeds. Students side by side wait for each other, so their hours are too many."
         yield _table(out, "results", "cost")
     yield "## Mixed prompts"
+    yield from _asked(out / "mixed")
     yield _table(out / "mixed", "evaluate")
     yield from _left_out(out / "mixed")
     yield "## Public benchmarks"
+    yield from _asked(out / "public")
     yield _table(out / "public", "evaluate, then --stage grade")
     yield from _left_out(out / "public")
 
@@ -162,6 +164,17 @@ def _allocation(out: Path) -> Iterator[str]:
     yield text_table(header, trusting or rows).to_markdown()
     if (out / FIGURES / "allocation.png").is_file():
         yield f"![mean weights by what the prompts need, in one seed]({FIGURES}/allocation.png)"
+
+
+def _asked(folder: Path) -> Iterator[str]:
+    """How many prompts, and how they were sampled; of the first row, since rows of one table were asked the same."""
+    if record := next(iter(sorted(folder.rglob(ASKED))), None):
+        about = read_record(record.parent)
+        prompts = ", ".join(f"{len(each['ids'])} of {name}" for name, each in about["benchmarks"].items())
+        yield (
+            f"Prompts: {prompts}; responses of at most {about['max_new_tokens']} tokens at temperature "
+            f"{about['temperature']:g}."
+        )
 
 
 def _left_out(folder: Path) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The comparison's results: means and standard deviations over seeds (n − 1) as CSV, and one report of all runs."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -51,8 +51,15 @@ def whole_cells(out: Path, cells: Mapping[Cell, Mapping[str, Any]]) -> dict[Cell
     return {cell: scores for cell, scores in here.items() if open_run(cell.run(out).path).logged_steps}
 
 
-def write_comparison(out: Path, cells: Mapping[Cell, Mapping[str, Any]], title: str, notes: Sequence[str]) -> Path:
-    """What `write_results` writes, of the whole cells of any comparison of these three domains."""
+def write_comparison(
+    out: Path,
+    cells: Mapping[Cell, Mapping[str, Any]],
+    title: str,
+    notes: Sequence[str],
+    only_scores: Collection[str] = (),
+) -> Path:
+    """What `write_results` writes, of the whole cells of any comparison of these three domains. Methods of
+    `only_scores` are not in the report, where others are."""
     evaluation = RunDirectory(out).evaluation
     done = [*whole_rows(evaluation, REFERENCES), *(cell.responses for cell in cells)]  # not what a kill left unfinished
     rows = score_rows(collect([evaluation / row for row in done])[0])
@@ -61,7 +68,8 @@ def write_comparison(out: Path, cells: Mapping[Cell, Mapping[str, Any]], title: 
     weights = {cell: mean(line["agreement/max_weight"] for line in run.logged_steps) for cell, run in runs.items()}
     write_text(out / "results.csv", _result_table(rows, cells, weights).to_csv())
     write_text(out / "cells.csv", _cell_table(cells, weights).to_csv())
-    return write_report(list(runs.values()), out, title=title, notes=notes)
+    reported = [run for cell, run in runs.items() if cell.method not in only_scores]
+    return write_report(reported or list(runs.values()), out, title=title, notes=notes)
 
 
 def _result_table(
