@@ -311,7 +311,8 @@ def test_a_benchmark_that_is_not_graded_in_every_row_is_named_on_the_page(evalua
     result = run(out, "--stage", "results")
     assert result.exit_code == 0 and f"{UNIFORM.row}/seed-0" in result.stdout
     section = (out / "results.md").read_text().partition("## Mixed prompts")[2].partition("## ")[0]
-    table, told = section.split("|\n\n")
+    asked, table, told = section.strip().split("\n\n")
+    assert "2 of smollm2_math_if" in asked
     assert "smollm2_math_if" not in table and "smollm2_math_if" in told
     assert UNIFORM.row not in table and f"{UNIFORM.row}/seed-0" in told
 
