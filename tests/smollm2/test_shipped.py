@@ -21,7 +21,8 @@ from trustmopd.teachers.fingerprint import fingerprint
 from trustmopd.testbed.cells import finished_cells
 from trustmopd.testbed.shipped import digest
 
-SHIPPED = Path(__file__).parents[2] / "checkpoints" / "smollm2-135m"
+ROOT = Path(__file__).parents[2]
+SHIPPED, PAGE = ROOT / "checkpoints" / "smollm2-135m", ROOT / "docs" / "results" / "smollm2.md"
 
 
 def recorded():
@@ -40,22 +41,36 @@ def test_adapters_are_those_of_their_records_and_of_the_table():
     assert sum(path.stat().st_size for path in files.values()) < 20e6
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    """The shipped files in a folder of their own, with the comparison unpacked."""
-    out = shutil.copytree(SHIPPED, tmp_path_factory.mktemp("shipped") / "study", copy_function=shutil.copyfile)
-    with tarfile.open(SHIPPED / "comparison.tar.xz") as archive:
+def unpacked(name, out):
+    """The shipped files in a folder of their own, with an archive of results."""
+    shutil.copytree(SHIPPED, out, copy_function=shutil.copyfile)
+    with tarfile.open(SHIPPED / f"{name}.tar.xz") as archive:
         archive.extractall(out, filter="data")
     return out
 
 
-def test_the_page_is_what_the_shipped_results_make(study):
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    return unpacked("comparison", tmp_path_factory.mktemp("shipped") / "study")
+
+
+def page_of(study):
+    """What `--stage results` makes of it, as it would stand in docs/results."""
     result = CliRunner().invoke(app, ["reproduce", "smollm2", "--stage", "results", "--out", str(study)])
     assert result.exit_code == 0, result.output
-    _, _, made = (study / "results.md").read_text().partition("\n## ")
-    page = (SHIPPED.parents[1] / "docs" / "results" / "smollm2.md").read_text()
-    assert made.replace("](figures/", "](../images/smollm2-") in page
     assert len(finished_cells(study, METHODS)) == len(list(study.glob("runs/*/*/seed-*")))
+    return (study / "results.md").read_text().replace("](figures/", "](../images/smollm2-")
+
+
+def test_the_page_is_what_the_shipped_results_make(study):
+    _, _, made = page_of(study).partition("\n## ")
+    assert made in PAGE.read_text()
+
+
+def test_the_longer_runs_are_told_as_their_archive_makes_them(tmp_path):
+    _, _, made = page_of(unpacked("longer", tmp_path / "study")).partition("## Held-out prompts of one domain\n\n")
+    scores, picture, _ = made.partition("\n\n![")
+    assert picture and scores in PAGE.read_text()
 
 
 def test_the_shipped_teachers_are_the_ones_that_were_evaluated(study):
