@@ -16,11 +16,11 @@ from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM
 
-from trustmopd.testbed.reinforcement import build_specialist
-from trustmopd.testbed.supervised import Supervision, _batch
-from trustmopd.testbed.tasks import Task
-from trustmopd.testbed.tokenizer import make_tokenizer
-from trustmopd.testbed.two_bases import OF_SECOND, SECOND_BASE, SEED
+from studies.small_world.reinforcement import build_specialist
+from studies.small_world.supervised import Supervision, _batch
+from studies.small_world.tokenizer import make_tokenizer
+from studies.small_world.two_bases import OF_SECOND, SECOND_BASE, SEED
+from trustmopd.quickstart.tasks import Task
 
 
 def forget_sums(reference: Path, out: Path, steps: int) -> None:

@@ -29,7 +29,7 @@ from rich.table import Table
 from transformers.trainer_callback import PrinterCallback
 
 from trustmopd import TrustMOPDConfig
-from trustmopd.teachers.reading import rows_under
+from trustmopd.policies.reading import rows_under
 
 RESULTS = Path(__file__).parent / "results" / "budget.csv"
 SIGMA = 0.8

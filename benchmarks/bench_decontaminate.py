@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from trustmopd.data import decontaminate
-from trustmopd.data.ngrams import words_of
+from trustmopd.prompts import decontaminate
+from trustmopd.prompts.ngrams import words_of
 
 RESULTS = Path(__file__).parent / "results" / "decontaminate.csv"
 VOCABULARY, BOILERPLATE, PLANTED = 50_000, 200, 0.1

@@ -26,7 +26,7 @@ from trustmopd import TrustMOPDTrainer
 from trustmopd.planning import Setup, Workload, moments
 from trustmopd.planning.shapes import Shape
 from trustmopd.planning.workload import Base
-from trustmopd.training.clock import PhaseClock
+from trustmopd.training.step.timing import PhaseClock
 
 RESULTS = Path(__file__).parent / "results" / "peak.csv"
 MOMENTS = {"rollout": "rollout", "teachers": "ask", "reference": "ask", "student": "train", "backward": "train"}

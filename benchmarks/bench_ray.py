@@ -34,9 +34,9 @@ from transformers.trainer_callback import PrinterCallback
 
 from trustmopd import Teacher, TrustMOPDConfig
 from trustmopd.heads import Head
-from trustmopd.teachers import Rollouts, as_teachers, build_pool
-from trustmopd.teachers.remote import policies
-from trustmopd.teachers.remote.actor import PolicyActor, Question
+from trustmopd.policies import Rollouts, as_teachers, build_pool
+from trustmopd.policies.hosts.ray import policies
+from trustmopd.policies.hosts.ray.actor import PolicyActor, Question
 
 RESULTS = Path(__file__).parent / "results"
 WAYS = ("candidates", "float16", "hidden", "logits")

@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.table import Table
 from transformers import TrainerCallback
 
-from trustmopd.files import write_text
-from trustmopd.testbed.experiment import Experiment, Scale, World
-from trustmopd.testbed.prompts import prompt_set
+from trustmopd.quickstart.experiment import Experiment, Scale, World
+from trustmopd.quickstart.prompts import prompt_set
 from trustmopd.training.from_recipe import trainer_of
+from trustmopd.util.files import write_text
 
 RESULTS = Path(__file__).parent / "results" / "ray-memory.csv"
 EVERY = 5

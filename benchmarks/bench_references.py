@@ -23,11 +23,11 @@ from rich.table import Table
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
+from studies.small_world.tokenizer import make_tokenizer
 from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
-from trustmopd.testbed import prompt_set
-from trustmopd.testbed.machine import quiet
-from trustmopd.testbed.shipped import checkpoint
-from trustmopd.testbed.tokenizer import make_tokenizer
+from trustmopd.quickstart import prompt_set
+from trustmopd.quickstart.machine import quiet
+from trustmopd.quickstart.shipped import checkpoint
 
 RESULTS = Path(__file__).parent / "results" / "references.csv"
 TEACHERS = ("math", "code", "if")

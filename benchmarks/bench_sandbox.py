@@ -18,7 +18,7 @@ from record import append
 from rich.console import Console
 from rich.table import Table
 
-from trustmopd.evaluation.sandbox import run_python
+from trustmopd.evaluation.sandbox.sandbox import run_python
 
 RESULTS = Path(__file__).parent / "results" / "sandbox.csv"
 

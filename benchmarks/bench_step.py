@@ -43,7 +43,7 @@ from trl import DistillationTrainer
 from trl.trainer.distillation_trainer import _chunked_divergence_loss
 
 from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
-from trustmopd.teachers.backbone import backbone_of, last_hidden_states
+from trustmopd.policies.backbone import backbone_of, last_hidden_states
 
 RESULTS = Path(__file__).parent / "results" / "step.csv"
 PHASES = ("student", "teachers", "reference", "backward")

@@ -218,7 +218,7 @@ def measure(
 
 def _finds_a_skipped_sync(made: Any, engine: Any) -> bool:
     """After the last optimizer step the engine still has the weights of the step before."""
-    from trustmopd.engines.weights import StaleWeights
+    from trustmopd.rollouts.weights import StaleWeights
 
     engine.push = lambda: None
     try:
@@ -237,7 +237,7 @@ def _finds_a_skipped_sync(made: Any, engine: Any) -> bool:
 
 def _redrawn(engine: Any, responses: int, longest: int) -> float:
     """The share of responses that differ between one call for all requests and two calls for half of them each."""
-    from trustmopd.engines import Params
+    from trustmopd.rollouts import Params
 
     del engine.push
     if engine.enable_sleep_mode:  # all of it asleep, as between two batches

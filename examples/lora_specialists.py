@@ -16,10 +16,10 @@ from peft import LoraConfig
 from trl import SFTConfig, SFTTrainer
 
 from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
-from trustmopd.merge import merge_adapter
-from trustmopd.testbed import DOMAINS, prompt_set
-from trustmopd.testbed.prompts import draw_distinct
-from trustmopd.testbed.shipped import checkpoint
+from trustmopd.checkpoints.merge import merge_adapter
+from trustmopd.quickstart import DOMAINS, prompt_set
+from trustmopd.quickstart.prompts import draw_distinct
+from trustmopd.quickstart.shipped import checkpoint
 
 torch.set_num_threads(1)  # for models this small, more threads only slow each other down
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 60

@@ -11,8 +11,8 @@ import torch
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model
-from trustmopd.testbed import prompt_set
-from trustmopd.testbed.shipped import checkpoint
+from trustmopd.quickstart import prompt_set
+from trustmopd.quickstart.shipped import checkpoint
 
 torch.set_num_threads(1)  # for models this small, more threads only slow each other down
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 116

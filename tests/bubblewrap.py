@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from trustmopd.evaluation.benchmark import Unavailable
-from trustmopd.evaluation.sandbox import run_python
+from trustmopd.evaluation.sandbox.sandbox import run_python
 
 
 def _missing() -> str:

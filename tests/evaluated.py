@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 from trustmopd.evaluation.benchmarks import load_benchmarks
-from trustmopd.evaluation.methods import Method
+from trustmopd.evaluation.rows_to_score import Method
 from trustmopd.evaluation.sampling import Reply, Sampling
 from trustmopd.recipe import TeacherSource
 

@@ -15,5 +15,5 @@ HF_HUB_OFFLINE=1 venv/bin/trustmopd quickstart
 test -s runs/quickstart/report.html
 pip --no-deps --force-reinstall "$(echo "$dist"/*.tar.gz)"
 venv/bin/trustmopd --version
-venv/bin/python -c 'from trustmopd.testbed.shipped import MODELS, checkpoint; print([str(checkpoint(name)) for name in MODELS])'
+venv/bin/python -c 'from trustmopd.quickstart.shipped import MODELS, checkpoint; print([str(checkpoint(name)) for name in MODELS])'
 du -sh venv

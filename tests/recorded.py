@@ -17,15 +17,15 @@ from torch import Tensor
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.evaluation.aggregation import score_rows, write_scores
-from trustmopd.evaluation.graded import Graded
-from trustmopd.files import write_json, write_text
+from trustmopd.evaluation.read_graded import Graded
 from trustmopd.method import CandidateState, objective, renormalise, trust, uniform_weights
 from trustmopd.method.objective import SCORES
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.cost import counted_evaluation
 from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, write_file
-from trustmopd.training.records import TokenTexts, token_table, write_records
-from trustmopd.training.scoring import ScoredCandidates
+from trustmopd.training.step.candidates import ScoredCandidates
+from trustmopd.training.step.records import TokenTexts, token_table, write_records
+from trustmopd.util.files import write_json, write_text
 
 TEACHERS = ["math", "code", "if"]
 MU = {"math": 2.0, "code": 3.0, "if": 1.5}

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, TrainerCallback
 from trl import DistillationTrainer
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
-from trustmopd.engines import Completion, Params
+from trustmopd.rollouts import Completion, Params
 
 # Every run begins with a collection of garbage. Without this, each goes through the million objects that imports left.
 gc.freeze()

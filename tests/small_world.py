@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from trustmopd.testbed.experiment import Scale
-from trustmopd.testbed.reinforcement import Reinforcement
-from trustmopd.testbed.supervised import Supervision
+from studies.small_world.reinforcement import Reinforcement
+from studies.small_world.supervised import Supervision
+from trustmopd.quickstart.experiment import Scale
 
 SMALL = Scale(steps=3, batch_size=16, calibration_batches=2, evaluation_prompts=40, diagnosis_rollouts=8)
 ONLY = ["multicap", "trust", "uniform"]

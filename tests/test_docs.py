@@ -16,13 +16,13 @@ import pytest
 import torch
 import yaml
 
-from trustmopd.data import check_prompts, load_prompts
-from trustmopd.data.build_config import load_config
 from trustmopd.evaluation import Unavailable
 from trustmopd.evaluation.benchmarks import load_benchmarks
+from trustmopd.prompts import check_prompts, load_prompts
+from trustmopd.prompts.build_config import load_config
 from trustmopd.recipe import load_recipe
+from trustmopd.recipe.yaml_layers import RecipeError
 from trustmopd.training.from_recipe import config_of
-from trustmopd.yaml_layers import RecipeError
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

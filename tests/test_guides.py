@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from trustmopd.cli import app
-from trustmopd.data.build_config import load_config
+from trustmopd.prompts.build_config import load_config
+from trustmopd.quickstart.shipped import checkpoint
 from trustmopd.recipe import load_recipe
-from trustmopd.testbed.shipped import checkpoint
 from trustmopd.training.from_recipe import config_of
 
 ROOT = Path(__file__).parents[1]

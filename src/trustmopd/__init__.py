@@ -6,27 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trustmopd.evaluation.of_recipe import evaluate_recipe as evaluate_recipe
-    from trustmopd.method import Calibration as Calibration
+    from trustmopd.policies import Teacher as Teacher
     from trustmopd.recipe import load_recipe as load_recipe
-    from trustmopd.teachers import Teacher as Teacher
     from trustmopd.training import TrustMOPDConfig as TrustMOPDConfig
     from trustmopd.training import TrustMOPDTrainer as TrustMOPDTrainer
-    from trustmopd.training.recipe_stages import calibrate_recipe as calibrate_recipe
-    from trustmopd.training.recipe_stages import diagnose_recipe as diagnose_recipe
-    from trustmopd.training.recipe_stages import train_recipe as train_recipe
+    from trustmopd.training.calibration import Calibration as Calibration
+    from trustmopd.training.stages import calibrate_recipe as calibrate_recipe
+    from trustmopd.training.stages import diagnose_recipe as diagnose_recipe
+    from trustmopd.training.stages import train_recipe as train_recipe
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Calibration": "trustmopd.method",
-    "Teacher": "trustmopd.teachers",
+    "Calibration": "trustmopd.training.calibration",
+    "Teacher": "trustmopd.policies",
     "TrustMOPDConfig": "trustmopd.training",
     "TrustMOPDTrainer": "trustmopd.training",
-    "calibrate_recipe": "trustmopd.training.recipe_stages",
-    "diagnose_recipe": "trustmopd.training.recipe_stages",
+    "calibrate_recipe": "trustmopd.training.stages",
+    "diagnose_recipe": "trustmopd.training.stages",
     "evaluate_recipe": "trustmopd.evaluation.of_recipe",
-    "load_recipe": "trustmopd.recipe",
-    "train_recipe": "trustmopd.training.recipe_stages",
+    "load_recipe": "trustmopd.recipe.recipe",
+    "train_recipe": "trustmopd.training.stages",
 }
 __all__ = list(_HOME)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from accelerate import PartialState
 
-from trustmopd.training.agreement import all_succeed, check_same, first_decides
+from trustmopd.training.run.across_ranks import all_succeed, check_same, first_decides
 
 
 def heard(action: Callable[[], Any]) -> list[Any]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trustmopd.cli import app
-from trustmopd.cli.leaving import leaving
+from trustmopd.cli.exit import leaving
 from trustmopd.training import from_recipe
 
 CONFIGS = Path(__file__).parents[2] / "recipes" / "accelerate"

@@ -13,8 +13,8 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from trustmopd.cli.leaving import leaving
-from trustmopd.training import scoring
+from trustmopd.cli.exit import leaving
+from trustmopd.training.step import candidates as scoring
 
 #: The last checkpoint before a failure has this step.
 WHOLE = 2

@@ -12,7 +12,7 @@ import tiny
 import torch
 from torch.distributed.tensor import DTensor
 
-from trustmopd.teachers import REFERENCE, Rollouts, Teacher, TeacherPool, as_teachers, build_pool
+from trustmopd.policies import REFERENCE, Rollouts, Teacher, TeacherPool, as_teachers, build_pool
 
 CPU = torch.device("cpu")
 TEACHERS = ("math", "code")

@@ -21,8 +21,8 @@ from transformers import TrainerCallback
 from trustmopd import Teacher
 from trustmopd.heads import use_implementation
 from trustmopd.method import ScoreTotals
-from trustmopd.training import records
-from trustmopd.training.rollouts import judge_rollouts
+from trustmopd.training.calibration_rollouts import judge_rollouts
+from trustmopd.training.step import records
 
 #: Two steps of eight responses, each with some of the rows; one of them is empty.
 LENGTHS = (*replay.LENGTHS, 4, 7, 2, replay.LONGEST, 10, 1, 11, 3)

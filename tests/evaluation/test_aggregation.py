@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from trustmopd.evaluation.aggregation import score_rows, score_table, write_scores
-from trustmopd.evaluation.graded import Graded, collect
-from trustmopd.files import read_json, write_json
-from trustmopd.statistics import bootstrap_means
+from trustmopd.evaluation.read_graded import Graded, collect
+from trustmopd.util.files import read_json, write_json
+from trustmopd.util.stats import bootstrap_means
 
 
 def answers(domain: str, *scores: float) -> Graded:

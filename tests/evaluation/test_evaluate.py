@@ -19,9 +19,9 @@ from evaluated import METHOD, Echo, run, sums
 
 from trustmopd.evaluation.benchmarks import load_benchmarks
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
-from trustmopd.evaluation.graded import collect
 from trustmopd.evaluation.journal import GRADED, Journal, read_entries
-from trustmopd.evaluation.methods import Method
+from trustmopd.evaluation.read_graded import collect
+from trustmopd.evaluation.rows_to_score import Method
 from trustmopd.evaluation.sampling import Sampling
 from trustmopd.recipe import TeacherSource
 

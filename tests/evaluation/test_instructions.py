@@ -16,9 +16,9 @@ from trustmopd.evaluation import Benchmark, Unavailable, get_benchmark
 from trustmopd.evaluation.aggregation import score_rows
 from trustmopd.evaluation.benchmarks import Loaded
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
-from trustmopd.evaluation.graded import collect
-from trustmopd.evaluation.instructions import loose_variants
-from trustmopd.evaluation.methods import Method
+from trustmopd.evaluation.graders.instructions import loose_variants
+from trustmopd.evaluation.read_graded import collect
+from trustmopd.evaluation.rows_to_score import Method
 from trustmopd.evaluation.sampling import Reply, Sampling
 from trustmopd.recipe import TeacherSource
 

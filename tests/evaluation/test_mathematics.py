@@ -8,8 +8,8 @@ import pytest
 from shared_data import real
 
 from trustmopd.evaluation import get_benchmark
-from trustmopd.evaluation.mathematics import TIME_LIMIT, equal, grade_answer, last_boxed
-from trustmopd.evaluation.reasoning import strip_reasoning
+from trustmopd.evaluation.graders.mathematics import TIME_LIMIT, equal, grade_answer, last_boxed
+from trustmopd.evaluation.graders.reasoning import strip_reasoning
 
 pytest.importorskip("math_verify")
 

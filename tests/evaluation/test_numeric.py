@@ -14,7 +14,7 @@ from evaluated import run
 from shared_data import real
 
 from trustmopd.evaluation import get_benchmark
-from trustmopd.evaluation.numeric import FLEXIBLE, STRICT, flexible_extract, grade_number, strict_extract
+from trustmopd.evaluation.graders.numeric import FLEXIBLE, STRICT, flexible_extract, grade_number, strict_extract
 
 VERDICTS = [
     # reference, response, flexible-extract, strict-match
@@ -114,7 +114,8 @@ def test_hostile_responses_are_graded_at_once(hostile: str) -> None:
 
 
 def test_grading_numbers_loads_no_library() -> None:
-    code = "import trustmopd.evaluation.numeric, sys; sys.exit(bool({'torch', 'numpy', 'sympy'} & set(sys.modules)))"
+    heavy = "{'torch', 'numpy', 'sympy'}"
+    code = f"import trustmopd.evaluation.graders.numeric, sys; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -16,14 +16,14 @@ from shared_data import real
 
 from trustmopd.evaluation import Grade, get_benchmark
 from trustmopd.evaluation.benchmarks.livecodebench import unpack_tests
-from trustmopd.evaluation.programs import (
+from trustmopd.evaluation.graders.programs import (
     grade_asserts,
     grade_programs,
     last_code_block,
     same_output,
     take_expected_values,
 )
-from trustmopd.evaluation.values import decode, encode
+from trustmopd.evaluation.sandbox.typed_values import decode, encode
 
 DOUBLE = {"input_output": {"inputs": ["2\n", "5\n", "40\n"], "outputs": ["4\n", "10\n", "80\n"]}}
 DOUBLE_FUNCTION = {"input_output": {"inputs": ["[1, 2]\n3", "[]\n9"], "outputs": ["[3, 6]", "[]"], "fn_name": "times"}}
@@ -129,7 +129,7 @@ answer = wanted if any(wanted in each for each in seen) else f"not in {len(seen)
 def test_asserts_give_the_verdict_that_a_response_deserves(
     code: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trustmopd.evaluation.programs.ASSERTS_TIME_LIMIT", 3.0)
+    monkeypatch.setattr("trustmopd.evaluation.graders.programs.ASSERTS_TIME_LIMIT", 3.0)
     row = {"tests": "assert f(1) == (1, [1])\nassert callable(f)"}
     grade = grade_asserts(row, fenced(code))
     assert (grade.score, grade.details["verdict"]) == (float(expected == "passed"), expected), grade

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trustmopd.evaluation import Grade, Unavailable, benchmark_names, get_benchmark
+from trustmopd.evaluation import Grade, Unavailable, get_benchmark
 from trustmopd.evaluation.benchmark import Benchmark
+from trustmopd.recipe.names import BENCHMARKS
 
 
 def write(path: Path, rows: list[object]) -> Path:
@@ -20,8 +21,8 @@ def test_every_benchmark_of_the_paper_and_the_small_ones_are_known() -> None:
     paper = {"aime25": 16, "aime26": 16, "lcb_v5": 5, "lcb_v6": 5, "ifeval": 1, "ifbench": 1}
     assert {name: get_benchmark(name).samples for name in paper} == paper
     small = {"gsm8k", "svamp", "mbpp", "humaneval", "lcb_release_v5", "lcb_release_v6"}
-    worlds = {name for name in benchmark_names() if name.startswith(("testbed_", "smollm2_"))}
-    assert {*paper, *small, *worlds} == {*benchmark_names()} and len(worlds) == 12
+    worlds = {name for name in BENCHMARKS if name.startswith("testbed_")}
+    assert {*paper, *small, *worlds} == {*BENCHMARKS} and len(worlds) == 6
     assert {get_benchmark(name).domain for name in paper} == {"math", "code", "if"}
 
 

@@ -14,7 +14,7 @@ import pytest
 from bubblewrap import needs_sandbox
 
 from trustmopd.evaluation.benchmark import Unavailable
-from trustmopd.evaluation.sandbox import OUTPUT_LIMIT, run_python
+from trustmopd.evaluation.sandbox.sandbox import OUTPUT_LIMIT, run_python
 
 pytestmark = needs_sandbox
 
@@ -344,7 +344,7 @@ def without_bubblewrap(code: str, **environment: str) -> subprocess.CompletedPro
 
 
 def test_without_bubblewrap_it_refuses_and_says_what_to_install() -> None:
-    code = "from trustmopd.evaluation.sandbox import run_python; run_python('print(1)')"
+    code = "from trustmopd.evaluation.sandbox.sandbox import run_python; run_python('print(1)')"
     said = without_bubblewrap(code).stderr
     assert Unavailable.__name__ in said
     assert "apt install bubblewrap" in said and "--allow-unsandboxed-code" in said
@@ -352,7 +352,7 @@ def test_without_bubblewrap_it_refuses_and_says_what_to_install() -> None:
 
 @pytest.mark.parametrize("value", ["0", "false", "no", ""])
 def test_only_1_turns_the_sandbox_off(value: str) -> None:
-    code = "from trustmopd.evaluation.sandbox import check_sandbox, run_python\n{}"
+    code = "from trustmopd.evaluation.sandbox.sandbox import check_sandbox, run_python\n{}"
     for call in ("run_python('print(1)')", "check_sandbox()"):
         said = without_bubblewrap(code.format(call), TRUSTMOPD_ALLOW_UNSANDBOXED_CODE=value).stderr
         assert Unavailable.__name__ in said
@@ -360,7 +360,7 @@ def test_only_1_turns_the_sandbox_off(value: str) -> None:
 
 def test_code_runs_unsandboxed_only_if_asked_and_still_within_limits() -> None:
     code = """
-from trustmopd.evaluation.sandbox import run_python
+from trustmopd.evaluation.sandbox.sandbox import run_python
 print(run_python("print(input())", "hello").stdout.strip())
 print(run_python("while True: pass", timeout=1).status)
 print(run_python("bytearray(50 * 2**30)").status)

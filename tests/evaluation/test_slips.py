@@ -14,7 +14,7 @@ import yaml
 from evaluated import METHOD, Echo, run, sums
 
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
-from trustmopd.evaluation.methods import Method
+from trustmopd.evaluation.rows_to_score import Method
 from trustmopd.evaluation.sampling import Sampling
 from trustmopd.recipe import TeacherSource
 

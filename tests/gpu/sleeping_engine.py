@@ -12,9 +12,9 @@ import torch
 from peft import LoraConfig
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
-from trustmopd.engines import EngineError
-from trustmopd.engines.weights import StaleWeights
-from trustmopd.training.rollout_gap import MEAN
+from trustmopd.rollouts import EngineError
+from trustmopd.rollouts.weights import StaleWeights
+from trustmopd.training.step.rollout_gap import MEAN
 
 
 def in_use() -> int:
@@ -103,7 +103,7 @@ def sleeping(case: str, folder: Path) -> dict[str, Any]:
 
 
 def _kind(trainer: TrustMOPDTrainer) -> str:
-    from trustmopd.engines import Params
+    from trustmopd.rollouts import Params
 
     try:
         trainer.rollout_engine.sample([[4, 5, 6]], Params(max_new_tokens=4, draws=["0"]))

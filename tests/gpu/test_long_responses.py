@@ -7,9 +7,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trustmopd.heads import Head
-from trustmopd.teachers import Rollouts, as_teachers, build_pool
-from trustmopd.teachers.answers import Shelf
-from trustmopd.teachers.reading import Sequences
+from trustmopd.policies import Rollouts, as_teachers, build_pool
+from trustmopd.policies.answers import Shelf
+from trustmopd.policies.reading import Sequences
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

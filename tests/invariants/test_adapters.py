@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trustmopd import Teacher
-from trustmopd.teachers import fingerprint
+from trustmopd.policies import fingerprint
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
 #: Two steps: the A of a fresh adapter has a gradient from the second one only, when its B is no longer 0.

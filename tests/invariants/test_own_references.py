@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 
 from trustmopd import Teacher
-from trustmopd.teachers.references import as_pool, is_reference
+from trustmopd.policies.references import as_pool, is_reference
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 import replay
 import torch
 
-from trustmopd.teachers import fingerprint
+from trustmopd.policies import fingerprint
 
 
 @pytest.fixture

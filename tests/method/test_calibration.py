@@ -12,7 +12,8 @@ from cases import assert_close, cases, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trustmopd.method import Calibration, ScoreTotals, calibrated_scores
+from trustmopd.method import ScoreTotals, calibrated_scores
+from trustmopd.training.calibration import Calibration
 
 DEPENDS_ON = {
     "teachers": {"math": "ab12", "code": "cd34"},

@@ -18,12 +18,12 @@ from typer.testing import CliRunner, Result
 
 from trustmopd.cli import app
 from trustmopd.planning import Row, Setup, fastest, plan, workload_of
-from trustmopd.planning.elsewhere import gpus_of, policies_on
 from trustmopd.planning.memory import frozen_weights, moments
+from trustmopd.planning.remote_gpus import gpus_of, policies_on
 from trustmopd.planning.seconds import learning_bytes, rates, rollout_bytes, sampling_seconds, seconds_per_step
 from trustmopd.planning.workload import DTYPES, ENGINES, PLACEMENTS
+from trustmopd.quickstart.shipped import SHIPPED
 from trustmopd.recipe import load_recipe
-from trustmopd.testbed.shipped import SHIPPED
 from trustmopd.training.from_recipe import config_of, lora_of
 
 ROOT = Path(__file__).parents[2]

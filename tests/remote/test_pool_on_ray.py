@@ -14,8 +14,8 @@ import ray
 import tiny
 import torch
 
-from trustmopd.teachers import REFERENCE, Rollouts, Teacher, TeacherPool, as_teachers, build_pool, fingerprint
-from trustmopd.teachers.remote.policies import RayPolicies, Terms
+from trustmopd.policies import REFERENCE, Rollouts, Teacher, TeacherPool, as_teachers, build_pool, fingerprint
+from trustmopd.policies.hosts.ray.policies import RayPolicies, Terms
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 

@@ -13,10 +13,10 @@ import pytest
 from processes import started
 
 from trustmopd import load_recipe, train_recipe
-from trustmopd.files import write_text
+from trustmopd.quickstart.experiment import Experiment, Scale, World
+from trustmopd.quickstart.prompts import prompt_set
 from trustmopd.runs import resumable_checkpoint
-from trustmopd.testbed.experiment import Experiment, Scale, World
-from trustmopd.testbed.prompts import prompt_set
+from trustmopd.util.files import write_text
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -16,8 +16,8 @@ from transformers import TrainerCallback
 from trl import DistillationTrainer
 
 from trustmopd import Calibration, Teacher, TrustMOPDConfig, TrustMOPDTrainer
-from trustmopd.engines import Completion
-from trustmopd.engines.transformers_engine import TransformersEngine
+from trustmopd.rollouts import Completion
+from trustmopd.rollouts.transformers_engine import TransformersEngine
 
 OTHER_TEMPLATE = tiny.TEMPLATE.replace("assistant:", "answer:")
 

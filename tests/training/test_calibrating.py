@@ -13,7 +13,7 @@ import pytest
 import torch
 from peft import LoraConfig
 
-import trustmopd.training.calibrating as calibrating
+import trustmopd.training.calibrate as calibrating
 from trustmopd import Calibration
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")

@@ -6,9 +6,9 @@ import torch
 
 from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.runs.schemas import DomainDiagnosis, ReferenceDiagnosis
-from trustmopd.training.calibrating import calibration_rows
-from trustmopd.training.diagnosis import diagnose
-from trustmopd.training.verdict import judge, judge_references, moved_everywhere
+from trustmopd.training.calibrate import calibration_rows
+from trustmopd.training.diagnose import diagnose
+from trustmopd.training.diagnosis_verdict import judge, judge_references, moved_everywhere
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_scores_of_all_domains_together_average_to_what_calibration_expects(trai
 
 
 def test_diagnosis_prompts_are_held_out_of_calibration_where_there_are_enough(trainer: TrustMOPDTrainer) -> None:
-    from trustmopd.training.diagnosis import _choose
+    from trustmopd.training.diagnose import _choose
 
     groups, held_out = _choose(trainer, 10)
     assert held_out

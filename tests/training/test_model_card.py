@@ -11,7 +11,7 @@ from trustmopd.runs import RunDirectory
 from trustmopd.runs.card_results import refresh_card
 from trustmopd.runs.cost import read_cost
 from trustmopd.runs.schemas import write_file
-from trustmopd.training.identity import Source
+from trustmopd.training.run.identity import Source
 
 
 def card(folder):

@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 from transformers import Trainer
 
 import trustmopd
-import trustmopd.training.calibrating as calibrating
-from trustmopd.training.run_files import RunFiles
+import trustmopd.training.calibrate as calibrating
+from trustmopd.training.run.run_files import RunFiles
 
 SCRIPT = '''
 """Six steps from checkpoints on disk. With `wait_after`, that step is made and the next one never begins."""
@@ -34,7 +34,7 @@ import tiny
 import torch
 from transformers import TrainerCallback
 
-import trustmopd.training.calibrating as calibrating
+import trustmopd.training.calibrate as calibrating
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 
 

@@ -12,12 +12,12 @@ import recorded
 import torch
 import transformers
 
-from trustmopd.analysis.readers.run import open_run
-from trustmopd.analysis.statistics.summary import summarise_run
 from trustmopd.method import displacement, trust_weights
-from trustmopd.teachers import TeacherPool, fingerprint
-from trustmopd.training.clock import PhaseClock
-from trustmopd.training.records import chosen_rows
+from trustmopd.policies import TeacherPool, fingerprint
+from trustmopd.report.readers.run import open_run
+from trustmopd.report.statistics.summary import summarise_run
+from trustmopd.training.step.records import chosen_rows
+from trustmopd.training.step.timing import PhaseClock
 
 NAMES = ["math", "code", "if"]
 MODEL_LOADER = transformers.AutoModelForCausalLM
@@ -122,7 +122,7 @@ def test_every_step_has_a_line_with_every_metric(trained, steps_of):
 def test_a_second_belongs_to_one_phase_only(monkeypatch):
     """The teachers' pass lies inside the step's call, the reference's inside the teachers': none is counted twice."""
     now = iter([0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 100.0, 101.0])
-    monkeypatch.setattr("trustmopd.training.clock.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("trustmopd.training.step.timing.time.perf_counter", lambda: next(now))
     clock = PhaseClock(torch.device("cpu"))
     with clock("backward"), clock("teachers"), clock("reference"):
         pass
@@ -519,7 +519,7 @@ def test_the_peak_of_memory_is_that_of_one_step_however_often_steps_are_logged(b
         last[0] = next(held, last[0])
         return last[0]
 
-    monkeypatch.setattr("trustmopd.training.step_log.peak_memory_gib", peak)
+    monkeypatch.setattr("trustmopd.training.step.step_log.peak_memory_gib", peak)
     build(max_steps=4, logging_steps=4).train()
     assert json.loads((tmp_path / "run" / "cost.json").read_text())["training"]["peak_memory_gib"] == 50.0
 

@@ -4,7 +4,7 @@ import tiny
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from trustmopd.training.records import TokenTexts
+from trustmopd.training.step.records import TokenTexts
 
 TEXTS = {"▁": " ", "a": "a", "▁a": " a", "▁the": " the", "the": "the", "<0xE2>": "\ufffd", "<s>": "<s>", "▁▁": "  "}
 

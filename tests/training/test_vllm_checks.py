@@ -15,11 +15,11 @@ from planned import work
 from trl.trainer.utils import create_model_from_path
 
 from trustmopd import Teacher, TrustMOPDConfig
-from trustmopd.engines import engine_names, vllm_package
 from trustmopd.planning.memory import GIB, backward_bytes, frozen_weights, moments, placed_weights
 from trustmopd.planning.workload import Setup, student_dtype_of
-from trustmopd.teachers.references import as_pool
-from trustmopd.training.rollout_gap import LogprobGap
+from trustmopd.policies.references import as_pool
+from trustmopd.recipe.names import ENGINES, vllm_package
+from trustmopd.training.step.rollout_gap import LogprobGap
 from trustmopd.training.vllm_checks import check_memory, frozen_bytes
 
 
@@ -153,7 +153,7 @@ def test_float32_has_less_room_than_16_bits(dtype: torch.dtype, stops: bool) -> 
 
 
 def test_what_hangs_ends_within_its_limit() -> None:
-    program = "import time; from trustmopd.engines.time_limit import time_limit\n"
+    program = "import time; from trustmopd.rollouts.time_limit import time_limit\n"
     program += "with time_limit(0.3, 'too slow'): time.sleep(60)"
     began = time.monotonic()
     ended = run([executable, "-c", program], capture_output=True, text=True)
@@ -161,4 +161,4 @@ def test_what_hangs_ends_within_its_limit() -> None:
 
 
 def test_an_engine_is_a_file() -> None:
-    assert engine_names() == ["transformers", "vllm"]
+    assert ENGINES == ("transformers", "vllm")

@@ -13,9 +13,9 @@ import torch
 from peft import LoraConfig
 from transformers import LlamaForCausalLM, SmolLM3Model, TrainerCallback
 
-from trustmopd.engines import EngineError, Params
-from trustmopd.engines.weights import StaleWeights
-from trustmopd.training.rollout_gap import MAX, MEAN
+from trustmopd.rollouts import EngineError, Params
+from trustmopd.rollouts.weights import StaleWeights
+from trustmopd.training.step.rollout_gap import MAX, MEAN
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "o_proj", "down_proj"], task_type="CAUSAL_LM")
 #: float32 on both sides: rounding alone. A head that is a step old differs by 5e-3 here.
@@ -89,7 +89,7 @@ def test_a_tied_head_that_is_not_packed_again_stops_the_run_at_its_second_step(
     check: str, build: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each check by itself; the first at a learning rate where the second sees nothing."""
-    monkeypatch.setattr("trustmopd.engines.vllm_rollouts.repack_tied", lambda engine_model: None)
+    monkeypatch.setattr("trustmopd.rollouts.vllm_rollouts.repack_tied", lambda engine_model: None)
     trainer = build(calibrated=False, learning_rate=1e-6 if check == "exact" else 1e-4)
     if check == "log-probs":
         trainer.rollout_engine.check_weights = lambda: None
@@ -102,7 +102,7 @@ def test_a_tied_head_that_is_not_packed_again_stops_the_run_at_its_second_step(
 def test_an_adapter_that_no_compared_tensor_shows_is_told_of(build: Any, caplog: pytest.LogCaptureFixture) -> None:
     lora = LoraConfig(r=4, target_modules=["q_proj", "up_proj"], task_type="CAUSAL_LM")
     build(peft_config=lora, calibrated=False, max_steps=2).train()
-    told = [each for each in caplog.records if each.name == "trustmopd.engines.vllm_rollouts"]
+    told = [each for each in caplog.records if each.name == "trustmopd.rollouts.vllm_rollouts"]
     assert len(told) == 1 and MEAN in told[0].message
 
 

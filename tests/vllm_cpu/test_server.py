@@ -17,9 +17,9 @@ import requests
 from transformers import TrainerCallback
 from trl.generation.vllm_client import VLLMClient
 
-from trustmopd.engines import seed_of
-from trustmopd.engines.vllm_server import VLLMServer
-from trustmopd.training.rollout_gap import MAX
+from trustmopd.rollouts import seed_of
+from trustmopd.rollouts.vllm_server import VLLMServer
+from trustmopd.training.step.rollout_gap import MAX
 
 HERE = Path(__file__).parent
 

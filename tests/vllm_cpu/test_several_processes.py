@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
 import engines
 from processes import launch
 
-from trustmopd.training.rollout_gap import MAX
+from trustmopd.training.step.rollout_gap import MAX
 
 pytestmark = pytest.mark.timeout(1200)
 #: As in test_rollouts.py: rounding alone.

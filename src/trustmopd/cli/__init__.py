@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from trustmopd import __version__
-from trustmopd.cli import analyze, data, evaluate, merge, plan, reproduce, testbed, training
+from trustmopd.cli import analyze, data, evaluate, merge, plan, quickstart, training
 from trustmopd.cli.common import app, say
-from trustmopd.cli.leaving import leaving
+from trustmopd.cli.exit import leaving
 
-__all__ = ["analyze", "app", "data", "evaluate", "merge", "plan", "reproduce", "run", "testbed", "training"]
+__all__ = ["analyze", "app", "data", "evaluate", "merge", "plan", "quickstart", "run", "training"]
 
 
 def _version(show: bool) -> None:

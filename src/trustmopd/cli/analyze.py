@@ -8,7 +8,7 @@ import typer
 from trustmopd.cli.common import app, console, errors, plain, say, show_table
 
 if TYPE_CHECKING:
-    from trustmopd.analysis.readers.run import Run
+    from trustmopd.report.readers.run import Run
 
 Responses = Annotated[int, typer.Option("--responses", min=1, help="Responses in the token viewer.")]
 #: Tables that are printed; the others are in files.
@@ -33,8 +33,8 @@ def analyze(
 ) -> None:
     """Whom a run trusted where: tables, figures and the token viewer, from the run's own files."""
     with errors():
-        from trustmopd.analysis.readers.missing import as_commands
-        from trustmopd.analysis.readers.run import open_run
+        from trustmopd.report.readers.missing import as_commands
+        from trustmopd.report.readers.run import open_run
 
         opened = open_run(run)
         if case is not None:
@@ -42,7 +42,7 @@ def analyze(
             return
         if tokens:
             raise ValueError("--tokens names what --case ROLLOUT:POSITION looks at. Give a --case.")
-        from trustmopd.analysis.page.report import analyse, write_viewer
+        from trustmopd.report.page.report import analyse, write_viewer
         from trustmopd.runs.layout import ANALYSIS, FIGURES, TABLES
 
         found, tables, pictures = analyse(opened)
@@ -72,8 +72,8 @@ def report(
 ) -> None:
     """One page that opens from disk: what happened, figures, tables and the token viewer; of one run or of several."""
     with errors():
-        from trustmopd.analysis.page.report import write_report
-        from trustmopd.analysis.readers.run import find_runs
+        from trustmopd.report.page.report import write_report
+        from trustmopd.report.readers.run import find_runs
 
         found = find_runs(runs)
         path = write_report(found, out or _common(runs), responses=responses)
@@ -81,13 +81,13 @@ def report(
 
 
 def _case(run: "Run", place: str, tokens: list[str]) -> None:
-    from trustmopd.analysis.page.case_studies import find_rollout, parse_position, write_case
+    from trustmopd.report.page.case_studies import find_rollout, parse_position, write_case
 
     where = parse_position(place)
     rollout, at = find_rollout(run.records(), where)
     from transformers.utils import logging
 
-    from trustmopd.training.case import compute_case, parse_tokens
+    from trustmopd.training.case_study import compute_case, parse_tokens
 
     logging.disable_progress_bar()  # one for each model, and nothing between them
     with console.status("Asking the run's models again"):

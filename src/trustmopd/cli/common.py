@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trustmopd.engines import EngineError
-from trustmopd.interrupted import Interrupted
-from trustmopd.messages import first_line
-from trustmopd.text_tables import TextTable
+from trustmopd.rollouts import EngineError
+from trustmopd.util.messages import Interrupted, first_line
+from trustmopd.util.text_tables import TextTable
 
 app = typer.Typer(
     name="trustmopd",
@@ -62,7 +61,7 @@ def errors(
         print(f"error{_rank()}: {printable(str(error))}{later}", file=sys.stderr)
         raise typer.Exit(1) from None
     except RuntimeError as error:
-        from trustmopd.training.agreement import lost_contact
+        from trustmopd.training.run.across_ranks import lost_contact
 
         if os.environ.get("TRUSTMOPD_TRACEBACK") or not lost_contact(error):
             raise

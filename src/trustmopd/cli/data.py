@@ -23,10 +23,10 @@ def build(
 ) -> None:
     """Read pools, screen them, fill quotas, compose: a prompt set with its card, the same from the same seed."""
     with errors(again=f"trustmopd data build {config} {' '.join(overrides or [])}", kept=_KEPT):
-        from trustmopd.data.build import build as make
-        from trustmopd.data.build_config import load_config
-        from trustmopd.data.decontaminate import removal_table
-        from trustmopd.data.prompt_card import check_output, removal_counts, write_prompt_set
+        from trustmopd.prompts.build import build as make
+        from trustmopd.prompts.build_config import load_config
+        from trustmopd.prompts.decontaminate import removal_table
+        from trustmopd.prompts.prompt_card import check_output, removal_counts, write_prompt_set
 
         settings = load_config(config, overrides or [])
         check_output(settings, overwrite=overwrite)  # before minutes are spent
@@ -69,8 +69,8 @@ def decontaminate(
 ) -> None:
     """Drop candidates that repeat a comparison text or an earlier candidate, exactly: equal, or similar n-grams."""
     with errors(kept=_KEPT):
-        from trustmopd.data.decontaminate import removal_table
-        from trustmopd.data.screen import screen_file
+        from trustmopd.prompts.decontaminate import removal_table
+        from trustmopd.prompts.screen import screen_file
 
         screened, listing, compared = screen_file(
             candidates,
@@ -101,7 +101,7 @@ def show(
 ) -> None:
     """Counts, lengths and examples of a prompt set, by category."""
     with errors(kept=_KEPT):
-        from trustmopd.data.overview import overview
+        from trustmopd.prompts.overview import overview
 
         seen = overview(path, column=column, split=split, examples=examples)
         show_table(seen.counts, f"{seen.prompts:,} prompts in {path}")

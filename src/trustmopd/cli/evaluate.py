@@ -58,9 +58,9 @@ def evaluate(
     """Sample and grade a checkpoint, or every checkpoint that a recipe names. Interrupted, it continues where it
     stopped."""
     with errors(again="the same command", kept="responses and grades"):
-        from trustmopd.evaluation.methods import methods_of
         from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model, evaluate_recipe
-        from trustmopd.evaluation.sandbox import UNSANDBOXED
+        from trustmopd.evaluation.rows_to_score import methods_of
+        from trustmopd.evaluation.sandbox.sandbox import UNSANDBOXED
 
         if allow_unsandboxed_code:
             os.environ[UNSANDBOXED] = "1"

@@ -31,8 +31,8 @@ def merge(
     """Average the parameters of a recipe's teachers: the merging reference, with no training. Or turn a LoRA adapter,
     such as a student's checkpoint, into full weights."""
     with errors():
-        from trustmopd.evaluation.methods import several_bases
-        from trustmopd.merge import merge_adapter, merge_checkpoints
+        from trustmopd.checkpoints.merge import merge_adapter, merge_checkpoints
+        from trustmopd.evaluation.rows_to_score import several_bases
 
         if Path(what).suffix in (".yaml", ".yml") or Path(what).is_file():
             if base:

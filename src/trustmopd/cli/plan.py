@@ -53,7 +53,7 @@ def plan(
 
 def _show(rows: "list[Row]", title: str, *, uses_vllm: bool) -> None:
     from trustmopd.planning.seconds import rates
-    from trustmopd.text_tables import text_table
+    from trustmopd.util.text_tables import text_table
 
     shown = []
     for row in rows:

@@ -9,12 +9,12 @@ import typer
 
 from trustmopd.cli.common import app, console, errors, plain, say, show_table
 from trustmopd.runs import newest_checkpoint
-from trustmopd.text_tables import text_table
+from trustmopd.util.text_tables import text_table
 
 if TYPE_CHECKING:
     from trustmopd.recipe import Recipe
     from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis
-    from trustmopd.training.recipe_stages import SeedRun
+    from trustmopd.training.stages import SeedRun
     from trustmopd.training.trainer import TrustMOPDTrainer
 
 RecipePath = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
@@ -40,7 +40,7 @@ def train(
         loaded = load(recipe, overrides)
     again = shlex.join(["trustmopd", "train", str(recipe), *(overrides or []), "--resume"])
     with errors(again, "the checkpoints saved so far", lambda: _has_checkpoint(loaded)):
-        from trustmopd.training.recipe_stages import check_runs, train_recipe
+        from trustmopd.training.stages import check_runs, train_recipe
 
         if dry_run:
             check_runs(loaded, resume=resume)
@@ -63,7 +63,7 @@ def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun =
     """Measure mu, each teacher's habit, on rollouts of the initial student. `train` does it when needed."""
     with errors():
         loaded = load(recipe, overrides)
-        from trustmopd.training.recipe_stages import calibrate_recipe, check_calibration
+        from trustmopd.training.stages import calibrate_recipe, check_calibration
 
         run = check_calibration(loaded)
         if dry_run:
@@ -91,7 +91,7 @@ def diagnose(
         if dry_run:
             _explain(loaded, leave_out=_OF_TRAINING)
             return
-        from trustmopd.training.recipe_stages import diagnose_recipe
+        from trustmopd.training.stages import diagnose_recipe
 
         found, paths = diagnose_recipe(loaded, rollouts)
         _show(found)

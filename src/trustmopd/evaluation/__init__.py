@@ -2,6 +2,6 @@
 libraries when they grade."""
 
 from trustmopd.evaluation.benchmark import Benchmark, Grade, Unavailable
-from trustmopd.evaluation.benchmarks import benchmark_names, get_benchmark
+from trustmopd.evaluation.benchmarks import get_benchmark
 
-__all__ = ["Benchmark", "Grade", "Unavailable", "benchmark_names", "get_benchmark"]
+__all__ = ["Benchmark", "Grade", "Unavailable", "get_benchmark"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trustmopd.evaluation.reasoning import strip_reasoning
-from trustmopd.evaluation.rows import Row, Rows, read_generated, read_hub, read_local
+from trustmopd.evaluation.graders.reasoning import strip_reasoning
+from trustmopd.evaluation.questions import Row, Rows, read_generated, read_hub, read_local
 
 Messages = list[dict[str, str]]
 GENERATED = 1000  # prompts of a benchmark that makes its own, unless another number is asked for

@@ -5,10 +5,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trustmopd.files import file_sha256
-from trustmopd.messages import first_line
+from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.runs.layout import CHECKPOINT, CHECKPOINTS
-from trustmopd.teacher_source import TeacherSource
+from trustmopd.util.files import file_sha256
+from trustmopd.util.messages import first_line
 
 _CONFIGURATIONS = ("config.json", "adapter_config.json")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")

@@ -13,12 +13,12 @@ from tqdm.auto import tqdm
 from trustmopd.evaluation.benchmark import Benchmark, Grade
 from trustmopd.evaluation.benchmarks import Loaded
 from trustmopd.evaluation.journal import GRADED, SAMPLED, Journal, Key, by_key
-from trustmopd.evaluation.methods import Method
-from trustmopd.evaluation.rows import Row
+from trustmopd.evaluation.questions import Row
+from trustmopd.evaluation.rows_to_score import Method
 from trustmopd.evaluation.run_record import run_folder
 from trustmopd.evaluation.sampling import Request, Sampler, Sampling
-from trustmopd.files import locked
 from trustmopd.runs import RowDirectory
+from trustmopd.util.files import locked
 
 
 def evaluate_checkpoint(

@@ -13,17 +13,17 @@ from trustmopd.evaluation.aggregation import for_seed, score_rows, write_scores
 from trustmopd.evaluation.benchmarks import Loaded, load_benchmarks
 from trustmopd.evaluation.checkpoint import check_checkpoint
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
-from trustmopd.evaluation.graded import collect, whole_rows
-from trustmopd.evaluation.methods import Method, make_average, methods_of
+from trustmopd.evaluation.read_graded import collect, whole_rows
+from trustmopd.evaluation.rows_to_score import Method, make_average, methods_of
 from trustmopd.evaluation.run_record import check_run_folder, check_scores, read_record
 from trustmopd.evaluation.sampling import Sampler, Sampling, check_engine, make_sampler
 from trustmopd.recipe import Recipe
+from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.card_results import refresh_card
 from trustmopd.runs.cost import counted_evaluation
 from trustmopd.runs.layout import EVALUATION, student_folder
 from trustmopd.runs.reference_rows import AVERAGE, INITIAL, TEACHER
-from trustmopd.teacher_source import TeacherSource
 
 PAPER = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
 

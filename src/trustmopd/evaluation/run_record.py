@@ -10,12 +10,12 @@ from typing import Any
 
 from trustmopd.evaluation.benchmarks import Loaded
 from trustmopd.evaluation.checkpoint import weight_files
-from trustmopd.evaluation.methods import Method
+from trustmopd.evaluation.rows_to_score import Method
 from trustmopd.evaluation.sampling import Sampling
-from trustmopd.files import locked
 from trustmopd.runs import RowDirectory
 from trustmopd.runs.layout import ASKED, SCORES
 from trustmopd.runs.schemas import read_file, write_file
+from trustmopd.util.files import locked
 
 #: Of a checkpoint. Files of the same content are the same weights, wherever they are.
 _PLACE = ("model", "adapter", "base", "revision")

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from trustmopd.engines import LoadedEngine, Params, adapter_refused, engine_module, reason
 from trustmopd.evaluation.checkpoint import is_adapter, parts
-from trustmopd.evaluation.reasoning import OPEN
-from trustmopd.teacher_source import TeacherSource
+from trustmopd.evaluation.graders.reasoning import OPEN
+from trustmopd.recipe.teacher_source import TeacherSource
+from trustmopd.rollouts import LoadedEngine, Params, adapter_refused, engine_module, reason
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from trustmopd.method.allocation import (
     uniform_weights,
 )
 from trustmopd.method.axes import CandidateState
-from trustmopd.method.calibration import Calibration, ScoreTotals, calibrated_scores
+from trustmopd.method.calibration import ScoreTotals, calibrated_scores
 from trustmopd.method.candidates import renormalise, top_candidates
 from trustmopd.method.loss import mean_of_response_means, response_means, reverse_kl
 from trustmopd.method.objective import SCORES, Objective, objective, trust
@@ -20,7 +20,6 @@ from trustmopd.method.target import mixed_target
 
 __all__ = [
     "SCORES",
-    "Calibration",
     "CandidateState",
     "Objective",
     "ScoreTotals",

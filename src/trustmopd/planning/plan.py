@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from trustmopd.planning.elsewhere import gpus_of, server_gpus
 from trustmopd.planning.launching import FIELDS, check_joined, launch_command
 from trustmopd.planning.memory import GIB, Gib, answer_bytes, peak
+from trustmopd.planning.remote_gpus import gpus_of, server_gpus
 from trustmopd.planning.seconds import gpu_hours, learning_bytes, rollout_bytes, seconds_per_step
 from trustmopd.planning.workload import (
     ADAPTERS,

@@ -12,7 +12,7 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
-from trustmopd.planning.elsewhere import candidate_bytes, policies_on
+from trustmopd.planning.remote_gpus import candidate_bytes, policies_on
 from trustmopd.planning.workload import ADAPTERS, DDP, FSDP2, OFFLOAD, RAY, SHARDED, Setup, Workload
 
 #: Bytes a second to and from one GPU: inside a node (NVLink), between nodes (400 Gb/s a GPU), from host memory.

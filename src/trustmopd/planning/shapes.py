@@ -8,8 +8,8 @@ from typing import Any
 from peft import LoraConfig
 from transformers import AutoConfig, PreTrainedConfig
 
-from trustmopd.messages import first_line
-from trustmopd.teachers.skeleton import check_student_lora, skeleton
+from trustmopd.checkpoints.meta_model import check_student_lora, skeleton
+from trustmopd.util.messages import first_line
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from peft import LoraConfig
 from transformers import AutoConfig
 
 from trustmopd.planning.shapes import Shape, lora_parameters, shape_of
+from trustmopd.policies.references import Start, as_pool, frozen_models, is_reference, role_of, starts_of
+from trustmopd.policies.teacher import Teacher
 from trustmopd.recipe import Recipe
-from trustmopd.teachers.references import Start, as_pool, frozen_models, is_reference, role_of, starts_of
-from trustmopd.teachers.spec import Teacher
 
 RESIDENT, OFFLOAD, SHARDED, ADAPTERS, RAY = PLACEMENTS = ("resident", "offload", "sharded", "adapters", "ray")
 DDP, FSDP2, ZERO3 = ENGINES = ("DDP", "FSDP2", "ZeRO-3")

@@ -5,7 +5,7 @@ No torch: reports are made on machines without it.
 
 from trustmopd.runs.checkpoints import newest_checkpoint, resumable_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.layout import RowDirectory, RunDirectory
-from trustmopd.runs.places import located, searched
+from trustmopd.runs.relocate import located, searched
 
 __all__ = [
     "RowDirectory",

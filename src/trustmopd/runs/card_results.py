@@ -5,12 +5,12 @@ from typing import Any
 
 import yaml
 
-from trustmopd.files import write_text
 from trustmopd.runs.cost import read_cost
 from trustmopd.runs.layout import RunDirectory
 from trustmopd.runs.reference_rows import TITLES
 from trustmopd.runs.schemas import read_parts
-from trustmopd.text_tables import text_table
+from trustmopd.util.files import write_text
+from trustmopd.util.text_tables import text_table
 
 #: The model card beside the checkpoints, under the name that the Hub shows.
 MODEL_CARD = "README.md"

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, FiniteFloat, RootModel
 
-from trustmopd.files import read_json, write_json
 from trustmopd.runs.checking import Parts, Whole, problems, usable
 from trustmopd.runs.layout import ANALYSIS, ASKED, CALIBRATION, CARD, COST, DIAGNOSIS, MANIFEST, SCORES
+from trustmopd.util.files import read_json, write_json
 
 Object = dict[str, Any]
 Interval = Annotated[list[FiniteFloat], Field(min_length=2, max_length=2)] | None

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from trl import DistillationConfig
 
-from trustmopd.rules import DISPLACEMENT, RULES, SCORES, TRUST
+from trustmopd.recipe.rules import DISPLACEMENT, RULES, SCORES, TRUST
 from trustmopd.training.config_checks import check_mappings, check_types, check_values
 
 

@@ -14,8 +14,8 @@ from transformers import GenerationConfig
 from trl import DistillationConfig
 
 from trustmopd.method.allocation import check_gamma
-from trustmopd.rules import RULES, SCORES
-from trustmopd.teachers.spec import check_dtype
+from trustmopd.policies.teacher import check_dtype
+from trustmopd.recipe.rules import RULES, SCORES
 
 if TYPE_CHECKING:
     from trustmopd.training.config import TrustMOPDConfig

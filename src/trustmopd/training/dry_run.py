@@ -11,27 +11,27 @@ from typing import Any
 
 import torch
 
-from trustmopd.data import load_prompts, prompt_hash
-from trustmopd.engines.vllm_package import vllm_version
-from trustmopd.method import Calibration
-from trustmopd.planning.here import memory_here
+from trustmopd.checkpoints.meta_model import check_student_lora, skeleton
+from trustmopd.planning.this_machine import memory_here
 from trustmopd.planning.workload import student_dtype_of
+from trustmopd.policies import Teacher, fingerprint_tokenizer
+from trustmopd.policies.graph import units_of
+from trustmopd.policies.references import fallback_note, is_reference, starts_of
+from trustmopd.policies.sizes import size_of
+from trustmopd.prompts import load_prompts, prompt_hash
+from trustmopd.prompts.reading import SUFFIXES
 from trustmopd.recipe import Recipe
-from trustmopd.rows import SUFFIXES
+from trustmopd.recipe.teacher_source import RAY
+from trustmopd.rollouts.vllm_package import vllm_version
 from trustmopd.runs import RunDirectory
-from trustmopd.teacher_source import RAY
-from trustmopd.teachers import Teacher, fingerprint_tokenizer
-from trustmopd.teachers.references import fallback_note, is_reference, starts_of
-from trustmopd.teachers.sizes import size_of
-from trustmopd.teachers.skeleton import check_student_lora, skeleton
-from trustmopd.teachers.units import units_of
+from trustmopd.training.calibration import Calibration
 from trustmopd.training.config import TrustMOPDConfig, rule_name
-from trustmopd.training.dry_resume import checkpoint_to_resume
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
-from trustmopd.training.lessons import SAMPLING
 from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.prompt_lengths import fit_prompts
+from trustmopd.training.run.dry_resume import checkpoint_to_resume
+from trustmopd.training.run.resume_policy import SAMPLING
 from trustmopd.training.setup import Ingredients, check_ingredients, used_teachers
 
 

@@ -10,8 +10,8 @@ from transformers import Trainer, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from trustmopd.engines.vllm_package import check_port, check_vllm
 from trustmopd.planning.launching import asked_engine
+from trustmopd.rollouts.vllm_package import check_port, check_vllm
 from trustmopd.runs.layout import METRICS
 from trustmopd.training.config import TrustMOPDConfig
 

@@ -4,15 +4,15 @@ from typing import Any
 
 from peft import LoraConfig
 
-from trustmopd.data import load_prompts
+from trustmopd.checkpoints.meta_model import check_student_lora
+from trustmopd.policies import Teacher
+from trustmopd.prompts import load_prompts
 from trustmopd.recipe import Recipe
+from trustmopd.recipe.yaml_layers import RecipeError
 from trustmopd.runs import RunDirectory
-from trustmopd.teachers import Teacher
-from trustmopd.teachers.skeleton import check_student_lora
 from trustmopd.training.config import TrustMOPDConfig, unknown_field
 from trustmopd.training.environment import check_launch
 from trustmopd.training.trainer import TrustMOPDTrainer
-from trustmopd.yaml_layers import RecipeError
 
 
 def config_of(recipe: Recipe, seed: int, **changes: Any) -> TrustMOPDConfig:

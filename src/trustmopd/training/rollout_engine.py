@@ -10,8 +10,8 @@ from transformers import GenerationConfig
 from trl.extras.profiling import profiling_context
 from trl.models import unwrap_model_for_generation
 
-from trustmopd.engines import Completion, Engine, Params
-from trustmopd.engines.transformers_engine import TransformersEngine
+from trustmopd.rollouts import Completion, Engine, Params
+from trustmopd.rollouts.transformers_engine import TransformersEngine
 from trustmopd.training.config import TrustMOPDConfig
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _compile_cache(generation: GenerationConfig, longest: int) -> None:
 
 def _vllm(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
     """TRL's settings under TRL's names, except the dtype, which is the student's."""
-    from trustmopd.engines.vllm_rollouts import VLLMRollouts
+    from trustmopd.rollouts.vllm_rollouts import VLLMRollouts
 
     args = trainer.args
     assert args.gradient_accumulation_steps is not None

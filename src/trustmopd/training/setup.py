@@ -17,21 +17,22 @@ from accelerate.utils import DistributedType
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from trustmopd.data import check_labels, check_prompts
-from trustmopd.method import Calibration
-from trustmopd.teacher_source import OFFLOAD, RAY, SHARDED
-from trustmopd.teachers import REFERENCE, Teacher, TeacherPool, build_pool, load_tokenizer, preflight
-from trustmopd.teachers.facts import ModelFacts, facts_of
-from trustmopd.teachers.host_memory import check_host_memory
-from trustmopd.teachers.pool import Elsewhere
-from trustmopd.teachers.references import as_pool
-from trustmopd.teachers.remote.cluster import check_address, check_ray
-from trustmopd.teachers.spec import model_id
-from trustmopd.teachers.units import Unit, asked_for, placed, units_of
-from trustmopd.training.agreement import all_succeed, first_decides
+from trustmopd.policies import REFERENCE, Teacher, TeacherPool, build_pool, load_tokenizer
+from trustmopd.policies.graph import Unit, asked_for, placed, units_of
+from trustmopd.policies.host_memory import check_host_memory
+from trustmopd.policies.hosts.ray.cluster import check_address, check_ray
+from trustmopd.policies.pool import Elsewhere
+from trustmopd.policies.preflight.checks import preflight
+from trustmopd.policies.preflight.model_facts import ModelFacts, facts_of
+from trustmopd.policies.references import as_pool
+from trustmopd.policies.teacher import model_id
+from trustmopd.prompts import check_labels, check_prompts
+from trustmopd.recipe.teacher_source import OFFLOAD, RAY, SHARDED
+from trustmopd.training.calibration import Calibration
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment
 from trustmopd.training.prompt_lengths import prompt_lengths
+from trustmopd.training.run.across_ranks import all_succeed, first_decides
 from trustmopd.training.vllm_checks import check_vllm_can_sample
 
 logger = logging.getLogger(__name__)
@@ -260,8 +261,8 @@ def load_pool(
 
 
 def _on_ray(given: Ingredients, args: TrustMOPDConfig, accelerator: Accelerator, run_id: str) -> Elsewhere:
-    from trustmopd.teachers.remote.actor import Checks
-    from trustmopd.teachers.remote.policies import RayPolicies, Terms
+    from trustmopd.policies.hosts.ray.actor import Checks
+    from trustmopd.policies.hosts.ray.policies import RayPolicies, Terms
 
     terms = Terms(
         run_id=run_id,

@@ -24,33 +24,34 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from trustmopd.data import of_one_kind
-from trustmopd.files import locked
-from trustmopd.method import Calibration, Objective, response_means
+from trustmopd.checkpoints.full_weights import whole_student
+from trustmopd.method import Objective, response_means
+from trustmopd.policies import Teacher
+from trustmopd.prompts import of_one_kind
 from trustmopd.runs import RunDirectory
-from trustmopd.teachers import Teacher
-from trustmopd.teachers.whole import whole_student
-from trustmopd.training.agreement import check_same, first_decides
-from trustmopd.training.batch import draws_of, labels_of, num_responses, padded_logprobs, prompt_columns
-from trustmopd.training.bill import Bill
-from trustmopd.training.calibrating import Calibrator
-from trustmopd.training.checkpointing import CheckpointingTrainer
-from trustmopd.training.clock import PhaseClock
+from trustmopd.training.calibrate import Calibrator
+from trustmopd.training.calibration import Calibration
+from trustmopd.training.calibration_rollouts import Judged, judge_rollouts
 from trustmopd.training.config import TrustMOPDConfig
-from trustmopd.training.identity import identity_of
-from trustmopd.training.judging import Judge
 from trustmopd.training.parallelism import Parallelism
-from trustmopd.training.passes import loss_in_passes, micro_batches
 from trustmopd.training.prompt_lengths import SURPLUS, fit_prompts, truncate, with_rows
-from trustmopd.training.records import TokenRecorder
+from trustmopd.training.prompt_order import EpochSampler
 from trustmopd.training.rollout_engine import Turns, rollout_dtype, rollout_engine
-from trustmopd.training.rollout_gap import MEAN as GAP
-from trustmopd.training.rollouts import Judged, judge_rollouts
-from trustmopd.training.run_files import RunFiles
-from trustmopd.training.sampler import EpochSampler
-from trustmopd.training.scoring import ScoredCandidates, check_loss
+from trustmopd.training.run.across_ranks import check_same, first_decides
+from trustmopd.training.run.checkpointing import CheckpointingTrainer
+from trustmopd.training.run.cost import Bill
+from trustmopd.training.run.identity import identity_of
+from trustmopd.training.run.run_files import RunFiles
 from trustmopd.training.setup import check_ingredients, check_trainable, load_pool
-from trustmopd.training.step_log import StepLog
+from trustmopd.training.step.ask import Judge
+from trustmopd.training.step.batch import draws_of, labels_of, num_responses, padded_logprobs, prompt_columns
+from trustmopd.training.step.candidates import ScoredCandidates, check_loss
+from trustmopd.training.step.records import TokenRecorder
+from trustmopd.training.step.rollout_gap import MEAN as GAP
+from trustmopd.training.step.step_log import StepLog
+from trustmopd.training.step.timing import PhaseClock
+from trustmopd.training.step.token_budget import loss_in_passes, micro_batches
+from trustmopd.util.files import locked
 
 logger = logging.getLogger(__name__)
 

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from trustmopd.engines.vllm_package import can_sleep, check_architecture
+from trustmopd.checkpoints.meta_model import skeleton
 from trustmopd.planning.launching import asked_engine, check_joined
 from trustmopd.planning.memory import GIB, backward_bytes, placed_weights
 from trustmopd.planning.shapes import Shape, shape_of_skeleton
 from trustmopd.planning.workload import DDP, student_dtype_of
-from trustmopd.teachers import Teacher
-from trustmopd.teachers.facts import positions_of
-from trustmopd.teachers.sizes import size_of
-from trustmopd.teachers.skeleton import skeleton
-from trustmopd.teachers.units import units_of
+from trustmopd.policies import Teacher
+from trustmopd.policies.graph import units_of
+from trustmopd.policies.preflight.model_facts import positions_of
+from trustmopd.policies.sizes import size_of
+from trustmopd.rollouts.vllm_package import can_sleep, check_architecture
 from trustmopd.training.config import TrustMOPDConfig
 
 

@@ -1,16 +1,16 @@
-"""One file for a benchmark, or for a family of them. Any file here with a list `BENCHMARKS` is found."""
+"""One file for a benchmark, or for a family of them: a list `BENCHMARKS`. `recipe.names` says which file has which."""
 
-import difflib
-import pkgutil
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from trustmopd.evaluation.benchmark import Benchmark
-from trustmopd.evaluation.rows import Rows
-from trustmopd.rows import SUFFIXES
+from trustmopd.evaluation.questions import Rows
+from trustmopd.recipe.names import BENCHMARKS, SUFFIXES, check_benchmark_name
+from trustmopd.util.messages import first_line
 
 
 @dataclass(frozen=True)
@@ -22,26 +22,32 @@ class Loaded:
 
 
 def get_benchmark(name: str) -> Benchmark:
-    """A benchmark by its name, or your own set by the path of its file."""
-    if check_benchmark_name(name) in _registry():
-        return _registry()[name]
-    from trustmopd.evaluation.own import own_benchmark
+    """A benchmark by its name; your own by its place, `mine.py:NAME` or `my.package:NAME`, or by the file of its
+    rows."""
+    if check_benchmark_name(name).endswith(SUFFIXES):
+        from trustmopd.evaluation.user_sets import own_benchmark
 
-    return own_benchmark(Path(name))
-
-
-def check_benchmark_name(name: str) -> str:
-    if name not in _registry() and not name.endswith(SUFFIXES):
-        close = difflib.get_close_matches(name.lower(), benchmark_names(), n=1)
-        raise ValueError(
-            f"there is no benchmark {name!r}. {f'Did you mean {close[0]}? ' if close else ''}Choose from "
-            f"{', '.join(benchmark_names())}, or give a file of your own ({', '.join(SUFFIXES)})."
-        )
-    return name
+        return own_benchmark(Path(name))
+    place, _, own = name.rpartition(":")
+    module = _module(place or BENCHMARKS[name])
+    there = {benchmark.name: benchmark for benchmark in getattr(module, "BENCHMARKS", ())}
+    if own not in there:
+        raise ValueError(f"{place} has no benchmark {own!r} in a list `BENCHMARKS`, only {', '.join(there) or 'none'}.")
+    return there[own]
 
 
-def benchmark_names() -> list[str]:
-    return list(_registry())
+def _module(place: str) -> ModuleType:
+    """A module by its name, or a Python file, which may import its neighbours' packages but not relatively."""
+    try:
+        if not place.endswith(".py"):
+            return import_module(place)
+        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    except Exception as error:  # a user's own file may raise anything
+        raise ValueError(f"{place} cannot be imported ({type(error).__name__}: {first_line(error)}).") from error
 
 
 def load_benchmarks(names: Sequence[str], data: Mapping[str, str], limit: int | None = None) -> list[Loaded]:
@@ -57,10 +63,3 @@ def load_benchmarks(names: Sequence[str], data: Mapping[str, str], limit: int | 
     for benchmark in benchmarks:
         benchmark.ready()
     return [Loaded(benchmark, benchmark.load(data.get(benchmark.name), limit)) for benchmark in benchmarks]
-
-
-@cache
-def _registry() -> dict[str, Benchmark]:
-    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    found = [benchmark for module in modules for benchmark in module.BENCHMARKS]
-    return {benchmark.name: benchmark for benchmark in found}

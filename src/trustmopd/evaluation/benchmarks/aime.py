@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trustmopd.evaluation import mathematics
 from trustmopd.evaluation.benchmark import Benchmark
-from trustmopd.evaluation.rows import Row, text_of
+from trustmopd.evaluation.graders import mathematics
+from trustmopd.evaluation.questions import Row, text_of
 
 
 def _row(source: Mapping[str, Any], number: int) -> Row:

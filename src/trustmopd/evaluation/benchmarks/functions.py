@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trustmopd.evaluation import programs
 from trustmopd.evaluation.benchmark import Benchmark
-from trustmopd.evaluation.rows import Row, text_of
-from trustmopd.evaluation.sandbox import check_sandbox
+from trustmopd.evaluation.graders import programs
+from trustmopd.evaluation.questions import Row, text_of
+from trustmopd.evaluation.sandbox.sandbox import check_sandbox
 
 
 def _mbpp(source: Mapping[str, Any], number: int) -> Row:

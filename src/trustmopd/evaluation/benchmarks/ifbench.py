@@ -4,9 +4,9 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from trustmopd.evaluation import instructions
 from trustmopd.evaluation.benchmark import Benchmark, Grade, Unavailable
-from trustmopd.evaluation.rows import Row
+from trustmopd.evaluation.graders import instructions
+from trustmopd.evaluation.questions import Row
 
 
 def _grade(row: Row, response: str) -> Grade:

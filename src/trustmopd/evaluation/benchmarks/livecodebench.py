@@ -9,10 +9,10 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from trustmopd.evaluation import programs
 from trustmopd.evaluation.benchmark import Benchmark, Grade
-from trustmopd.evaluation.rows import Row, text_of
-from trustmopd.evaluation.sandbox import check_sandbox
+from trustmopd.evaluation.graders import programs
+from trustmopd.evaluation.questions import Row, text_of
+from trustmopd.evaluation.sandbox.sandbox import check_sandbox
 
 # LiveCodeBench's own wording (MIT licence): scores depend on it.
 _SYSTEM = (

@@ -1,0 +1,1 @@
+"""Whether a response is right. Graders import their libraries when they grade."""

@@ -1,0 +1,1 @@
+"""Runs untrusted Python, and brings back what it computed."""

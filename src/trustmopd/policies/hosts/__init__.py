@@ -1,0 +1,1 @@
+"""Where a frozen policy lives: sharded over the processes, or in actors on Ray."""

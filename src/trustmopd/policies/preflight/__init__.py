@@ -1,0 +1,1 @@
+"""Checks before any GPU time is spent."""

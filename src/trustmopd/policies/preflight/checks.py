@@ -1,0 +1,215 @@
+"""Checks before any GPU time is spent: same vocabulary, same chat template, same EOS, complete files.
+
+Prompts are rendered once, with the student's template, and every model reads the student's token ids. A model that
+reads these ids differently would give nonsense and no error, so it is refused here.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from trustmopd.method.candidates import check_candidate_count
+from trustmopd.policies.preflight.duplicates import check_distinct
+from trustmopd.policies.preflight.model_facts import ModelFacts, facts_of, facts_of_adapter
+from trustmopd.policies.references import Start, role_of, starts_of
+from trustmopd.policies.teacher import Teacher
+from trustmopd.recipe.teacher_source import RAY
+from trustmopd.util.files import meant_here
+
+_PROBE = "def f(x): return x ** 2  # Ünïcode 東京 ½, \\boxed{42}\n\n- item\tend"
+
+
+def preflight(
+    student: str | Path | PreTrainedModel,
+    teachers: Mapping[str, Teacher],
+    reference: Teacher | None,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    num_candidates: int,
+    longest: int = 0,
+    scores_reference: bool = True,
+    allow_template_mismatch: bool = False,
+    trust_remote_code: bool = False,
+) -> int:
+    """Check every model of a run against the student and its tokenizer, and against `longest`, the tokens of the
+    longest sequence; return the number of vocabulary rows all models have."""
+    starts = starts_of(teachers, reference)
+    facts = facts_of("the student", student, tokenizer=tokenizer, trust_remote_code=trust_remote_code)
+    others: list[ModelFacts] = []
+
+    def read(role: str, given: Teacher) -> None:
+        """The model, or the base under its adapter; then the adapter. What is on another machine is read there."""
+        if given.on == RAY and any(_is_away(place) for place in (given.model, given.adapter)):
+            return
+        model = given.model or base.model
+        assert model is not None
+        if given.model is not None:
+            others.append(facts_of(role, model, revision=given.revision, trust_remote_code=trust_remote_code))
+        if given.adapter is not None:
+            under = others[-1] if given.model is not None else shared
+            others.append(facts_of_adapter(role, given, model, under, trust_remote_code))
+
+    base = reference or Teacher(model=student)
+    for start in starts:
+        if start.given is not None and start.used(scores_reference):
+            read(role_of(start.name), start.given)
+    shared = facts if reference is None or not others else others[0]
+    for name, teacher in teachers.items():
+        read(role_of(name), teacher)
+    vocab_size = check_facts(
+        facts,
+        others,
+        num_candidates=num_candidates,
+        longest=longest,
+        allow_template_mismatch=allow_template_mismatch,
+    )
+    if scores_reference:
+        _check_grown(teachers, starts, {each.role: each for each in others} | {"the initial student": facts})
+    check_distinct(teachers, base, Teacher(model=student), starts if scores_reference else [])
+    return vocab_size
+
+
+def _check_grown(teachers: Mapping[str, Teacher], starts: Sequence[Start], facts: Mapping[str, ModelFacts]) -> None:
+    """A teacher of another shape than the common reference did not grow from it: its own was forgotten."""
+    for start in starts:
+        begun = facts.get("the initial student" if start.given is None else role_of(start.name))
+        for name in start.measures:
+            grown = facts.get(role_of(name))
+            if begun and grown and grown.shape != begun.shape and teachers[name].reference is None:
+                warnings.warn(
+                    f"teacher '{name}' ({grown.shape}) cannot have grown from what it is measured from, {begun.source} "
+                    f"({begun.shape}). Name the model that its training began with, as its reference; or student, if "
+                    f"that is lost (in a recipe: teachers.{name}.reference).",
+                    stacklevel=3,
+                )
+
+
+def check_facts(
+    student: ModelFacts,
+    others: Sequence[ModelFacts],
+    *,
+    num_candidates: int,
+    longest: int,
+    allow_template_mismatch: bool = False,
+) -> int:
+    """`check_pool`, and whether every model can read the longest sequence."""
+    vocab_size = check_pool(
+        student, others, num_candidates=num_candidates, allow_template_mismatch=allow_template_mismatch
+    )
+    for each in (student, *others):
+        if each.positions is not None and longest > each.positions:
+            raise ValueError(
+                f"{each.role} ({each.source}) has {each.positions} positions, but the longest prompt and "
+                f"max_completion_length make {longest} tokens. Beyond its positions a model fails or gives nonsense. "
+                "Lower max_completion_length or max_prompt_length."
+            )
+    return vocab_size
+
+
+def check_pool(
+    student: ModelFacts, others: Sequence[ModelFacts], *, num_candidates: int, allow_template_mismatch: bool = False
+) -> int:
+    """Refuse models that cannot be compared; return the number of vocabulary rows that all models have."""
+    assert student.tokenizer is not None
+    needed = max(student.tokenizer.get_vocab().values()) + 1
+    for other in (student, *others):
+        if other.vocab_rows < needed:
+            raise ValueError(
+                f"{other.role} ({other.source}) has {other.vocab_rows} vocabulary rows, the student's tokenizer has "
+                f"{needed} tokens, so it has no logits for the rest. Use models with the student's tokenizer."
+            )
+    for other in others:
+        if other.tokenizer is not None and other.tokenizer is not student.tokenizer:
+            _check_tokenizer(student, other, allow_template_mismatch)
+        _check_end(student, other, allow_template_mismatch)
+    # Rows after the tokenizer's last token are padding. They are candidates only if C is larger than the vocabulary.
+    shared = min(facts.vocab_rows for facts in (student, *others))
+    vocab_size = needed if num_candidates <= needed else shared
+    check_candidate_count(num_candidates, vocab_size)
+    return vocab_size
+
+
+def _is_away(place: object) -> bool:
+    """Whether this path is not on this machine."""
+    return isinstance(place, (str, Path)) and meant_here(str(place)) and not Path(place).exists()
+
+
+def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mismatch: bool) -> None:
+    ours, theirs = student.tokenizer, other.tokenizer
+    assert ours is not None and theirs is not None
+    our_vocab, their_vocab = ours.get_vocab(), theirs.get_vocab()
+    if our_vocab != their_vocab:
+        token = min(
+            (
+                token
+                for token in our_vocab.keys() | their_vocab.keys()
+                if our_vocab.get(token) != their_vocab.get(token)
+            ),
+            key=lambda token: (our_vocab.get(token, their_vocab.get(token, 0)), token),
+        )
+        raise ValueError(
+            f"{other.role} ({other.source}) has a different vocabulary from the student ({student.source}): token "
+            f"{token!r} is id {their_vocab.get(token)} there and {our_vocab.get(token)} here. Distributions over "
+            "different tokens cannot be compared. Use models with the student's tokenizer."
+        )
+    our_ids, their_ids = (tok(_PROBE, add_special_tokens=False)["input_ids"] for tok in (ours, theirs))
+    if our_ids != their_ids:
+        raise ValueError(
+            f"{other.role} ({other.source}) splits text differently from the student ({student.source}): "
+            f"{_first_split(ours, our_ids, their_ids)}. It was trained on other token sequences. Use models with the "
+            "student's tokenizer."
+        )
+    our_template, their_template = (getattr(tok, "chat_template", None) for tok in (ours, theirs))
+    if our_template != their_template:
+        _mismatch(
+            f"{other.role} ({other.source}) has a different chat template from the student ({student.source}): "
+            f"{_difference(their_template, our_template)}; it would see prompts in a format that it was not trained on",
+            allow_template_mismatch,
+        )
+
+
+def _check_end(student: ModelFacts, other: ModelFacts, allow_template_mismatch: bool) -> None:
+    # A model without its own tokenizer uses the student's.
+    assert student.tokenizer is not None
+    ends = other.eos_ids if other.tokenizer is not None else other.eos_ids | {student.tokenizer.eos_token_id}
+    if student.eos_ids != ends:
+        _mismatch(
+            f"{other.role} ({other.source}) ends a response with token ids {sorted(ends)}, the student "
+            f"({student.source}) with {sorted(student.eos_ids)}: a response may never end, or end for only one of them",
+            allow_template_mismatch,
+        )
+
+
+def _mismatch(difference: str, allowed: bool) -> None:
+    remedy = (
+        "Use the same template and EOS everywhere, or set allow_template_mismatch=True if the difference is harmless "
+        "(in a recipe: training.allow_template_mismatch=true)."
+    )
+    if not allowed:
+        raise ValueError(f"{difference}. {remedy}")
+    warnings.warn(f"{difference}. Allowed by allow_template_mismatch.", stacklevel=3)
+
+
+def _first_split(tokenizer: PreTrainedTokenizerBase, ours: list[int], theirs: list[int], around: int = 4) -> str:
+    """The text before the first difference, and the tokens of both models there."""
+    place = _agreeing(theirs, ours)
+    before = tokenizer.decode(ours[max(0, place - 8) : place])
+    tokens = [tokenizer.convert_ids_to_tokens(ids[place : place + around]) for ids in (theirs, ours)]
+    return f"after {before!r} come {tokens[0]} there and {tokens[1]} here (token {place} of a probe)"
+
+
+def _agreeing(one: Sequence, other: Sequence) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _difference(theirs: str | None, ours: str | None, around: int = 30) -> str:
+    """Both templates around their first difference."""
+    if not isinstance(theirs, str) or not isinstance(ours, str):
+        return " against ".join("none" if template is None else "one" for template in (theirs, ours))
+    place = _agreeing(theirs, ours)
+    start = max(0, place - around)
+    parts = [f"{'…' if start else ''}{text[start : place + around]}" for text in (theirs, ours)]
+    return f"{parts[0]!r} against {parts[1]!r} at character {place}"

@@ -1,0 +1,229 @@
+"""Pools: the records of a source as rows of one shape, checked. What is wrong is named with file and line."""
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tqdm.auto import tqdm
+
+from trustmopd.prompts.build_config import Source
+from trustmopd.prompts.ngrams import words_of
+from trustmopd.prompts.reading import Location, kind_of, local_files, named, no_column, read_source
+from trustmopd.util.files import file_sha256
+
+Messages = list[dict[str, str]]
+
+
+class Constraint(NamedTuple):
+    checker: str
+    arguments: str  # JSON, without nulls: those come from tables that give every checker every argument
+
+
+@dataclass(frozen=True)
+class Row:
+    source: str
+    source_id: str
+    messages: Messages
+    parent: str | None = None
+    constraints: tuple[Constraint, ...] = ()
+    block: str | None = None
+
+    @cached_property
+    def words(self) -> int:
+        return len(words_of(self.text))
+
+    @property
+    def text(self) -> str:
+        """What is screened and measured."""
+        return user_text(self.messages)
+
+
+def user_text(prompt: str | list[dict[str, Any]]) -> str:
+    """The text of the user's messages; of a message in parts (text, image, …), the text."""
+    if isinstance(prompt, str):
+        return prompt
+    contents = [message["content"] for message in prompt if message["role"] == "user"]
+    parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+@dataclass(frozen=True)
+class Pool:
+    rows: list[Row]
+    read: int  # before `where`
+    sha256: str  # of the rows in order
+    files: dict[str, str]  # local files and their sha256
+    lacks_subset: bool = False  # the folder has none of that name, and was read whole
+
+
+def read_pool(
+    name: str, source: Source, location: Location | None = None, *, answered: bool = True, progress: bool = False
+) -> Pool:
+    """Every row of a source, checked. `name` is what errors call it, such as pools.math; `location` is for a source
+    that no config names. `answered` allows conversations that end with the assistant: they can be compared with, but a
+    student has nothing to answer in them."""
+    location = location or source.location(name)
+    with named(name, location):
+        return _read_pool(source, location, answered, f"reading {name}" if progress else None)
+
+
+def _read_pool(source: Source, location: Location, answered: bool, progress: str | None) -> Pool:
+    columns = source.columns
+    files = local_files(location)
+    text = any(kind_of(file) == ".csv" for file in files)
+    rows: list[Row] = []
+    seen: dict[str, str] = {}
+    digest = hashlib.sha256()
+    number = -1
+    records = read_source(location, [*columns.model_dump(exclude_none=True).values(), *source.where])
+    for number, (where, record) in enumerate(tqdm(records, desc=progress, disable=progress is None)):
+        if not all(_is_one_of(_at(record, column, where), value, text) for column, value in source.where.items()):
+            continue
+        source_id = str(number) if columns.id is None else _identifier(_at(record, columns.id, where), where)
+        if source_id in seen:
+            raise ValueError(
+                f"{where}: the id {source_id!r} is also that of {seen[source_id]}. Make ids differ, or set columns.id "
+                "to null to number the rows."
+            )
+        seen[source_id] = where
+        row = _row(record, source, source_id, where)
+        if not answered and row.messages[-1]["role"] == "assistant":
+            raise ValueError(
+                f"{where}, column {columns.prompt!r} ends with a turn of the assistant, so there is nothing to answer. "
+                f"Choose another column ({location.column_option}), or remove the last turn."
+            )
+        rows.append(row)
+        digest.update(json.dumps([source_id, row.messages, row.constraints], ensure_ascii=False).encode() + b"\n")
+    if not rows:
+        found = f"none of its {number + 1} rows has {source.where}" if number >= 0 else "it is empty"
+        raise ValueError(f"{source.path} gives no prompt: {found}. Check path, split and `where`.")
+    hashes = {str(file): file_sha256(file) for file in files}
+    return Pool(rows, number + 1, digest.hexdigest(), hashes, location.lacks_subset)
+
+
+def _row(record: dict[str, Any], source: Source, source_id: str, where: str) -> Row:
+    columns = source.columns
+    messages = _messages(_at(record, columns.prompt, where), columns.prompt, where)
+    parent = _at(record, columns.parent, where) if columns.parent else None
+    if parent is not None:
+        _text(parent, f"{where}, column {columns.parent!r}")
+    block = _at(record, columns.block, where) if columns.block else None
+    if block is not None:
+        _text(block, f"{where}, column {columns.block!r}")
+    elif source.block_after:
+        contents = [message["content"] for message in messages if message["role"] == "user"]
+        _, found, after = contents[-1].rpartition(source.block_after)
+        block = after if found else None
+    return Row(source.path, source_id, messages, parent, _constraints(record, source, where), block or None)
+
+
+def _identifier(value: Any, where: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise ValueError(
+            f"{where} has the id {value!r}: not text or a whole number. Fix it, or set columns.id to null."
+        )
+    return str(value)
+
+
+def _messages(prompt: Any, column: str, where: str) -> Messages:
+    where = f"{where}, column {column!r}"
+    if not isinstance(prompt, list):
+        return [{"role": "user", "content": _text(prompt, where, blank=False)}]
+    for message in prompt:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise ValueError(
+                f"{where} holds {str(message)[:80]!r}, not a message. Give text, or a list such as "
+                "[{'role': 'user', 'content': '…'}]."
+            )
+    messages = [{"role": m["role"], "content": _text(m.get("content"), where, blank=False)} for m in prompt]
+    if not any(message["role"] == "user" for message in messages):
+        raise ValueError(f"{where} has no user message, so there is no prompt. Remove this row.")
+    return messages
+
+
+def _constraints(record: dict[str, Any], source: Source, where: str) -> tuple[Constraint, ...]:
+    columns = source.columns
+    if columns.checkers is None:
+        return ()
+    checkers = _list_at(record, columns.checkers, where)
+    for checker in checkers:
+        _text(checker, f"{where}, column {columns.checkers!r}", blank=False)
+    arguments = _list_at(record, columns.arguments, where) if columns.arguments else [None] * len(checkers)
+    if len(arguments) != len(checkers):
+        raise ValueError(
+            f"{where}: {len(checkers)} checkers in {columns.checkers!r} and {len(arguments)} in {columns.arguments!r}. "
+            "Each checker needs its arguments, {} for none."
+        )
+    return tuple(
+        Constraint(checker, _arguments(given, f"{where}, column {columns.arguments!r}"))
+        for checker, given in zip(checkers, arguments, strict=True)
+    )
+
+
+def _arguments(given: Any, where: str) -> str:
+    try:
+        given = json.loads(given) if isinstance(given, str) else given
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{where} holds {given[:80]!r}, which is not JSON ({error}). Fix this row.") from None
+    if given is not None and not isinstance(given, dict):
+        raise ValueError(f"{where} holds {str(given)[:80]!r}, not a mapping of arguments. Fix this row.")
+    kept = {key: value for key, value in (given or {}).items() if value is not None}
+    return json.dumps(kept, ensure_ascii=False, sort_keys=True)
+
+
+def _list_at(record: dict[str, Any], column: str, where: str) -> list[Any]:
+    """A list, or the JSON text of one, which is how CSV holds it."""
+    value = _at(record, column, where)
+    if isinstance(value, str):
+        with suppress(json.JSONDecodeError, RecursionError):
+            value = json.loads(value)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ValueError(f"{where}, column {column!r} holds {str(value)[:80]!r}, not a list. Fix this row.")
+    return value
+
+
+def _text(value: Any, where: str, *, blank: bool = True) -> str:
+    if not isinstance(value, str):
+        raise ValueError(
+            f"{where} holds {str(value)[:80]!r} ({type(value).__name__}), not text. Fix this row, or remove it."
+        )
+    if not blank and not value.strip():
+        raise ValueError(f"{where} is blank. Remove this row.")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{where} holds a lone surrogate (half a character) at position {error.start}. Fix this row, or remove "
+                "it."
+            ) from None
+    return value
+
+
+def _at(record: dict[str, Any], column: str, where: str) -> Any:
+    """The value of a column, or of a field inside one; of a list of structs, the list of that field."""
+    if column in record:
+        return record[column]
+    value: Any = record
+    for part in column.split("."):
+        if isinstance(value, list) and all(isinstance(each, dict) and part in each for each in value):
+            value = [each[part] for each in value]
+        elif isinstance(value, dict) and part in value:
+            value = value[part]
+        elif value is None and part != column.split(".")[0]:
+            return None  # a struct that is null has null fields
+        else:
+            raise no_column(where, column, list(value) if isinstance(value, dict) else [repr(value)[:80]])
+    return value
+
+
+def _is_one_of(value: Any, wanted: Any, text: bool) -> bool:
+    """`text`: the file holds nothing else, as CSV does, and 5 is written "5" in it."""
+    values = wanted if isinstance(wanted, list) else [wanted]
+    return value in values or (text and value in [str(each) for each in values])

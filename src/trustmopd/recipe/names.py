@@ -1,0 +1,48 @@
+"""What a recipe may name, and where it is: engines that evaluate, and benchmarks. Nothing is imported to check a name.
+
+A benchmark of your own needs no row here. A recipe names its place: a file of rows, or the list `BENCHMARKS` of a
+Python file or module, as `mine.py:NAME` or `my.package:NAME`.
+"""
+
+import difflib
+from collections.abc import Mapping
+
+#: What samples responses to score: a file `rollouts/<name>_engine.py` each.
+ENGINES = ("transformers", "vllm")
+#: Files of rows that can be read.
+SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".parquet")
+_FILES: Mapping[str, tuple[str, ...]] = {
+    "trustmopd.evaluation.benchmarks.aime": ("aime25", "aime26"),
+    "trustmopd.evaluation.benchmarks.functions": ("mbpp", "humaneval"),
+    "trustmopd.evaluation.benchmarks.ifbench": ("ifbench",),
+    "trustmopd.evaluation.benchmarks.ifeval": ("ifeval",),
+    "trustmopd.evaluation.benchmarks.livecodebench": ("lcb_v5", "lcb_v6", "lcb_release_v5", "lcb_release_v6"),
+    "trustmopd.evaluation.benchmarks.word_problems": ("gsm8k", "svamp"),
+    "trustmopd.quickstart.benchmarks": (
+        *("testbed_math", "testbed_code", "testbed_if"),
+        *("testbed_math_code", "testbed_math_if", "testbed_code_if"),
+    ),
+}
+#: The module that has each benchmark in its list `BENCHMARKS`.
+BENCHMARKS = {name: module for module, names in _FILES.items() for name in names}
+#: Benchmarks of 0.1.0 that are no longer part of the package.
+_MOVED = {"smollm2_": "studies/smollm2/benchmarks.py:{name} (the study is beside the package, in the repository)"}
+
+
+def check_engine_name(name: str) -> str:
+    if name not in ENGINES:
+        raise ValueError(f"there is no such engine. Choose from {', '.join(ENGINES)}.")
+    return name
+
+
+def check_benchmark_name(name: str) -> str:
+    place, _, own = name.rpartition(":")
+    if name in BENCHMARKS or name.endswith(SUFFIXES) or (place and own):
+        return name
+    if moved := next((where for prefix, where in _MOVED.items() if name.startswith(prefix)), None):
+        raise ValueError(f"benchmark {name!r} has moved. Write {moved.format(name=name)}.")
+    close = difflib.get_close_matches(name.lower(), BENCHMARKS, n=1)
+    raise ValueError(
+        f"there is no benchmark {name!r}. {f'Did you mean {close[0]}? ' if close else ''}Choose from "
+        f"{', '.join(BENCHMARKS)}, or give your own: a file of rows ({', '.join(SUFFIXES)}), or FILE.py:NAME."
+    )

@@ -1,0 +1,179 @@
+"""One YAML file describes one experiment. Read and checked without torch: a mistake costs a second, not a GPU hour."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import yaml
+from pydantic import AfterValidator, Field, model_validator
+
+from trustmopd.recipe.names import check_benchmark_name, check_engine_name
+from trustmopd.recipe.rules import DISPLACEMENT, SCORED, SCORES, TRUST, UNSCORED
+from trustmopd.recipe.sections import Folder, Place, Section, Text, check_fields
+from trustmopd.recipe.teacher_source import STUDENT, TeacherName
+from trustmopd.recipe.teacher_source import TeacherSource as TeacherSource
+from trustmopd.recipe.yaml_layers import Dumper, RecipeError, read_layers, without_dropped
+from trustmopd.runs.layout import AVERAGE, CALIBRATION, seed_folder
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    if len(set(values)) < len(values):
+        raise ValueError("one appears twice. Name each one once.")
+    return values
+
+
+def _common(reference: str | None) -> str | None:
+    return None if reference == STUDENT else reference
+
+
+def _score(name: str) -> str:
+    if name not in SCORES:
+        raise ValueError(f"there is no such score. Choose from {', '.join(SCORES)}.")
+    return name
+
+
+Benchmark = Annotated[str, AfterValidator(check_benchmark_name)]
+EngineName = Annotated[str, AfterValidator(check_engine_name)]
+Score = Annotated[str, AfterValidator(_score)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class Prompts(Section):
+    path: Annotated[Place, Field(description="Give a Hub id, a folder or a file.")]
+    domain_column: Annotated[Text | None, Field(description="Give the column of each prompt's domain.")] = "domain"
+    split: Annotated[Text, Field(description="Give the name of a split.")] = "train"
+
+
+class Scored(Section):
+    """A rule that weights teachers by their scores: the paper's method with its ablations, and others."""
+
+    rule: Literal[SCORED] = TRUST  # type: ignore[valid-type]
+    gamma: Annotated[float, Field(gt=0, description="The paper uses 7; for equal weights write rule: uniform.")] = 7.0
+    score: Annotated[Score, Field(description=f"The paper's own is {DISPLACEMENT}.")] = DISPLACEMENT
+    granularity: Annotated[Literal["token", "response"], Field(description="The paper's own is token.")] = "token"
+    calibrated: Annotated[bool, Field(description="Write true, or false for raw scores.")] = True
+
+
+class Single(Section):
+    rule: Literal["single"] = "single"
+    teacher: Annotated[Text, Field(description="Give the name of one of the teachers.")]
+
+
+class Unscored(Section):
+    """A rule with nothing more to set."""
+
+    rule: Literal[tuple(name for name in UNSCORED if name != "single")]  # type: ignore[valid-type]
+
+
+#: `training` takes any field of TrustMOPDConfig except these, for which a recipe has other fields.
+OWNED_ELSEWHERE = {
+    **{field: f"allocation.{field}" for field in ("gamma", "score", "granularity", "calibrated")},
+    "allocation": "allocation.rule",
+    "single_teacher": "allocation.teacher",
+    "domain_column": "prompts.domain_column",
+    **dict.fromkeys(("calibration_path", "calibration"), "calibration"),
+    "seed": "seeds",
+    **dict.fromkeys(("output_dir", "run_dir"), "output"),
+}
+Allocation = Annotated[Scored | Single | Unscored, Field(discriminator="rule", description="Write {rule: trust}.")]
+
+
+class Evaluation(Section):
+    benchmarks: Annotated[list[Benchmark], AfterValidator(_distinct), Field(description="Give a list of these.")] = []
+    samples: Annotated[int | None, Field(gt=0, description="Responses per problem; null: each benchmark's own.")] = None
+    temperature: Annotated[float, Field(ge=0, description="The paper samples at 0.6; 0 is greedy.")] = 0.6
+    top_p: Annotated[float, Field(gt=0, le=1, description="The share of the likeliest tokens; 1 is all.")] = 1.0
+    max_new_tokens: Annotated[int, Field(gt=0, description="Give the longest response, in tokens.")] = 30000
+    engine: Annotated[EngineName, Field(description="What samples: transformers or vllm.")] = "transformers"
+    data: Annotated[dict[str, Place], Field(description="Give local files by benchmark, {aime25: path}.")] = {}
+
+
+class Recipe(Section):
+    """One experiment. Paths are relative to the current directory."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = OWNED_ELSEWHERE
+    hint: ClassVar[str] = " A setting of training is written as training.{field}."
+
+    name: Annotated[Text, Field(description="Give the experiment a name.")]
+    student: Annotated[Place, Field(description="Give the Hub id or the path of the model to train.")]
+    reference: Annotated[
+        Place | None,
+        AfterValidator(_common),
+        Field(
+            description="Give a Hub id or a path; null, or student, is the initial student. One of a teacher's own, or "
+            "with a revision or dtype, is teachers.NAME.reference."
+        ),
+    ] = None
+    teachers: Annotated[dict[TeacherName, TeacherSource], Field(min_length=1, description="Write {math: path-or-id}.")]
+    prompts: Annotated[Prompts, Field(description="Write prompts: {path: ...}.")]
+    allocation: Allocation = Scored()
+    training: Annotated[dict[str, Any], Field(description="Give fields of TrustMOPDConfig: {max_steps: 116}.")] = {}
+    peft: Annotated[dict[str, Any] | None, Field(description="Give peft.LoraConfig's arguments, or null.")] = None
+    calibration: Annotated[Folder | None, Field(description=f"Give the path of a {CALIBRATION}, or null.")] = None
+    evaluation: Annotated[Evaluation, Field(description="Write evaluation: {benchmarks: [...]}.")] = Evaluation()
+    seeds: Annotated[list[Seed], AfterValidator(_distinct), Field(min_length=1, description="Write [0, 1, 2].")] = [0]
+    output: Annotated[Folder, Field(description="Give a folder, or leave it out: runs/<name>.")] = Path("runs")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, data: Any) -> Any:
+        """The output folder follows the name, and `allocation.gamma=5` alone means the trust rule."""
+        if not isinstance(data, Mapping):
+            return data
+        given = data.get("allocation")
+        defaults = {"output": f"runs/{data['name']}"} if isinstance(data.get("name"), str) else {}
+        filled = {"allocation": {"rule": TRUST, **given}} if isinstance(given, Mapping) else {}
+        return {**defaults, **data, **filled}
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> "Recipe":
+        for field, value in self.training.items():
+            if owner := OWNED_ELSEWHERE.get(field):
+                raise ValueError(
+                    f"training.{field} = {value!r:.80}: the recipe's field for this is `{owner}`, outside of "
+                    "`training`. Move it there."
+                )
+        if isinstance(self.allocation, Single) and self.allocation.teacher not in self.teachers:
+            given, names = self.allocation.teacher, ", ".join(self.teachers)
+            raise ValueError(f"allocation.teacher = {given!r}: no teacher has this name. Choose from {names}.")
+        if self.allocation.rule == "routed" and self.prompts.domain_column is None:
+            raise ValueError("prompts.domain_column = None, but routing needs it. Give the column of teachers' names.")
+        return self
+
+    def config_fields(self) -> dict[str, Any]:
+        """The fields of TrustMOPDConfig that this recipe sets, except the seed and the folder, which differ by run."""
+        fields = {"allocation": self.allocation.rule, "domain_column": self.prompts.domain_column}
+        if isinstance(self.allocation, Single):
+            fields["single_teacher"] = self.allocation.teacher
+        elif isinstance(self.allocation, Scored):
+            fields |= self.allocation.model_dump(exclude={"rule"})
+            if self.allocation.calibrated and self.calibration is not None:
+                fields["calibration_path"] = str(self.calibration)
+        return fields | self.training
+
+    def run_directory(self, seed: int) -> Path:
+        if seed not in self.seeds:
+            raise RecipeError(f"recipe {self.name}: seed {seed} is not one of seeds = {self.seeds}. Add it there.")
+        return self.output if len(self.seeds) == 1 else self.output / seed_folder(seed)
+
+    @property
+    def average(self) -> Path:
+        """Where the parameter average of the teachers goes."""
+        return self.output / AVERAGE
+
+    def to_yaml(self) -> str:
+        """Every field, inherited and default ones too. `load_recipe` reads it back as an equal recipe."""
+        return yaml.dump(self.model_dump(), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    layers = read_layers(path, overrides, "a recipe")
+    kept = without_dropped(layers, "teachers")
+    given, rule = layers.fields.get("teachers"), layers.fields.get("allocation")
+    dropped = [name for name, source in given.items() if source is None] if isinstance(given, dict) else []
+    if isinstance(rule, dict) and (name := rule.get("teacher")) in dropped:
+        raise RecipeError(
+            f"{path}: allocation.teacher = {name!r}, but teachers.{name} = null drops this teacher. Name another "
+            "teacher, or keep this one."
+        )
+    return check_fields(Recipe, kept, path)

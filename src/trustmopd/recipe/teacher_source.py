@@ -1,0 +1,61 @@
+"""A specialist as a recipe or an evaluation names it: its name, and where its weights are. No torch; `teachers.Teacher`
+is the record that loads them."""
+
+import re
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, Field, model_validator
+
+from trustmopd.recipe.sections import Place, Section, Text
+
+#: The pool's name for the shared reference policy; no teacher may take it.
+REFERENCE = "reference"
+#: As a reference: the initial student.
+STUDENT = "student"
+#: Where a policy's weights live: on every GPU that trains, in its host memory, spread over the processes, in an actor.
+On = Literal["local", "offload", "sharded", "ray"]
+LOCAL, OFFLOAD, SHARDED, RAY = get_args(On)
+
+
+def check_teacher_name(name: Any) -> Any:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == REFERENCE:
+        raise ValueError(
+            f"a teacher's name becomes part of metrics and columns (weight/<name>), and {REFERENCE!r} is taken. Use "
+            "letters, digits, '_' and '-'."
+        )
+    return name
+
+
+TeacherName = Annotated[str, AfterValidator(check_teacher_name)]
+
+
+class TeacherSource(Section):
+    """A checkpoint, a LoRA adapter, or an adapter on a checkpoint of its own; what it was grown from, if that is not
+    the common reference; and where it lives, if not where all teachers do."""
+
+    model: Annotated[Place | None, Field(description="Give a Hub id or a path.")] = None
+    adapter: Annotated[Place | None, Field(description="Give the Hub id or the path of a LoRA adapter.")] = None
+    reference: Annotated[
+        "TeacherSource | None", Field(description="Give what this teacher was grown from, or student.")
+    ] = None
+    revision: Annotated[Text | None, Field(description="Give a branch, a tag or a commit.")] = None
+    dtype: Annotated[Text | None, Field(description="Give the name of a torch dtype, such as bfloat16.")] = None
+
+    on: Annotated[On | None, Field(description="Choose from local, offload, sharded, ray.")] = None
+    gpus: Annotated[float | None, Field(ge=0, description="GPUs of one replica on Ray: 0.25, 1, 2, …")] = None
+    replicas: Annotated[int | None, Field(ge=1, description="Copies on Ray that share a batch.")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"model": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _can_be_loaded(self) -> "TeacherSource":
+        if self.model is None and self.adapter is None:
+            raise ValueError("there is nothing to load. Give `model` (a Hub id or a path), `adapter`, or both.")
+        if self.reference is not None and self.reference.model is None:
+            raise ValueError("its reference is an adapter alone. Give `model` too, or a Hub id or path, or student.")
+        if self.reference is not None and self.reference.reference is not None:
+            raise ValueError("its reference has a `reference` of its own, which would not be read. Leave that out.")
+        return self

@@ -1,0 +1,36 @@
+"""The paper's figures from run files, each as PNG and SVG. A figure that these runs cannot fill is not drawn."""
+
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+if find_spec("matplotlib") is None:
+    raise ValueError("figures need matplotlib. Install it: pip install 'trustmopd[viewer]'")
+
+from trustmopd.report.figures import score_figures, trust_figures
+from trustmopd.report.figures.drawing import Picture
+from trustmopd.report.statistics.comparison import Comparison
+
+#: By the name of the files.
+_FIGURES: dict[str, Callable[[Comparison, Path], Picture | None]] = {
+    "scores": score_figures.draw_scores,
+    "allocation": trust_figures.draw_allocation,
+    "margins": trust_figures.draw_margins,
+    "displacement": trust_figures.draw_displacement,
+    "ablations": score_figures.draw_ablations,
+    "gamma": score_figures.draw_gamma,
+    "transfer": score_figures.draw_transfer,
+    "weights": trust_figures.draw_weights,
+    "training": score_figures.draw_training,
+    "changes": trust_figures.draw_changes,
+    "cost": score_figures.draw_cost,
+}
+
+
+def draw_all(comparison: Comparison, folder: Path) -> list[Picture]:
+    drawn = (
+        comparison.attempt(f"figure of {name}", partial(draw, comparison, folder / name))
+        for name, draw in _FIGURES.items()
+    )
+    return [picture for picture in drawn if picture is not None]

@@ -1,0 +1,167 @@
+"""How figures look. They are as wide as a column of a paper or a phone's screen, with panels below each other. Colours
+suit colour-blind readers; hatches, markers and line styles work in black and white. SVGs turn dark on a dark page."""
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+from trustmopd.report.figures.palette import DARK, INK, PAPER, colours
+from trustmopd.util.stats import Spread
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.ticker import MaxNLocator
+
+#: In inches: 403 pixels on a page. A screen 390 pixels wide shows it at nine tenths of that size.
+WIDTH = 4.2
+# For black-and-white print and colour-blind readers.
+HATCHES = ("", "//", "..", "xx", "\\\\")
+LINES = ("-", "--", "-.", ":", (0, (5, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_SETTINGS: dict[Any, Any] = {
+    "text.parse_math": False,  # names come from data: a $ is a plain dollar sign
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.formatter.useoffset": False,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
+    "svg.hashsalt": "trustmopd",  # the same figure gives the same file
+}
+#: Error bars.
+DEVIATION = {"ecolor": INK, "elinewidth": 1.0}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn figure: its files without suffix, what it shows, and how to read it."""
+
+    path: Path
+    title: str
+    caption: str
+
+
+def styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Colour, hatch, line and marker by name, in order; no two names share a colour."""
+    every = zip(names, colours(len(names)), cycle(HATCHES), cycle(LINES), cycle(MARKERS), strict=False)
+    return {
+        name: {"colour": colour, "hatch": hatch, "line": line, "marker": marker}
+        for name, colour, hatch, line, marker in every
+    }
+
+
+@contextmanager
+def figure(path: Path, height: float, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[Any]:
+    """Axes to draw into, [rows, columns], with rows of the given height in inches. Saved as `path`.png and .svg at the
+    end of the block."""
+    with plt.rc_context(_SETTINGS):
+        drawn, axes = plt.subplots(
+            rows, columns, figsize=(WIDTH, height * rows), layout="constrained", squeeze=False, **options
+        )
+        try:
+            yield axes
+            drawn.draw_without_rendering()
+            drawn.set_layout_engine("none")  # laid out once, for both files
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for suffix, metadata in ((".png", {}), (".svg", {"Date": None})):
+                partial = path.with_name(f".{path.name}.partial{suffix}")
+                drawn.savefig(partial, dpi=200, metadata=metadata)
+                if suffix == ".svg":
+                    partial.write_text(_themed(partial.read_text(encoding="utf-8")), encoding="utf-8")
+                partial.replace(path.with_name(path.name + suffix))
+        finally:
+            plt.close(drawn)
+
+
+def _themed(svg: str) -> str:
+    """The drawing with a style that recolours it if the reader prefers a dark page."""
+    rules = [
+        f'[{kind}="{light}"],[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in DARK.items()
+        for kind in ("fill", "stroke")
+    ]
+    style = f"<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>"
+    return re.sub(r"(<svg[^>]*>)", lambda opening: f"{opening[0]}\n {style}", svg, count=1)
+
+
+def wrapped(name: str, width: int = 20) -> str:
+    """A label on several lines, so that bars have enough room."""
+    return textwrap.fill(name, width, break_on_hyphens=False)
+
+
+def lines_in(names: Iterable[str]) -> int:
+    """How many lines the longest label takes."""
+    return max(wrapped(name).count("\n") + 1 for name in names)
+
+
+def named_rows(axes: Any, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), [wrapped(name) for name in names])
+
+
+def spread_bars(
+    axes: Any, values: Mapping[int, Spread], height: float, colour: Any, *, scale: float = 1, deviations: bool = True
+) -> Any:
+    """A bar for each row that has a value, with its standard deviation."""
+    return axes.barh(
+        list(values),
+        [scale * value.mean for value in values.values()],
+        height,
+        xerr=[scale * value.sd for value in values.values()] if deviations else None,
+        error_kw=DEVIATION,
+        color=colour,
+    )
+
+
+def whole_numbers(axis: Any) -> None:
+    """Integer ticks, for steps and counts: as many as there is room for."""
+    axis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+
+
+def legend(axes: Any, handles: Sequence[Any] | None = None) -> None:
+    """Above all panels, in as many columns as fit; the figure grows by its height. Nothing is drawn if nothing has a
+    name."""
+    handles = axes.get_legend_handles_labels()[0] if handles is None else handles
+    names = [wrapped(str(handle.get_label()), 24) for handle in handles]
+    if not names:
+        return
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    columns = max(1, min(len(names), int(WIDTH / (0.5 + 0.065 * longest))))
+    rows = -(-len(names) // columns) * max(name.count("\n") + 1 for name in names)
+    axes.figure.set_figheight(axes.figure.get_figheight() + 0.17 * rows)
+    axes.figure.legend(handles, names, loc="outside upper center", ncols=columns)
+
+
+def grouped_bars(
+    axes: Any,
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    look: Mapping[str, Mapping[str, Any]],
+    fmt: str,
+) -> None:
+    """One cluster of bars per group, one bar per series, from top to bottom. None leaves its place empty."""
+    width = 0.8 / max(1, len(series))
+    for index, (name, values) in enumerate(series.items()):
+        places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(groups))]
+        shown = [(place, value) for place, value in zip(places, values, strict=True) if value is not None]
+        bars = axes.barh(
+            [place for place, _ in shown],
+            [value for _, value in shown],
+            width,
+            label=name,
+            color=look[name]["colour"],
+            hatch=look[name]["hatch"],
+            edgecolor=PAPER,
+        )
+        axes.bar_label(bars, fmt=fmt, fontsize=7, padding=2)
+    named_rows(axes, groups)
+    axes.set_ylim(len(groups) - 0.5, -0.5)
+    axes.margins(x=0.12)

@@ -1,0 +1,162 @@
+"""The report: one file that opens from disk without a network. What happened first, then why, then everything."""
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from trustmopd.report.figures import draw_all
+from trustmopd.report.figures.drawing import Picture
+from trustmopd.report.page.advice import MORE_SEEDS, next_steps
+from trustmopd.report.page.case_studies import read_cases
+from trustmopd.report.page.story import story
+from trustmopd.report.page.viewer import RESPONSES, make_viewer
+from trustmopd.report.readers.missing import as_commands
+from trustmopd.report.readers.run import Run
+from trustmopd.report.statistics.comparison import Comparison, compare
+from trustmopd.report.statistics.summary import Summary, summarise_run
+from trustmopd.report.tables import all_tables, write_tables
+from trustmopd.report.tables.titled import Titled
+from trustmopd.runs.layout import ANALYSIS, FIGURES, MANIFEST, RECIPE, REPORT, TABLES, VIEWER
+from trustmopd.runs.schemas import write_file
+from trustmopd.util.files import write_text
+from trustmopd.util.messages import first_few
+
+_ASSETS = Path(__file__).parent / "assets"
+_OWN = {"css": "style.css", "theme_js": "theme.js", "viewer_js": "viewer.js"}
+
+
+def analyse(run: Run) -> tuple[Summary, list[Titled], list[Picture]]:
+    """One run's statistics, tables and figures, in its own folder."""
+    comparison = compare([summarise_run(run)])
+    (found,) = comparison.runs
+    tables, pictures = _tables_and_figures(comparison, run.path)
+    found.missing.extend(comparison.missing)
+    write_file(run.path / ANALYSIS, found.to_dict())
+    return found, tables, pictures
+
+
+def write_report(
+    runs: Sequence[Run],
+    out: Path,
+    *,
+    title: str | None = None,
+    notes: Sequence[str] = (),
+    more_seeds: str = MORE_SEEDS,
+    responses: int = RESPONSES,
+) -> Path:
+    """Writes everything about one run, or a comparison of several, to `out`. `notes` follow the first sentences;
+    `more_seeds` says how to train more seeds."""
+    bar = tqdm(runs, desc="Reading runs", unit="run", disable=len(runs) < 3)
+    comparison = compare(summarise_run(run) for run in bar)
+    tables, pictures = _tables_and_figures(comparison, out)
+    if len(runs) == 1:
+        write_file(out / ANALYSIS, comparison.runs[0].to_dict())
+    by_path = {str(run.path): run for run in runs}
+    recorded = [*comparison.trusting(), *(run for run in comparison.runs if run.rollouts)]
+    chosen = by_path[recorded[0].path] if recorded else None
+    named = len(runs) > 1
+    where = ", ".join(map(comparison.label, comparison.settings))
+    page = render(
+        title or (f"{len(runs)} runs on {where}" if named else runs[0].title),
+        summary=[*story(comparison), *notes],
+        next_steps=next_steps(comparison, more_seeds),
+        warnings=[
+            *comparison.warnings,
+            *(f"{run.path}: {each}" if named else each for run in comparison.runs for each in run.warnings),
+        ],
+        tables=tables,
+        pictures=pictures,
+        viewer=make_viewer(chosen, chosen.records(candidates=True), responses) if chosen else None,
+        cases=read_cases(runs),
+        missing=[*_missing(comparison.runs), *map(str, comparison.missing)],
+        documents=[each for run in comparison.one_seed() for each in _documents(by_path[run.path], named)],
+    )
+    return write_text(out / REPORT, page)
+
+
+def write_viewer(run: Run, responses: int = RESPONSES) -> Path | None:
+    """The token viewer on a page of its own, in the run's folder."""
+    viewer = make_viewer(run, run.records(candidates=True), responses)
+    return write_text(run.path / VIEWER, render(run.title, viewer=viewer)) if viewer else None
+
+
+def render(title: str, **content: Any) -> str:
+    """The page. Everything that comes from data is escaped by the template; our own scripts and styles, and the
+    viewer's JSON (`script_json`) and base64, are not. Commands in backticks are set as code."""
+    try:
+        from jinja2 import Environment, FileSystemLoader
+        from markupsafe import Markup, escape
+    except ImportError as error:  # pragma: no cover
+        raise ValueError("the report needs Jinja2. Install it: pip install 'trustmopd[viewer]'") from error
+    environment = Environment(loader=FileSystemLoader(_ASSETS), autoescape=True)
+    environment.filters["commands"] = lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+    environment.filters["as_image"] = _data_uri
+    environment.filters["unescaped"] = Markup
+    own = {name: Markup((_ASSETS / file).read_text(encoding="utf-8")) for name, file in _OWN.items()}
+    return environment.get_template(REPORT).render(title=title, contents=_contents(content), **content, **own)
+
+
+@dataclass(frozen=True)
+class Section:
+    """An entry of the table of contents, and those below it: (anchor, title)."""
+
+    id: str
+    title: str
+    parts: Sequence[tuple[str, str]] = ()
+
+
+def _contents(page: dict[str, Any]) -> list[Section]:
+    """The page's sections, in order. The first table is at the top."""
+    tables = [(f"table-{each.name}", each.title) for each in page.get("tables", ())]
+    pictures = [(f"figure-{each.path.name}", each.title) for each in page.get("pictures", ())]
+    cases = [(f"case-{number}", each.title) for number, each in enumerate(page.get("cases", ()), start=1)]
+    sections = {
+        Section("next", "What to try next"): page.get("next_steps"),
+        Section("tokens", "Token by token"): page.get("viewer"),
+        Section("figures", "Figures", tuple(pictures)): pictures,
+        Section("cases", "Case studies", tuple(cases)): cases,
+        Section("tables", "Tables", tuple(tables[1:])): tables[1:],
+        Section("missing", "What is not here"): page.get("missing"),
+        Section("documents", "Recipe and manifest"): page.get("documents"),
+    }
+    first = [Section(*each) for each in tables[:1]]
+    return [*first, *(section for section, content in sections.items() if content)]
+
+
+def _tables_and_figures(comparison: Comparison, out: Path) -> tuple[list[Titled], list[Picture]]:
+    tables = all_tables(comparison)
+    write_tables(tables, out / TABLES)
+    return tables, draw_all(comparison, out / FIGURES)
+
+
+def _data_uri(picture: Picture) -> str:
+    """Embedded as an image: ids of several SVGs on one page would clash, and an image runs no scripts."""
+    content = picture.path.with_name(picture.path.name + ".svg").read_bytes()
+    return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
+
+
+def _missing(runs: Sequence[Summary]) -> list[str]:
+    """Each gap once, with the runs that have it if there are several."""
+    lacking: dict[str, list[str]] = {}
+    for run in runs:
+        for each in run.missing:
+            lacking.setdefault(str(each), []).append(run.path)
+
+    def whose(paths: list[str]) -> str:
+        return "All runs" if len(paths) == len(runs) else first_few(paths, 4 if len(paths) == 4 else 3)
+
+    return [
+        (f"{whose(paths)}: " if len(runs) > 1 else "") + as_commands(said, paths[0]) for said, paths in lacking.items()
+    ]
+
+
+def _documents(run: Run, named: bool) -> list[tuple[str, str]]:
+    manifest = json.dumps(run.manifest, indent=2, ensure_ascii=False) if run.manifest else ""
+    found = {RECIPE: run.recipe_text, MANIFEST: manifest}
+    return [(str(run.path / name) if named else name, text) for name, text in found.items() if text]

@@ -1,0 +1,127 @@
+"""What the files of a run say. What is missing or damaged is noted, with the remedy."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trustmopd.recipe.rules import SCORED
+from trustmopd.report.readers.metrics_log import read_metrics
+from trustmopd.report.readers.missing import Missing
+from trustmopd.runs import RunDirectory, located
+from trustmopd.runs.layout import CARD, COST
+from trustmopd.runs.schemas import read_parts
+from trustmopd.util.messages import first_line
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The files of one run, each read once. `missing` grows as they are read."""
+
+    path: Path
+    missing: list[Missing] = field(default_factory=list)
+
+    def _note(self, what: str, how: str = "") -> None:
+        self.missing.append(Missing(what, how))
+
+    def _json(self, file: Path, what: str, how: str | None = None) -> dict[str, Any]:
+        """The file's fields; empty if it is absent or damaged. Damage is noted; absence is noted only if `how` is
+        given."""
+        own, remedy = file.is_relative_to(self.path), f"It is left out. {how or ''}".strip()
+        try:
+            payload, said = read_parts(file, what=what, remedy=remedy)
+            self.missing.extend(Missing(each if own else f"{file.parent}: {each}", remedy) for each in said)
+            return payload
+        except FileNotFoundError:
+            if how:
+                self._note(f"There is no {file.relative_to(self.path)} ({what}).", how)
+        except (ValueError, OSError) as error:
+            self._note(str(error))
+        return {}
+
+    @property
+    def _files(self) -> RunDirectory:
+        return RunDirectory(self.path)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        return self._json(self._files.manifest, "which models and settings", "Training writes it when it begins.")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return self.manifest.get("config", {})
+
+    @cached_property
+    def calibration(self) -> dict[str, Any]:
+        needed = self.config.get("allocation") in SCORED and self.config.get("calibrated", True)
+        how = "Make it with `trustmopd calibrate RECIPE`." if needed else None
+        return self._json(self._files.calibration, "mu of each teacher", how)
+
+    @cached_property
+    def cost(self) -> dict[str, Any]:
+        """Includes the cost of the calibration, also if another run or `trustmopd calibrate` made it."""
+        how = "Training writes it with every checkpoint and at its end."
+        cost = self._json(self._files.cost, "what the run cost", how)
+        used = self.config.get("calibration_path")
+        if not cost or cost.get("calibration") or not used or not self.calibration:
+            return cost
+        bill = Path(used).with_name(COST)
+        payer = Contents((located(bill, self.path, self.manifest) or bill).parent)
+        paid = payer._json(payer._files.cost, "what calibrating cost").get("calibration")
+        if not paid:
+            said = [f"{payer.path}: {each.what}" for each in payer.missing] or [f"It is not in {payer.path}."]
+            how = "Keep the folder in which `trustmopd calibrate`, or the seed that calibrated, wrote it."
+            self._note(f"The cost of calibration is unknown. {' '.join(said)}", how)
+        return {**cost, "calibration": paid}
+
+    @cached_property
+    def diagnosis(self) -> dict[str, Any]:
+        file, how = self._files.diagnosis, "Run `trustmopd diagnose RECIPE` again."
+        return self._json(file, "calibrated scores before training", how) if file.exists() else {}
+
+    @cached_property
+    def _rows(self) -> dict[str, Mapping[str, Any]]:
+        how = "Score the student with `trustmopd evaluate RECIPE`; tables of scores need it."
+        return self._json(self._files.scores, "scores on the benchmarks", how)
+
+    @cached_property
+    def recipe_text(self) -> str:
+        try:
+            return self._files.recipe.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        try:
+            loaded = yaml.safe_load(self.recipe_text)
+        except yaml.YAMLError as error:
+            self._note(f"{self._files.recipe.name} cannot be read ({first_line(error)}).")
+            loaded = None
+        return loaded if isinstance(loaded, dict) else {}
+
+    @cached_property
+    def _prompt_path(self) -> str | None:
+        """The prompt set, if a recipe names one."""
+        prompts = self.recipe.get("prompts")
+        return str(prompts["path"]) if isinstance(prompts, dict) and prompts.get("path") else None
+
+    @cached_property
+    def logged(self) -> list[dict[str, float]]:
+        found, said = read_metrics(self._files.metrics)
+        self.missing.extend(said)
+        return found
+
+    @cached_property
+    def decontamination(self) -> dict[str, dict[str, int]]:
+        """Pool → its candidates, how many each rule removed, and how many were kept. From the card of the prompt
+        set."""
+        if self._prompt_path is None:
+            return {}
+        path = located(self._prompt_path, self.path, self.manifest) or Path(self._prompt_path)
+        card = (path if os.path.isdir(path) else path.parent) / CARD
+        return self._json(card, "the prompt set's card").get("decontamination", {}).get("pools", {})

@@ -1,0 +1,207 @@
+"""A run for analysis: its scores, how far it got, its method and its models. And how runs are found."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trustmopd.report.readers.contents import Contents
+from trustmopd.report.readers.method_name import method_name, settings_that_count
+from trustmopd.report.readers.score_rows import Certainty, certainty_of, numbers_of
+from trustmopd.report.readers.token_records import TokenRecords, read_records
+from trustmopd.runs import RunDirectory, newest_checkpoint
+from trustmopd.runs.layout import CALIBRATION, CHECKPOINT, MANIFEST, METRICS, RECORDS, SEED
+from trustmopd.runs.reference_rows import is_reference_row
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What some teachers are measured from: the end of its path, and a piece of its fingerprint."""
+
+    name: str
+    mark: str
+    teachers: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.mark}"
+
+
+class Run(Contents):
+    """What follows from the files of a run. Contradictions between them are noted in `missing`, too."""
+
+    @cached_property
+    def _models(self) -> dict[str, Any]:
+        return self.manifest.get("models", {})
+
+    @cached_property
+    def evaluation(self) -> dict[str, dict[str, float]]:
+        """The rows of scores: method → domain scores, overall, recovery. Only numbers are kept."""
+        newest = newest_checkpoint(self.path)
+        found, said = numbers_of(self._rows, newest.name if newest else None)
+        self.missing.extend(said)
+        return found
+
+    @cached_property
+    def _own_row(self) -> str:
+        """The student's row: the only one that is not a reference row, or the one named after the run."""
+        rows = [name for name in self.evaluation if not is_reference_row(name)]
+        names = (self.recipe.get("name"), self.path.name, self.config.get("allocation"), "student")
+        known = rows if len(rows) == 1 else [name for name in names if name in rows]
+        if rows and not known:
+            self._note(f"{self._files.scores.name} has {len(rows)} rows, and none is named after this run.")
+        return known[0] if known else ""
+
+    @property
+    def own_scores(self) -> dict[str, float]:
+        return self.evaluation.get(self._own_row, {})
+
+    @property
+    def certainty(self) -> Certainty:
+        """Of the student's own scores."""
+        return certainty_of(self._rows.get(self._own_row, {}))
+
+    @cached_property
+    def logged_steps(self) -> list[dict[str, float]]:
+        """The lines with means over steps, one for every `logging_steps` steps."""
+        return [line for line in self.logged if "loss" in line]
+
+    @property
+    def last_step(self) -> int:
+        """By the last line of any kind: if `logging_steps` does not divide the number of steps, the last ones have no
+        line of their own."""
+        return int(self.logged[-1]["step"]) if self.logged else 0
+
+    @property
+    def max_steps(self) -> int:
+        """As planned when training began, also if set by epochs; 0 if the manifest is damaged."""
+        return int(self.manifest.get("planned_steps", 0))
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.logged) and self.last_step >= self.max_steps
+
+    @cached_property
+    def teachers(self) -> list[str]:
+        return list(self._models.get("teachers", {})) or list(self.calibration.get("mu", {}))
+
+    @cached_property
+    def mu(self) -> dict[str, float]:
+        """For every teacher, or for none: if only some scores were divided by mu, they could not be compared."""
+        mu = self.calibration.get("mu", {}) if self.config.get("calibrated", True) else {}
+        if not mu or set(mu) == set(self.teachers):
+            return mu
+        said = f"{CALIBRATION} has mu of {', '.join(mu)}, but the run's teachers are {', '.join(self.teachers)}"
+        how = "Restore the file that the run was trained with."
+        self._note(f"{said}: scores are shown raw.", how)
+        return {}
+
+    @property
+    def gamma(self) -> float:
+        return float(self.config.get("gamma", 7.0))
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.get("seed", 0))
+
+    @property
+    def method(self) -> str:
+        return method_name(self.config)
+
+    @property
+    def title(self) -> str:
+        name = str(self.recipe.get("name") or self.path.resolve().name)
+        return name if self.method in name.replace("-", " ") else f"{name}, {self.method}"
+
+    @property
+    def student(self) -> str:
+        return Path(str(self._models.get("student", {}).get("source", "student"))).name
+
+    @property
+    def prompts(self) -> str:
+        """A short name of the prompt set: from its path if a recipe gives one, otherwise from its fingerprint."""
+        if self._prompt_path is not None:
+            return Path(self._prompt_path).stem
+        return f"prompts {str(self.manifest.get('prompts', {}).get('fingerprint', 'unknown'))[:6]}"
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Fingerprints of the student and the prompts."""
+        named = {"student": self._models.get("student", {}), "prompts": self.manifest.get("prompts", {})}
+        return {what: str(each.get("fingerprint")) for what, each in named.items()}
+
+    @property
+    def teacher_marks(self) -> dict[str, str | None]:
+        """Fingerprints of the teachers; None for a teacher that the rule did not load."""
+        named = self._models.get("teachers", {})
+        return {name: (named.get(name) or {}).get("fingerprint") for name in self.teachers}
+
+    @cached_property
+    def references(self) -> list[Reference]:
+        """The distinct references that were asked."""
+        common, own = self._models.get("reference"), self._models.get("own_references", {})
+        found: dict[str, Reference] = {}
+        for teacher in self.teachers:
+            if start := own.get(teacher) or common:
+                mark, name = str(start.get("fingerprint")), "/".join(Path(str(start.get("source"))).parts[-2:])
+                found.setdefault(mark, Reference(name, mark[:8], [])).teachers.append(teacher)
+        return list(found.values())
+
+    @cached_property
+    def setup(self) -> dict[str, Any]:
+        """What makes two runs of one method two experiments: settings, the reference if there is one, and which weights
+        of the student were trained (all of them, or an adapter)."""
+        if self.manifest and "experiment" not in self.manifest:
+            said = f"{MANIFEST} does not list the settings of the experiment, so runs are distinguished only by method."
+            self._note(said, "Manifests of new runs list them.")
+        settings = settings_that_count(self.config, self.manifest.get("experiment", ()))
+        student = self._models.get("student", {})
+        marks = [f"{each.mark} of {', '.join(each.teachers)}" for each in self.references]
+        ingredients = {
+            "reference": "; ".join(marks if len(marks) > 1 else [each.mark for each in self.references]) or None,
+            "trainable_parameters": student.get("trainable_parameters"),
+            "adapter": student.get("adapter"),
+        }
+        known = {name: value for name, value in ingredients.items() if value is not None}
+        return settings | known
+
+    @property
+    def placement(self) -> str:
+        """Where the frozen models lived; in brackets, teachers to which the recipe gives another place. It changes the
+        cost of a run, not what is learnt."""
+        common, teachers = str(self.config.get("teacher_placement", "resident")), self.recipe.get("teachers")
+        given = teachers.items() if isinstance(teachers, dict) else ()
+        places = {name: str(each.get("on") or common) for name, each in given if isinstance(each, dict)}
+        own = [f"{name} {on}" for name, on in places.items() if on.replace("local", "resident") != common]
+        return f"{common} ({', '.join(own)})" if own else common
+
+    def records(self, *, candidates: bool = False) -> TokenRecords:
+        return read_records(self.path, self.teachers, candidates=candidates)
+
+
+def open_run(path: str | Path) -> Run:
+    path = Path(path)
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a folder. Give the run directory that `trustmopd train` made.")
+    if not RunDirectory(path).exists():
+        raise ValueError(
+            f"{path} is not a run directory: it has none of {MANIFEST}, {METRICS}, {CALIBRATION} and {RECORDS}/. "
+            f"Give the folder that `trustmopd train` made (its recipe's `output`, or a {SEED}* folder below it)."
+        )
+    return Run(path)
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Run]:
+    """The runs at `paths`. A folder that is not a run stands for all runs below it."""
+    found: dict[Path, Run] = {}
+    for path in map(Path, paths):
+        folders = [path]
+        if path.is_dir() and not RunDirectory(path).exists():
+            manifests = (file.relative_to(path) for file in path.rglob(MANIFEST))
+            runs = (file.parent for file in manifests if not any(part.startswith(CHECKPOINT) for part in file.parts))
+            folders = sorted(path / run for run in runs)
+            if not folders:
+                raise ValueError(f"there is no run in {path}. Give folders that `trustmopd train` made.")
+        for folder in folders:
+            found.setdefault(folder.resolve(), open_run(folder))
+    return list(found.values())

@@ -1,0 +1,218 @@
+"""Several runs side by side, by setting (student and prompts), method and seed. Differences are paired by seed."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from trustmopd.recipe.rules import DISPLACEMENT, RULES, SCORED, SCORES, TRUST, UNSCORED
+from trustmopd.report.readers.missing import Missing
+from trustmopd.report.readers.score_rows import Certainty, over_seeds
+from trustmopd.report.statistics.same_experiment import unambiguous
+from trustmopd.report.statistics.summary import Summary
+from trustmopd.runs.reference_rows import INITIAL, ROUTED, is_reference_row
+from trustmopd.util.stats import Spread, paired_difference, recovery, spread
+
+Made = TypeVar("Made")
+UNIFORM = RULES["uniform"].name
+ABLATIONS = (*(score.title for score in SCORES.values() if score.name != DISPLACEMENT), "without μ", "response-level")
+_ORDER = ("routed", *(name for name in UNSCORED if name != "routed"), *SCORED, *ABLATIONS, "γ")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Runs that may be compared: the same student and the same prompts. `methods` maps a method to its seeds.
+    `elsewhere` has runs that differ from one of these only in where their teachers lived: only their cost is new."""
+
+    student: str
+    prompts: str
+    methods: dict[str, dict[int, Summary]] = field(default_factory=dict)
+    elsewhere: list[Summary] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[Summary]:
+        return [run for seeds in self.methods.values() for run in seeds.values()]
+
+    def places(self, method: str) -> dict[str, list[Summary]]:
+        """The method's runs by placement, for what they cost."""
+        found: dict[str, list[Summary]] = {}
+        for run in (*self.methods[method].values(), *(each for each in self.elsewhere if each.method == method)):
+            found.setdefault(run.placement, []).append(run)
+        return found
+
+    def overall(self, method: str) -> dict[int, float]:
+        return self.score(method, "overall")
+
+    def score(self, method: str, column: str) -> dict[int, float]:
+        runs = self.methods.get(method, {})
+        return {seed: run.own_scores[column] for seed, run in runs.items() if column in run.own_scores}
+
+    def ahead(self, method: str, of: str) -> Spread | None:
+        """Overall score of `method` minus that `of` another, paired by seed; None if they share no seed."""
+        return paired_difference(self.overall(method), self.overall(of))
+
+    def certainty(self, method: str) -> Certainty:
+        return over_seeds([run.certainty for run in self.methods.get(method, {}).values() if run.own_scores])
+
+    def average(self, method: str, value: Callable[[Summary], float | None]) -> Spread | None:
+        values = [found for run in self.methods.get(method, {}).values() if (found := value(run)) is not None]
+        return spread(values) if values else None
+
+    def gammas(self) -> dict[float, str]:
+        """Methods that differ from trust only in gamma, by gamma."""
+        names = [name for name in self.methods if name == TRUST or (name.startswith("γ = ") and "," not in name)]
+        return dict(sorted((next(iter(self.methods[name].values())).gamma, name) for name in names))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`runs` has all runs, including those left out of the settings, which `warnings` names."""
+
+    runs: list[Summary]
+    settings: list[Setting] = field(default_factory=list)
+    #: Student and teachers → reference row → scores.
+    references: dict[tuple[str, str], dict[str, dict[str, float]]] = field(default_factory=dict)
+    columns: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+
+    def attempt(self, what: str, make: Callable[[], Made | None]) -> Made | None:
+        """Make a table or figure. If that fails, it is noted and the others are still made. A full disk is an error."""
+        try:
+            return make()
+        except OSError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            self.missing.append(Missing(f"The {what} could not be made from these files ({reason:.120}).", ""))
+            return None
+
+    @property
+    def seeds(self) -> int:
+        return max((len(runs) for setting in self.settings for runs in setting.methods.values()), default=0)
+
+    @property
+    def seeds_note(self) -> str:
+        """A note for every mean over seeds."""
+        if self.seeds < 2:
+            return "One seed: no error bars."
+        return f"Mean ± standard deviation (n − 1) over up to {self.seeds} seeds."
+
+    @property
+    def clock_note(self) -> str:
+        alone = "" if self.seeds > 1 else f" {self.seeds_note}"
+        return f"Seconds are wall-clock time: they include whatever else the machine was doing.{alone}"
+
+    @property
+    def device(self) -> str:
+        return next((run.cost["device"] for run in self.runs if run.cost.get("device")), "")
+
+    def label(self, where: Setting | Summary, method: str | None = None) -> str:
+        """A method's name, with as much of its setting as is needed to identify it; without a method, the setting's
+        name."""
+        students, prompts = ({getattr(each, what) for each in self.settings} for what in ("student", "prompts"))
+        setting = [where.student] * (len(students) > 1) + [where.prompts] * (len(prompts) > 1)
+        return ", ".join([*setting, method] if method else setting or [where.prompts])
+
+    def one_seed(self, having: Callable[[Summary], object] = lambda run: True) -> list[Summary]:
+        """The first run of every method and setting for which `having` is true: statistics within responses are not
+        averaged over seeds."""
+        methods = (seeds for setting in self.settings for seeds in setting.methods.values())
+        first = (next(filter(having, seeds.values()), None) for seeds in methods)
+        return [run for run in first if run is not None]
+
+    def trusting(self) -> list[Summary]:
+        """Runs whose allocation is worth showing: one seed of trust in each setting, otherwise of any scored rule."""
+        first = self.one_seed(lambda run: run.allocation and len(run.teachers) > 1)
+        return [run for run in first if run.method == TRUST] or [run for run in first if run.scores] or first[:1]
+
+    def gains(self, setting: Setting, method: str) -> dict[int, float]:
+        """Overall score minus the initial student's, by seed."""
+        return {seed: score - low for seed, (score, low, _) in self._ends(setting, method).items() if low is not None}
+
+    def recovered(self, setting: Setting, method: str) -> dict[int, float]:
+        """The share of the gap to the routed teachers, by seed; empty if there is no gap."""
+        return {
+            seed: recovery(score, low, high)
+            for seed, (score, low, high) in self._ends(setting, method).items()
+            if low is not None and high is not None and low != high
+        }
+
+    def no_recovery(self, setting: Setting, method: str) -> str:
+        """Why a method with scores has no recovery, as part of a sentence."""
+        for _, low, high in self._ends(setting, method).values():
+            if low is None:
+                return "the initial student was not scored"
+            if high is None:
+                named = " and ".join(f"'{column}'" for column in self.columns)
+                return f"not every domain ({named}) has a teacher of its name that was scored"
+            if low == high:
+                return "its teachers, each in its own domain, score no higher than it did at the start"
+        return "nothing was scored"
+
+    def _ends(self, setting: Setting, method: str) -> dict[int, tuple[float, float | None, float | None]]:
+        """Overall score, and those of the initial student and the routed teachers: from the run's own evaluation,
+        otherwise from one with the same student and teachers."""
+        found = {}
+        for seed, score in setting.overall(method).items():
+            run = setting.methods[method][seed]
+            known = {**self.references.get((run.student, run.team), {}), **run.evaluation}
+            low, high = (known.get(name, {}).get("overall") for name in (INITIAL, ROUTED))
+            found[seed] = (score, low, high)
+        return found
+
+
+def compare(summaries: Iterable[Summary]) -> Comparison:
+    found = Comparison(unambiguous(list(summaries)))
+    settings: dict[tuple[str, str], Setting] = {}
+    first_with: dict[tuple[str, str, str], str] = {}
+    columns: dict[str, None] = {}
+    for run in found.runs:
+        setting = settings.setdefault((run.student, run.prompts), Setting(run.student, run.prompts))
+        seeds = setting.methods.setdefault(run.method, {})
+        if run.seed in seeds:
+            alike = setting.places(run.method).get(run.placement, [])
+            twin = next((each for each in alike if each.seed == run.seed), None)
+            if twin is None:
+                setting.elsewhere.append(run)
+            found.warnings.append(
+                f"{run.path} has the method, prompts and seed of {twin.path}, and is left out of the comparison. Train "
+                "it with another seed, or compare one of the two."
+                if twin
+                else f"{run.path} differs from {seeds[run.seed].path} only in where its teachers were placed "
+                f"({run.placement}), so only its cost is shown."
+            )
+            continue
+        seeds[run.seed] = run
+        known = found.references.setdefault((run.student, run.team), {})
+        for name, row in run.evaluation.items():
+            if is_reference_row(name):
+                other = first_with.setdefault((run.student, run.team, name), run.path)
+                if known.setdefault(name, row) != row:
+                    found.warnings.append(
+                        f"{run.path} and {other} give '{name}' different scores, with the same student and teachers. "
+                        "Each run's recovery is by its own; evaluate both on the same benchmarks and samples."
+                    )
+        for row in (run.own_scores, *known.values()):
+            columns |= dict.fromkeys([t for t in run.teachers if t in row])
+            columns |= dict.fromkeys([name for name in row if name not in ("overall", "recovery")])
+    found.columns.extend(columns)
+    for setting in settings.values():
+        methods = dict(sorted(setting.methods.items(), key=lambda item: _place(item[0])))
+        found.settings.append(Setting(setting.student, setting.prompts, methods, setting.elsewhere))
+    return found
+
+
+def differences(setting: Setting, methods: Sequence[str], of: str) -> dict[str, Spread]:
+    found = {method: setting.ahead(method, of) for method in methods if method in setting.methods}
+    return {method: difference for method, difference in found.items() if difference is not None}
+
+
+def united(lists: Iterable[Iterable[str]]) -> list[str]:
+    """Every name once, in order of first appearance."""
+    return list(dict.fromkeys(name for names in lists for name in names))
+
+
+def _place(method: str) -> tuple[int, str]:
+    plain = method.split(", ")[0]
+    named = [place for place, name in enumerate(_ORDER) if name in (plain, plain.split(" ")[0])]
+    return (*named, len(_ORDER))[0], method

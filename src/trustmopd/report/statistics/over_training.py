@@ -1,0 +1,81 @@
+"""A run over its steps, from its logged metrics: series to draw, and the drift of scores from their calibration."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trustmopd.util.messages import first_few
+
+#: A teacher's mean calibrated score is 1 on the calibration rollouts. Outside this band mu no longer describes it: with
+#: gamma = 7, a factor of 1.5 against the other teachers multiplies its share of the weight by 17.
+BAND = (1 / 1.5, 1.5)
+#: Scores are averaged over this many logged steps before they are compared with the band: single batches are noisy.
+WINDOW = 10
+SERIES = {
+    "loss": "loss",
+    "length": "completions/mean_length",
+    "clipped": "completions/clipped_ratio",
+    "max_weight": "agreement/max_weight",
+    "effective_teachers": "agreement/effective_teachers",
+    "student_mass": "candidates/student_mass",
+    "degenerate_tokens": "candidates/degenerate_tokens",
+}
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A teacher's mean calibrated score in windows of steps: the first, the last, and the farthest from 1."""
+
+    first: float
+    last: float
+    farthest: float
+    outside: bool
+
+
+def series(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dict[str, list[float]]:
+    """Metric → its value at each logged step. `step` and `seconds` are always there, other metrics only if every line
+    has them."""
+    if not steps:
+        return {}
+    wanted = SERIES | {f"{kind}_{t}": f"{kind}/{t}" for kind in ("weight", "score") for t in teachers}
+    found = {name: [line[key] for line in steps] for name, key in wanted.items() if all(key in line for line in steps)}
+    phases = [sum(value for key, value in line.items() if key.startswith("seconds/")) for line in steps]
+    return {"step": [line["step"] for line in steps], **found, "seconds": phases}
+
+
+def drift(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dict[str, Drift]:
+    """For teachers with logged scores, which are calibrated means over all tokens of a step."""
+    found = {}
+    for teacher in teachers:
+        scores = [s for line in steps if math.isfinite(s := line.get(f"score/{teacher}", math.nan))]
+        if not scores:
+            continue
+        size = min(WINDOW, len(scores))
+        means = [sum(scores[end - size : end]) / size for end in range(size, len(scores) + 1)]
+        farthest = max(means, key=lambda mean: max(mean, 1 / mean) if mean > 0 else float("inf"))
+        found[teacher] = Drift(means[0], means[-1], farthest, not BAND[0] <= farthest <= BAND[1])
+    return found
+
+
+def not_numbers(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> list[str]:
+    """Steps at which the loss or a teacher's score was logged and is NaN or infinite."""
+    said = []
+    for what, key in {"loss": "loss", **{f"score of '{teacher}'": f"score/{teacher}" for teacher in teachers}}.items():
+        bad = [f"{line['step']:g}" for line in steps if key in line and not math.isfinite(line[key])]
+        if bad:
+            which = f"{'steps' if len(bad) > 1 else 'step'} {first_few(bad)}"
+            said.append(
+                f"The {what} of {which} is not a number, and is left out of means and figures. A student that "
+                "was trained on it is of no use: train again with a lower learning rate."
+            )
+    return said
+
+
+def drift_warnings(drifts: Mapping[str, Drift]) -> list[str]:
+    return [
+        f"Teacher '{teacher}': its mean calibrated score reached {found.farthest:.2f}, outside {BAND[0]:.2f} to "
+        f"{BAND[1]:.2f} (means over {WINDOW} steps; 1 is its calibration). Its weights are no longer relative to its "
+        "habit. Look at its weight over training; a calibration on the trained student would show what changed."
+        for teacher, found in drifts.items()
+        if found.outside
+    ]

@@ -1,0 +1,149 @@
+"""Everything that is computed from one run, in one record. Tables, figures and the report use it."""
+
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from trustmopd.report.readers.missing import Missing
+from trustmopd.report.readers.run import Reference, Run
+from trustmopd.report.readers.score_rows import Certainty
+from trustmopd.report.readers.token_records import TokenRecords
+from trustmopd.report.statistics.over_training import Drift, drift, drift_warnings, not_numbers, series
+from trustmopd.report.statistics.trust import (
+    Change,
+    change_profile,
+    margins,
+    mean_displacement,
+    score_matrix,
+    sharpest_changes,
+    weights_by_group,
+)
+from trustmopd.runs import newest_checkpoint
+from trustmopd.runs.layout import RECORDS
+from trustmopd.util.files import without_nan
+from trustmopd.util.stats import Spread
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`displacement`, `scores`, `allocation` and `margins` are by group of prompts, from token records; `series` and
+    `drift` from the metrics of every step."""
+
+    path: str
+    method: str
+    seed: int
+    student: str
+    prompts: str
+    fingerprints: dict[str, str]
+    setup: dict[str, Any]
+    placement: str
+    teachers: list[str]
+    teacher_marks: dict[str, str | None]
+    references: list[Reference]
+    gamma: float
+    calibrated: bool
+    mu: dict[str, float]
+    steps: int
+    max_steps: int
+    finished: bool
+    rollouts: int
+    tokens: int
+    displacement: dict[str, dict[str, float]]
+    scores: dict[str, dict[str, Spread]]
+    allocation: dict[str, dict[str, Any]]
+    margins: dict[str, list[float]]
+    change_profile: list[float]
+    sharpest_changes: list[Change]
+    series: dict[str, list[float]]
+    drift: dict[str, Drift]
+    evaluation: dict[str, dict[str, float]]
+    own_scores: dict[str, float]
+    certainty: Certainty
+    cost: dict[str, Any]
+    calibration: dict[str, Any]
+    diagnosis: dict[str, Any]
+    decontamination: dict[str, dict[str, int]]
+    warnings: list[str]
+    missing: list[Missing]
+    #: The title of the teachers; set when runs are compared (`same_experiment.py`).
+    team: str = ""
+
+    @property
+    def stopped(self) -> str:
+        """How far an unfinished run got; empty if it finished or logged no step."""
+        return f"step {self.steps} of {self.max_steps}" if self.steps and not self.finished else ""
+
+    def finite(self, name: str) -> list[float]:
+        """The finite values of a series; empty if it was not logged."""
+        return [value for value in self.series.get(name, []) if math.isfinite(value)]
+
+    def mean_of(self, name: str) -> float | None:
+        """Mean of a series over the steps; None if it was not logged."""
+        values = self.finite(name)
+        return sum(values) / len(values) if values else None
+
+    def to_dict(self) -> dict[str, Any]:
+        return without_nan(asdict(self))
+
+
+def summarise_run(run: Run) -> Summary:
+    records = run.records()
+    teachers = run.teachers or records.teachers
+    several = len(teachers) > 1
+    drifts = drift(run.logged_steps, teachers) if run.mu else {}
+    damaged = records.damaged
+    if len(damaged) > 6:
+        damaged = [*damaged[:5], f"{len(damaged) - 5} more files of token records are damaged."]
+    read = {field.name: getattr(run, field.name) for field in fields(Summary) if hasattr(Run, field.name)}
+    computed = {
+        "path": str(run.path),
+        "teachers": teachers,
+        "calibrated": bool(run.mu),
+        "steps": run.last_step,
+        "rollouts": len(records.rollouts),
+        "tokens": sum(len(rollout.texts) for rollout in records.rollouts),
+        "displacement": mean_displacement(records),
+        "scores": score_matrix(records, run.mu),
+        "allocation": weights_by_group(records),
+        "margins": margins(records),
+        "change_profile": change_profile(records) if several else [],
+        "sharpest_changes": sharpest_changes(records) if several else [],
+        "series": series(run.logged_steps, teachers),
+        "drift": drifts,
+        "warnings": [*not_numbers(run.logged_steps, teachers), *drift_warnings(drifts), *damaged],
+        "missing": run.missing,
+    }
+    found = Summary(**{**read, **computed})
+    run.missing.extend(_gaps(found, records))
+    return found
+
+
+def _gaps(found: Summary, records: TokenRecords) -> list[Missing]:
+    recorded = bool(records.rollouts)
+    gaps = {
+        Missing(
+            f"The run stopped at {found.stopped}.",
+            "Continue it with `trustmopd train RECIPE --resume`."
+            if newest_checkpoint(Path(found.path))
+            else "It has no checkpoint here. Train it again with `trustmopd train RECIPE`.",
+        ): found.stopped,
+        Missing(
+            f"There are no readable token records ({RECORDS}/): no statistics by prompt, no viewer.",
+            "Set training.record_allocation_every, 10 by default, to a number above 0 and train again.",
+        ): not recorded,
+        Missing(
+            "The prompts have no labels, so it is unknown which teacher should lead where.",
+            "Add a `domain` or `capabilities` column with teachers' names to the prompt set; trust ignores it.",
+        ): recorded and not any(rollout.needs for rollout in records.rollouts),
+        Missing(
+            "The allocation rule scores no teacher, so there are no displacements and the viewer cannot recompute "
+            "weights.",
+            "`trustmopd diagnose RECIPE` measures scores before any training.",
+        ): recorded and not found.scores,
+        Missing(
+            "There is only one teacher. It has all the weight, so allocation statistics say nothing.",
+            "Give the recipe several teachers.",
+        ): len(found.teachers) == 1,
+    }
+    return [gap for gap, applies in gaps.items() if applies]

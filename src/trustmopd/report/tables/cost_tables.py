@@ -1,0 +1,92 @@
+"""Tables of the data and the compute that went in: decontamination, cost."""
+
+from collections.abc import Iterable, Sequence
+from statistics import mean
+
+from trustmopd.recipe.rules import TRUST
+from trustmopd.report.statistics.comparison import UNIFORM, Comparison
+from trustmopd.report.statistics.summary import Summary
+from trustmopd.report.tables.titled import NONE, Titled, titled
+
+_COUNTS = {
+    "candidates": "candidates",
+    "within_exact": "within: exact",
+    "within_ngram": "within: n-gram",
+    "cross_exact": "cross: exact",
+    "cross_ngram": "cross: n-gram",
+    "kept": "kept",
+}
+
+
+def decontamination_table(comparison: Comparison) -> Titled:
+    rows: dict[str, list[object]] = {}
+    for run in comparison.runs:
+        for pool, counts in run.decontamination.items():
+            rows.setdefault(f"{run.prompts}, {pool}", [counts.get(key, NONE) for key in _COUNTS])
+    note = "Prompts removed by each rule: within the pool, and against evaluation and other comparison texts."
+    header = ("pool", *_COUNTS.values())
+    return titled("decontamination", "Decontamination", note, header, ([name, *row] for name, row in rows.items()))
+
+
+def cost_table(comparison: Comparison) -> Titled:
+    shown = _measured(run for setting in comparison.settings for run in (*setting.runs, *setting.elsewhere))
+    # With evaluation only where every run has it: hours must hold the same things to be compared.
+    evaluated = all(run.cost.get("evaluation") for run in shown)
+    rows = []
+    for setting in comparison.settings:
+        places = {method: setting.places(method) for method in setting.methods}
+        priced = {(method, at): _measured(runs) for method, found in places.items() for at, runs in found.items()}
+        hours = {key: _hours(runs, evaluated) for key, runs in priced.items() if runs}
+        for (method, at), each in hours.items():
+            runs = priced[method, at]
+            whole = not any(run.stopped for run in runs)  # some of the steps cost less than all of them
+            uniform = hours.get((UNIFORM, at))
+            relative = f"{100 * (each / uniform - 1):+.1f}%" if uniform and whole else NONE
+            peak = max(run.cost["training"]["peak_memory_gib"] for run in runs)
+            cells = (len(runs), f"{each * len(runs):.3g}", relative, f"{peak:.2f}")
+            name = f"{method}, placement {at}" if len(places[method]) > 1 else method
+            rows.append([comparison.label(setting, name), *_scored(runs[0]), *cells])
+        paid = [run for run in setting.runs if run.cost.get("calibration")]
+        if paid:
+            run = min(paid, key=lambda run: (run.method != TRUST, bool(run.stopped)))
+            key = (run.method, run.placement)
+            once, full = run.cost["calibration"]["device_hours"], hours.get(key)
+            share = f"{100 * once / (full * len(priced[key])):.1f}% of {run.method}" if full else NONE
+            rows.append([comparison.label(setting, "calibration"), *_scored(run), "once", f"{once:.3g}", share, NONE])
+    note = (
+        f"{comparison.device}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} "
+        "evaluation; the share against uniform is per seed, with teachers placed alike. Parameters scored: of all "
+        "frozen models that read a response, each by its own size. Peak memory is of one device (of the "
+        f"process, on a CPU). {_elsewhere(shown)}{comparison.clock_note}"
+    )
+    scored = ("teachers scored", "reference scored", "parameters scored")
+    header = ("", *scored, "seeds", "device-hours", "against uniform", "peak GiB")
+    return titled("cost", "Computational cost", note, header, rows)
+
+
+def _elsewhere(runs: Iterable[Summary]) -> str:
+    held = [sum(run.cost["elsewhere"].values()) for run in runs if run.cost.get("elsewhere")]
+    return f"Up to {max(held):g} devices held policies on Ray, all the time; their hours are counted. " if held else ""
+
+
+def _measured(runs: Iterable[Summary]) -> list[Summary]:
+    return [run for run in runs if run.cost.get("training")]
+
+
+def _scored(run: Summary) -> list[str]:
+    """How many models read every response, and their size together: each counts by its own."""
+    scored = run.cost.get("scored", {})
+    size = scored.get("parameters")
+    return [*(str(scored.get(who, NONE)) for who in ("teachers", "reference")), _short(size) if size else NONE]
+
+
+def _short(count: int) -> str:
+    return f"{count / 1e9:.3g}B" if count >= 1e9 else f"{count / 1e6:.3g}M"
+
+
+def _hours(runs: Sequence[Summary], evaluated: bool) -> float:
+    """Device-hours of a seed."""
+    return mean(
+        run.cost["training"]["device_hours"] + (run.cost["evaluation"]["device_hours"] if evaluated else 0.0)
+        for run in runs
+    )

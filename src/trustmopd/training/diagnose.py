@@ -1,0 +1,125 @@
+"""Does displacement separate this pool? Measured on rollouts of the initial student, before training.
+
+Labels only group the prompts; scores and weights do not use them.
+"""
+
+from collections.abc import Sequence
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from accelerate.utils import gather_object
+
+from trustmopd.method import calibrated_scores, reverse_kl
+from trustmopd.policies.references import fallback_note
+from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, ReferenceDiagnosis
+from trustmopd.training.calibrate import CALIBRATION_SEED, calibration_rows
+from trustmopd.training.config import rule_name
+from trustmopd.training.diagnosis_verdict import judge, judge_references, moved_everywhere
+
+if TYPE_CHECKING:
+    from trustmopd.training.trainer import TrustMOPDTrainer
+
+ALL = "all prompts"
+
+
+def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Diagnosis:
+    """Judge some rollouts of each domain, if possible on prompts that calibration did not use."""
+    trainer.ensure_calibration()
+    groups, held_out = _choose(trainer, rollouts_per_domain)
+    rows = [row for group in groups.values() for row in group]
+    domain_of = {row: domain for domain, group in groups.items() for row in group}
+    teachers = trainer.pool.teachers
+    found: list[dict[str, Any]] = []
+    for batch, scored, result in trainer.judge_rollouts(rows, seed=CALIBRATION_SEED + 1, description="Diagnosing"):
+        assert result.scores is not None
+        at = scored.at
+        measured = {
+            "raw": result.scores,
+            "score": result.scores if trainer.mu is None else calibrated_scores(result.scores, trainer.mu),
+            "weight": result.weights,
+        }
+        if at.reference_logp is not None:
+            measured["distance"] = reverse_kl(
+                at.student_logp.expand_as(at.teacher_logp), at.reference_logp.expand_as(at.teacher_logp)
+            )
+        for b, index in enumerate(batch["place"].tolist()):
+            valid = at.mask[b] != 0
+            if bool(valid.any()):
+                sums = {name: values[:, b, valid].double().sum(dim=-1).tolist() for name, values in measured.items()}
+                found.append({"domain": domain_of[index], "tokens": int(valid.sum()), **sums})
+    found = gather_object(found)
+    domains = _summarise(found, list(groups), teachers)
+    score = rule_name(trainer.args.score).replace("_", " ")
+    references = []
+    for start in dict.fromkeys(trainer.pool.references.values()):
+        own = [name for name in teachers if trainer.pool.references[name] == start]
+        away = sum(rollout["distance"][teachers.index(own[0])] for rollout in found)
+        distance = max(0.0, away / sum(rollout["tokens"] for rollout in found))  # rounding errors of the student itself
+        source = trainer.pool.members[start].source
+        separates, verdict = judge(domains, own, score)
+        verdict += moved_everywhere(domains, own)
+        if note := fallback_note({name: trainer.teachers[name] for name in own}):
+            verdict += f" ({note}.)"
+        references.append(
+            ReferenceDiagnosis(source=source, teachers=own, distance=distance, separates=separates, verdict=verdict)
+        )
+    separates, verdict = judge_references(references) if references else judge(domains, teachers, score)
+    return Diagnosis(domains=domains, references=references, held_out=held_out, separates=separates, verdict=verdict)
+
+
+def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int]], bool]:
+    """Rows of the prompt set by domain, and whether calibration used none of them."""
+    dataset, args = trainer.train_dataset, trainer.args
+    labels = dataset[args.domain_column] if args.domain_column in dataset.column_names else [None] * len(dataset)
+    used = (
+        set(calibration_rows(len(dataset), args.calibration_batches * args.global_batch_size))
+        if args.calibrates
+        else set()
+    )
+    labelled = any(label is not None for label in labels)
+    order = np.random.default_rng(CALIBRATION_SEED + 1).permutation(len(dataset)).tolist()
+    groups: dict[str, list[int]] = {}
+    for row in sorted(order, key=lambda row: row in used):  # stable: prompts that calibration did not use come first
+        group = groups.setdefault(("mixed" if labels[row] is None else str(labels[row])) if labelled else ALL, [])
+        if len(group) < count:
+            group.append(row)
+    teachers = trainer.pool.teachers  # in their order, so that matching pairs are on the table's diagonal
+    ordered = sorted(groups, key=lambda name: (teachers.index(name) if name in teachers else len(teachers), name))
+    return {name: groups[name] for name in ordered}, not any(row in used for group in groups.values() for row in group)
+
+
+def _summarise(
+    found: Sequence[dict[str, Any]], groups: Sequence[str], teachers: Sequence[str]
+) -> list[DomainDiagnosis]:
+    domains = []
+    for domain in groups:
+        rollouts = [rollout for rollout in found if rollout["domain"] == domain]
+        if not rollouts:
+            continue
+        tokens = sum(rollout["tokens"] for rollout in rollouts)
+
+        def by_teacher(kind: str, rollouts: list[dict[str, Any]] = rollouts, tokens: int = tokens) -> dict[str, float]:
+            return {name: sum(r[kind][k] for r in rollouts) / tokens for k, name in enumerate(teachers)}
+
+        leads = None
+        if domain in teachers and len(teachers) > 1:
+            own = teachers.index(domain)
+            leads = mean(r["weight"][own] > max(w for k, w in enumerate(r["weight"]) if k != own) for r in rollouts)
+        spread = {
+            name: stdev(r["score"][k] / r["tokens"] for r in rollouts) if len(rollouts) > 1 else 0.0
+            for k, name in enumerate(teachers)
+        }
+        domains.append(
+            DomainDiagnosis(
+                domain=domain,
+                rollouts=len(rollouts),
+                tokens=tokens,
+                raw=by_teacher("raw"),
+                score=by_teacher("score"),
+                spread=spread,
+                weight=by_teacher("weight"),
+                leads=leads,
+            )
+        )
+    return domains

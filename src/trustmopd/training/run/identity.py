@@ -1,0 +1,116 @@
+"""The identity of a run: its weights, prompts and machine. Fixed when the trainer is built."""
+
+import platform
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import PeftModel
+
+from trustmopd import __version__
+from trustmopd.policies import REFERENCE, TeacherPool, fingerprint, fingerprint_tokenizer
+from trustmopd.policies.preflight.duplicates import adapter_settings
+from trustmopd.policies.references import fallbacks
+from trustmopd.prompts import prompt_hash
+from trustmopd.training.parallelism import Parallelism
+from trustmopd.training.setup import Ingredients
+
+_PACKAGES = ("transformers", "trl", "peft", "accelerate", "datasets")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where weights come from; their fingerprint and number, None if the rule does not load them."""
+
+    source: str
+    fingerprint: str | None
+    parameters: int | None = None
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """`adapter` is the configuration of the adapter that is trained; None if the weights themselves are trained.
+    `reference` is the common reference; None if no teacher uses it. `own_references` are listed by teacher.
+    `fallbacks` are teachers that are measured from the student in place of the model that they grew from."""
+
+    student: Source
+    trainable_parameters: int
+    adapter: dict[str, Any] | None
+    reference: Source | None
+    own_references: dict[str, Source]
+    fallbacks: list[str]
+    teachers: dict[str, Source]
+    tokenizer: str
+    vocab_size: int
+    num_prompts: int
+    prompt_hash: str
+    overlong_prompts: int
+    machine: dict[str, Any]
+
+    @property
+    def references(self) -> set[Source]:
+        """The distinct references that are asked."""
+        return {*([self.reference] if self.reference else []), *self.own_references.values()}
+
+    @property
+    def asked(self) -> dict[str, Source]:
+        """The teachers that the rule asks."""
+        return {name: teacher for name, teacher in self.teachers.items() if teacher.fingerprint is not None}
+
+    @property
+    def fingerprints(self) -> dict[str, str | None]:
+        """Of every policy, under the name that messages use."""
+        frozen = {f"teacher '{name}'": teacher.fingerprint for name, teacher in self.asked.items()}
+        reference = {"the reference": self.reference.fingerprint} if self.reference else {}
+        own = {f"the reference of teacher '{name}'": each.fingerprint for name, each in self.own_references.items()}
+        return {"the student": self.student.fingerprint, **reference, **frozen, **own}
+
+
+def identity_of(
+    student: Any, pool: TeacherPool, given: Ingredients, prompts: Dataset, *, overlong: int, engine: Parallelism
+) -> RunIdentity:
+    """`prompts` are the ones to train on; `overlong` counts those that were cut or dropped for their length."""
+    loaded = {name: Source(each.source, each.fingerprint, each.parameters) for name, each in pool.members.items()}
+    return RunIdentity(
+        student=Source(given.source, fingerprint(student), sum(p.numel() for p in student.parameters())),
+        trainable_parameters=sum(p.numel() for p in student.parameters() if p.requires_grad),
+        adapter=_adapter_of(student),
+        reference=loaded.get(REFERENCE),
+        own_references={name: loaded[start] for name, start in pool.references.items() if start != REFERENCE},
+        fallbacks=[name for name in fallbacks(given.teachers) if name in pool.references],
+        teachers={name: loaded.get(name) or Source(teacher.source, None) for name, teacher in given.teachers.items()},
+        tokenizer=fingerprint_tokenizer(given.tokenizer),
+        vocab_size=given.vocab_size,
+        num_prompts=len(prompts),
+        prompt_hash=prompt_hash(prompts),
+        overlong_prompts=overlong,
+        machine={**describe_machine(engine.processes), "engine": asdict(engine)},
+    )
+
+
+def _adapter_of(student: Any) -> dict[str, Any] | None:
+    """As a JSON-ready dict."""
+    if not isinstance(student, PeftModel):
+        return None
+    settings = adapter_settings(student.peft_config[student.active_adapter])
+    return {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
+
+
+def describe_machine(num_processes: int) -> dict[str, Any]:
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    # torch's own, which names the build: a wheel's metadata may leave out "+cu130"
+    versions = {"torch": str(torch.__version__)} | {package: version(package) for package in _PACKAGES}
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"trustmopd": __version__, "python": platform.python_version(), **versions},
+        "hardware": {
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "gpus": gpus,
+            "processes": num_processes,
+        },
+    }

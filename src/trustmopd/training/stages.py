@@ -1,0 +1,156 @@
+"""What `trustmopd train`, `calibrate` and `diagnose` do, as functions of a recipe."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trustmopd.recipe import Recipe
+from trustmopd.rollouts import adapter_refused
+from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
+from trustmopd.runs.layout import SEED
+from trustmopd.runs.schemas import Diagnosis, write_file
+from trustmopd.training.calibration import Calibration
+from trustmopd.training.diagnose import diagnose
+from trustmopd.training.environment import check_writable
+from trustmopd.training.from_recipe import config_of, trainer_of
+from trustmopd.training.run.across_ranks import first_decides
+from trustmopd.training.run.progress import show_progress
+from trustmopd.training.run.resuming import check_checkpoint, check_same_settings
+from trustmopd.training.trainer import TrustMOPDTrainer
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One seed of a recipe. `began_at` is the step of the checkpoint that it is resumed from; None for a new run.
+    `step`, `loss` and `student` are set at its end; `student` is None if no checkpoint was kept."""
+
+    seed: int
+    run: RunDirectory
+    began_at: int | None = None
+    step: int = 0
+    loss: float = math.nan
+    student: Path | None = None
+
+
+def train_recipe(
+    recipe: Recipe,
+    *,
+    resume: bool = False,
+    on_start: Callable[[SeedRun], None] = lambda run: None,
+    on_ready: Callable[[TrustMOPDTrainer], None] = lambda trainer: None,
+    on_end: Callable[[SeedRun], None] = lambda run: None,
+) -> list[SeedRun]:
+    """Train every seed in its own run directory. `resume` continues each from its newest whole checkpoint. All seeds
+    use the calibration of the first. The functions are called when a seed starts, when its models are loaded, and when
+    it ends."""
+    configs = {seed: config_of(recipe, seed) for seed in recipe.seeds}  # also connects the processes
+    runs = first_decides(lambda: check_runs(recipe, resume=resume))
+
+    def check_folders() -> None:
+        for run in runs:
+            check_writable(run.run.path)
+            if run.began_at is not None:
+                config = configs[run.seed]
+                checkpoint = resumable_checkpoint(True, str(config.output_dir), run.run.path)
+                check_checkpoint(checkpoint)
+                check_same_settings(checkpoint, config.to_dict())
+
+    first_decides(check_folders)
+    calibration: dict[str, str] = {}
+    ended = []
+    for run in runs:
+        on_start(run)
+        trainer = trainer_of(recipe, run.seed, **calibration)
+        on_ready(trainer)
+        show_progress(trainer, "Distilling")
+        trainer.files.recipe = recipe.to_yaml()
+        trainer.train(resume_from_checkpoint=run.began_at is not None)
+        if trainer.args.calibrates:  # which does not depend on the seed
+            calibration = {"calibration_path": trainer.args.calibration_path or str(run.run.calibration)}
+        loss = next((line["loss"] for line in reversed(trainer.state.log_history) if "loss" in line), math.nan)
+        step = trainer.state.global_step
+        student = run.run.checkpoint(step)
+        ended.append(SeedRun(run.seed, run.run, run.began_at, step, loss, student if student.is_dir() else None))
+        trainer.pool.close()  # the next seed needs its GPUs
+        on_end(ended[-1])
+    return ended
+
+
+def check_runs(recipe: Recipe, *, resume: bool = False) -> list[SeedRun]:
+    """Refuse folders that contain another run, before anything is loaded."""
+    _check_one_layout(recipe)
+    runs = []
+    for seed in recipe.seeds:
+        run = RunDirectory(recipe.run_directory(seed))
+        checkpoints = whole_checkpoints(run.checkpoints)
+        if checkpoints and not resume:
+            raise ValueError(
+                f"{run.path} contains checkpoints of an earlier run. Continue it with --resume (in Python: "
+                "resume=True), or choose another output=FOLDER."
+            )
+        newest = resumable_checkpoint(True, run.checkpoints, run.path) if checkpoints else None
+        runs.append(SeedRun(seed, run, None if newest is None else step_of(newest)))
+    if "no" in [config_of(recipe, seed).save_strategy for seed in recipe.seeds]:
+        warnings.warn("save_strategy = no: the trained student is not saved anywhere.", stacklevel=2)
+    engine = recipe.evaluation.engine
+    if recipe.peft is not None and (problem := adapter_refused(engine, "the student that `peft` trains")):
+        warnings.warn(f"`trustmopd evaluate` will refuse evaluation.engine = {engine}: {problem}", stacklevel=2)
+    return runs
+
+
+def check_calibration(recipe: Recipe) -> RunDirectory:
+    """The run directory for a calibration. Refuses one whose run was trained with its own calibration."""
+    run = RunDirectory(recipe.run_directory(recipe.seeds[0]))
+    if whole_checkpoints(run.checkpoints):
+        raise ValueError(
+            f"{run.path} contains a run that was trained with its own {run.calibration.name}. Choose another "
+            "output=FOLDER."
+        )
+    return run
+
+
+def calibrate_recipe(recipe: Recipe) -> Calibration | None:
+    """Measure mu and save it in the first seed's run directory. None if the rule uses no calibrated scores."""
+    config_of(recipe, recipe.seeds[0])  # from here on the processes know each other
+    first_decides(lambda: check_calibration(recipe))
+    trainer = trainer_of(recipe, recipe.seeds[0])
+    found = trainer.calibrate()
+    trainer.pool.close()
+    return found
+
+
+def diagnose_recipe(recipe: Recipe, rollouts: int = 256) -> tuple[Diagnosis, list[Path]]:
+    """Whether displacement separates the teachers, measured on `rollouts` rollouts per domain of the initial student;
+    and the files with the result, one in each seed's run directory."""
+    run = RunDirectory(recipe.run_directory(recipe.seeds[0]))
+    config_of(recipe, recipe.seeds[0])  # from here on the processes know each other
+    # A trained run keeps the calibration that it was trained with.
+    trained = first_decides(lambda: run.calibration.is_file() and bool(whole_checkpoints(run.checkpoints)))
+    given = {"calibration_path": str(run.calibration)} if trained else {}
+    trainer = trainer_of(recipe, recipe.seeds[0], allocation="trust", calibrated=True, **given)
+    found = diagnose(trainer, rollouts)
+    trainer.pool.close()
+    paths = [RunDirectory(recipe.run_directory(seed)).diagnosis for seed in recipe.seeds]
+    if trainer.accelerator.is_main_process:
+        for path in paths:  # the result is the same for all seeds, and each seed's report shows it
+            write_file(path, found.model_dump())
+    return found, paths
+
+
+def _check_one_layout(recipe: Recipe) -> None:
+    """A folder is one run, or contains one run per seed. If it were both, a report would miss runs, and their scores
+    would share a file."""
+    if len(recipe.seeds) > 1 and whole_checkpoints(RunDirectory(recipe.output).checkpoints):
+        held = "is a run of one seed"
+    elif len(recipe.seeds) == 1 and any(
+        whole_checkpoints(RunDirectory(folder).checkpoints) for folder in recipe.output.glob(f"{SEED}*")
+    ):
+        held = "contains runs of several seeds"
+    else:
+        return
+    raise ValueError(
+        f"{recipe.output} {held}, so seeds = {recipe.seeds} cannot be put there. Choose another output=FOLDER; "
+        "`trustmopd report` accepts both folders."
+    )

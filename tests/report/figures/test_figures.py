@@ -1,0 +1,335 @@
+"""What is drawn is what was stored: heights, places and lengths of the marks themselves."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import recorded
+from matplotlib.colors import to_hex
+from PIL import Image
+
+from trustmopd.report.figures import draw_all, drawing
+from trustmopd.report.figures.palette import DARK, GREY, INK, PAPER, colours
+from trustmopd.report.readers.run import find_runs
+from trustmopd.report.statistics.comparison import compare
+from trustmopd.report.statistics.summary import Summary, summarise_run
+
+ALL = {
+    "scores", "allocation", "margins", "displacement", "ablations", "gamma", "transfer", "weights", "training",
+    "changes", "cost",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def drawn(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Any], list[Summary]]]:
+    """Every figure of a study, kept open: name → its axes."""
+    folder, kept = tmp_path_factory.mktemp("figures"), []
+    summaries = [summarise_run(run) for run in find_runs([study])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing.plt, "close", kept.append)
+        pictures = draw_all(compare(summaries), folder)
+    for picture in pictures:
+        with Image.open(picture.path.with_name(f"{picture.path.name}.png")) as image:
+            width, height = image.size
+            assert width == round(200 * drawing.WIDTH) and len(image.convert("RGB").getcolors(width * height)) > 10
+        shown = picture.path.with_name(f"{picture.path.name}.svg").read_text()
+        assert ElementTree.fromstring(shown).get("width") and shown.count("<path") > 10
+    yield {picture.path.name: figure.axes for picture, figure in zip(pictures, kept, strict=True)}, summaries
+    for figure in kept:
+        drawing.plt.close(figure)
+
+
+@pytest.fixture(scope="module")
+def captions(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of a study whose alphabetically first method is not trust."""
+    summaries = [summarise_run(run) for run in find_runs([study / "multicap"])]
+    pictures = draw_all(compare(summaries), tmp_path_factory.mktemp("captions"))
+    return {picture.path.name: picture.caption for picture in pictures}
+
+
+@pytest.mark.parametrize("name", ["allocation", "margins", "displacement", "weights", "changes"])
+def test_a_figure_of_one_run_shows_the_trusting_one_and_says_so(captions: dict[str, str], name: str) -> None:
+    assert captions[name].startswith("trust on multicap, seed 0.")
+
+
+@pytest.mark.parametrize("count", [1, 6, 7, 30, 100, 1000])
+def test_no_two_of_any_number_of_names_share_a_colour(count: int) -> None:
+    look = drawing.styles([str(number) for number in range(count)])
+    light = [style["colour"] for style in look.values()]
+    dark = [DARK.get(colour, colour) for colour in light]
+    for shades in (light, dark):
+        assert len(set(shades)) == count and not {INK, PAPER, GREY, DARK[INK], DARK[PAPER]} & set(shades)
+    assert light[:6] == list(colours(6))[:count]  # a name keeps its colour, however many follow
+
+
+@pytest.mark.parametrize("page", [PAPER, DARK[PAPER]])
+def test_twenty_colours_are_seen_and_unambiguous_on_both_pages(page: str) -> None:
+    shades = [DARK.get(colour, colour) if page == DARK[PAPER] else colour for colour in colours(20)]
+    seen = np.array([rgb_to_lab(shade) for shade in (*shades, page)])
+    apart = np.linalg.norm(seen[:, None] - seen[None], axis=2) + 1000 * np.eye(len(seen))
+    assert apart.min() > 10  # in CIELAB, where 2.3 is just noticeable
+
+
+def rgb_to_lab(colour: str) -> np.ndarray:
+    """CIELAB (D65), by its definition."""
+    rgb = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    xyz = np.array([[0.4125, 0.3576, 0.1804], [0.2127, 0.7152, 0.0722], [0.0193, 0.1192, 0.9503]]) @ linear
+    f = np.array([t ** (1 / 3) if t > 0.008856 else t / 0.128419 + 4 / 29 for t in xyz / [0.9505, 1, 1.089]])
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def test_a_method_has_one_colour_in_every_figure_and_shares_it_with_none(
+    drawn: tuple[dict[str, Any], list[Summary]],
+) -> None:
+    figures, summaries = drawn
+    used: dict[str, set[str]] = {}
+    for axes in figures["training"]:
+        for line in axes.lines:
+            used.setdefault(line.get_label(), set()).add(to_hex(line.get_color()))
+    for name in ("scores", "cost"):
+        axes = figures[name][0]
+        for label, bar in zip(labels(axes), axes.patches, strict=True):
+            label = label.split(", ", 1)[-1]  # without its prompt set
+            used.setdefault(label, set()).add(to_hex(bar.get_facecolor()))
+    assert used.pop("initial student") == used.pop("routed teachers") == {GREY}
+    assert set(used) == {run.method for run in summaries} and all(len(shades) == 1 for shades in used.values())
+    assert len(set.union(*used.values())) == len(used)
+
+
+def trusting(summaries: list[Summary]) -> list[Summary]:
+    return [run for run in summaries if run.method == "trust" and run.seed == 0]
+
+
+def heights(axes: Any) -> list[float]:
+    return [patch.get_height() for patch in axes.patches]
+
+
+def labels(axes: Any) -> list[str]:
+    return [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
+
+
+def widths(axes: Any) -> list[float]:
+    return [patch.get_width() for patch in axes.patches]
+
+
+def test_a_study_draws_every_figure(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
+    assert set(drawn[0]) == ALL
+
+
+def test_displacement_bars(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
+    figures, summaries = drawn
+    for axes, run in zip(figures["displacement"], trusting(summaries), strict=True):  # a row a setting
+        expected = [run.displacement[group][t] for t in recorded.TEACHERS for group in run.displacement]
+        assert widths(axes) == pytest.approx(expected) and axes.get_title() == run.prompts
+
+
+def test_weight_bars_are_outlined_where_relevant(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
+    figures, summaries = drawn
+    expected = [
+        (run.allocation[group]["weights"][t], t in group.split("+"))
+        for run in trusting(summaries)
+        for group in run.allocation
+        for t in recorded.TEACHERS
+    ]
+    marks = [(patch.get_width(), to_hex(patch.get_edgecolor()) == INK) for patch in figures["allocation"][0].patches]
+    assert [width for width, _ in marks] == pytest.approx([width for width, _ in expected])
+    assert [outlined for _, outlined in marks] == [outlined for _, outlined in expected]
+
+
+def test_margins_are_counted_once_each(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
+    figures, summaries = drawn
+    every = [(run.prompts, *each) for run in trusting(summaries) for each in run.margins.items()]
+    for axes, (prompts, domain, values) in zip(figures["margins"], every, strict=True):
+        expected, _ = np.histogram(values, np.linspace(-1, 1, 21))
+        assert sum(heights(axes)) == len(values) and heights(axes) == pytest.approx(expected.tolist())
+        positive = f"{mean(v > 0 for v in values):.0%} of {len(values)}"
+        assert axes.get_title() == f"{prompts}\n{domain}: {positive} above 0"
+
+
+def test_ablation_points_and_intervals_are_paired(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
+    def scores(method: str) -> list[float]:
+        files = sorted((study / "multicap" / method).glob("*/evaluation/scores.json"))
+        return [json.loads(file.read_text())[method]["overall"] for file in files]
+
+    axes = drawn[0]["ablations"][0]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["uniform", "without μ", "response-level"]
+    (container,) = axes.containers
+    points, _, (bars,) = container
+    for place, method in enumerate(("uniform", "without-mu", "response-level")):
+        differences = [100 * (a - b) for a, b in zip(scores(method), scores("trust"), strict=True)]
+        assert points.get_xdata()[place] == pytest.approx(mean(differences))
+        low, high = bars.get_segments()[place][:, 0]
+        assert (high - low) / 2 == pytest.approx(stdev(differences))
+
+
+def test_gamma_shows_gain_and_concentration(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
+    gains, sharpness = drawn[0]["gamma"]
+    line = gains.containers[0][0]
+    assert list(line.get_xdata()) == [3.0, 7.0]
+    own = [
+        json.loads(file.read_text())["trust"]["overall"]
+        for file in sorted((study / "multicap" / "trust").glob("*/evaluation/scores.json"))
+    ]
+    assert line.get_ydata()[1] == pytest.approx(100 * (mean(own) - 0.2))
+    uniform = next(each for each in gains.lines if each.get_linestyle() == "--")
+    level = mean(stored(study, "multicap", "uniform")) - 20
+    assert list(uniform.get_xdata()) == [3.0, 7.0] and list(uniform.get_ydata()) == pytest.approx([level, level])
+    for place, method in enumerate(("gamma-3", "trust")):
+        logged = [
+            mean(json.loads(line)["agreement/max_weight"] for line in file.read_text().splitlines())
+            for file in sorted((study / "multicap" / method).glob("*/metrics.jsonl"))
+        ]
+        assert sharpness.lines[0].get_ydata()[place] == pytest.approx(mean(logged))
+
+
+def test_transfer_and_cost_bars(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
+    figures, summaries = drawn
+    by_key = {(run.prompts, run.method, run.seed): run.own_scores["overall"] for run in summaries}
+    expected = [
+        mean(100 * (by_key[prompts, "trust", seed] - by_key[prompts, "uniform", seed]) for seed in (0, 1))
+        for prompts in ("multicap", "singlecap")
+    ]
+    assert widths(figures["transfer"][0]) == pytest.approx(expected)
+    seconds = [patch.get_width() for patch in figures["cost"][0].patches]
+    assert seconds == pytest.approx([mean([360 / 2, 720 / 2])] * len(seconds))
+    _, _, (bars,) = next(c for c in figures["cost"][0].containers if hasattr(c, "has_xerr"))
+    for segment in bars.get_segments():
+        assert np.ptp(segment[:, 0]) / 2 == pytest.approx(stdev([360 / 2, 720 / 2]))
+
+
+def stored(study: Path, prompts: str, method: str, column: str = "overall") -> list[float]:
+    files = sorted((study / prompts / method).glob("*/evaluation/scores.json"))
+    return [100 * json.loads(file.read_text())[method][column] for file in files]
+
+
+def test_error_bars_are_deviations_over_seeds(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
+    _, _, (bars,) = drawn[0]["gamma"][0].containers[0]
+    for segment, method in zip(bars.get_segments(), ("gamma-3", "trust"), strict=True):
+        assert np.ptp(segment[:, 1]) / 2 == pytest.approx(stdev(stored(study, "multicap", method)))
+    (_, _, (bars,)) = next(c for c in drawn[0]["transfer"][0].containers if hasattr(c, "has_xerr"))
+    for segment, prompts in zip(bars.get_segments(), ("multicap", "singlecap"), strict=True):
+        pairs = zip(stored(study, prompts, "trust"), stored(study, prompts, "uniform"), strict=True)
+        assert np.ptp(segment[:, 0]) / 2 == pytest.approx(stdev([a - b for a, b in pairs]))
+
+
+def test_score_bars_are_means_over_seeds(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
+    panels = drawn[0]["scores"]
+    names = labels(panels[0])
+    assert names[0] == "initial student" and names[-1] == "routed teachers"
+    for axes, domain in zip(panels, ("math", "code", "if"), strict=True):
+        (container,) = [each for each in axes.containers if hasattr(each, "patches")]
+        assert axes.get_title() == domain
+        assert [bar.get_y() + bar.get_height() / 2 for bar in container] == pytest.approx(range(len(names)))
+        found = dict(zip(names, (patch.get_width() for patch in container.patches), strict=True))
+        assert [text.get_text() for text in axes.texts] == [f"{score:.1f}" for score in found.values()]
+        _, _, (lines,) = container.errorbar
+        errors = dict(zip(names, (np.ptp(line[:, 0]) / 2 for line in lines.get_segments()), strict=True))
+        folders = {"trust": "trust", "uniform": "uniform", "γ = 3": "gamma-3", "without μ": "without-mu"}
+        students = [("multicap", method) for method in (*folders, "response-level")]
+        students += [("singlecap", "trust"), ("singlecap", "uniform")]
+        assert len(names) == len(students) + 2  # all that the main comparison has
+        for prompts, method in students:
+            scores = stored(study, prompts, folders.get(method, method), domain)
+            assert found[f"{prompts}, {method}"] == pytest.approx(mean(scores))
+            assert errors[f"{prompts}, {method}"] == pytest.approx(stdev(scores))
+        for title, reference in (("initial student", "initial"), ("routed teachers", f"teacher-{domain}")):
+            assert found[title] == pytest.approx(100 * recorded.REFERENCES[reference][domain]) and errors[title] == 0
+
+
+def width_of(picture: drawing.Picture) -> float:
+    """In pixels of a page."""
+    svg = picture.path.with_name(f"{picture.path.name}.svg").read_text()
+    return float(re.search(r'width="([\d.]+)pt"', svg)[1]) / 0.75
+
+
+def test_no_figure_is_wider_than_a_telephone_however_much_it_shows(tmp_path: Path) -> None:
+    """A tenth wider than a screen of 390 pixels, that is, on which its text is that much smaller."""
+    for place in range(10):
+        for prompts in ("multicap", "singlecap", "transfer-data-multicap-of-another-kind"):
+            run = tmp_path / "runs" / prompts / str(place)
+            scores = recorded.scores_of("student", 0.3 + 0.01 * place)
+            recorded.make_run(run, steps=1, rollouts=2, scores=scores, gamma=3.0 + place, learning_rate=place)
+            (run / "recipe.yaml").write_text(f"name: student\nprompts: {{path: data/{prompts}}}\n")
+    summaries = [summarise_run(run) for run in find_runs([tmp_path / "runs"])]
+    pictures = draw_all(compare(summaries), tmp_path / "figures")
+    assert {picture.path.name for picture in pictures} >= {"scores", "allocation", "weights", "training", "cost"}
+    assert max(map(width_of, pictures)) < 1.1 * 390
+
+
+def test_change_bars_are_the_weight_that_changes_hands_by_place(
+    drawn: tuple[dict[str, Any], list[Summary]], study: Path
+) -> None:
+    for axes, prompts in zip(drawn[0]["changes"], ("multicap", "singlecap"), strict=True):
+        moved: list[list[float]] = [[] for _ in range(10)]
+        for file in sorted((study / prompts / "trust" / "seed-0" / "allocation").iterdir()):
+            rows = pq.read_table(file).to_pylist()
+            for rollout in {each["rollout"] for each in rows}:
+                mine = [each for each in rows if each["rollout"] == rollout]
+                for at in range(1, len(mine)):
+                    weights = ((mine[at][f"weight_{t}"], mine[at - 1][f"weight_{t}"]) for t in recorded.TEACHERS)
+                    moved[10 * at // len(mine)].append(sum(abs(b - a) for a, b in weights) / 2)
+        assert heights(axes) == pytest.approx([mean(part) if part else 0 for part in moved], abs=1e-6)
+        assert [patch.get_x() + patch.get_width() / 2 for patch in axes.patches] == pytest.approx(np.arange(0.5, 10))
+
+
+def test_lines_over_training_are_the_logged_series(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
+    figures, summaries = drawn
+    for row, run in enumerate(trusting(summaries)):
+        weights, concentration, scores = figures["weights"][3 * row : 3 * row + 3]
+        for place, teacher in enumerate(recorded.TEACHERS):
+            assert list(weights.lines[place].get_ydata()) == logged(run, f"weight/{teacher}")
+            assert list(scores.lines[place].get_ydata()) == logged(run, f"score/{teacher}")
+        assert [line.get_ydata()[0] for line in scores.lines[3:]] == pytest.approx([2 / 3, 1.5])  # the band
+        assert list(concentration.lines[0].get_ydata()) == logged(run, "agreement/max_weight")
+        effective = [value / 3 for value in logged(run, "agreement/effective_teachers")]
+        assert list(concentration.lines[1].get_ydata()) == effective
+    first = {(run.prompts, run.method): run for run in summaries if run.seed == 0}
+    keys = ("loss", "completions/mean_length", "candidates/student_mass")
+    for row, prompts in enumerate(("multicap", "singlecap")):
+        for axes, key in zip(figures["training"][3 * row : 3 * row + 3], keys, strict=True):
+            lines = {line.get_label(): line for line in axes.lines}
+            assert set(lines) == {method for where, method in first if where == prompts}
+            for method, line in lines.items():
+                assert list(line.get_ydata()) == logged(first[prompts, method], key)
+                assert list(line.get_xdata()) == [1, 2]
+
+
+def logged(run: Summary, key: str) -> list[float]:
+    return [json.loads(line)[key] for line in (Path(run.path) / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_no_text_is_a_formula_left_raw(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
+    """Names are not parsed as formulas, so matplotlib's own labels may be none: those of logarithmic axes are."""
+    for name, panels in drawn[0].items():
+        for axes in panels:
+            for low, high in ((0.002, 0.06), (1e-7, 3.0), (0.4, 0.5)):
+                if axes.get_yscale() == "log":
+                    axes.set_ylim(low, high)
+                texts = [*axes.get_yticklabels(which="both"), *axes.get_xticklabels(which="both")]
+                assert not [text for text in texts if "$" in text.get_text()], name
+
+
+def test_names_with_dollars_and_markup_are_drawn_as_they_are(tmp_path: Path) -> None:
+    groups = [["$x_{$"], ["<b>&"], None]
+    run = recorded.make_run(tmp_path / "run", teachers=["$x_{$", "<b>&"], groups=groups, steps=1)
+    summaries = [summarise_run(found) for found in find_runs([run])]
+    assert {picture.path.name for picture in draw_all(compare(summaries), tmp_path / "figures")} == {
+        "allocation", "margins", "displacement", "weights", "training", "changes", "cost",
+    }  # fmt: skip
+
+
+def test_the_same_numbers_give_the_same_file(trusting: Path, tmp_path: Path) -> None:
+    summaries = [summarise_run(run) for run in find_runs([trusting])]
+    for folder in ("one", "two"):
+        draw_all(compare(summaries), tmp_path / folder)
+    for file in (tmp_path / "one").iterdir():
+        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
