@@ -178,6 +178,7 @@ def test_an_adapter_is_merged_as_peft_merges_it_and_the_base_is_left_alone(tmp_p
 
 
 def test_names_are_read_without_torch() -> None:
-    program = "import sys; from trustmopd.rollouts import engine_names; engine_names(); print('torch' in sys.modules)"
+    program = "import sys; from trustmopd.recipe.names import check_engine_name as check; check('vllm'); "
+    program += "print('torch' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.stdout.strip() == "False"
