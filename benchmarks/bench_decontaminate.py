@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from trustmopd.prompts import decontaminate
+from trustmopd.prompts.decontaminate import decontaminate
 from trustmopd.prompts.ngrams import words_of
 
 RESULTS = Path(__file__).parent / "results" / "decontaminate.csv"

@@ -18,8 +18,8 @@ import yaml
 
 from trustmopd.evaluation import Unavailable
 from trustmopd.evaluation.benchmarks import load_benchmarks
-from trustmopd.prompts import check_prompts, load_prompts
 from trustmopd.prompts.build_config import load_config
+from trustmopd.prompts.prompt_set import check_prompts, load_prompts
 from trustmopd.recipe import load_recipe
 from trustmopd.recipe.yaml_layers import RecipeError
 from trustmopd.training.from_recipe import config_of

@@ -32,7 +32,7 @@ for module, names in {os: ("fork", "geteuid", "getuid", "killpg", "memfd_create"
 
 import trustmopd
 for found in pkgutil.walk_packages(trustmopd.__path__, "trustmopd."):
-    if found.name.endswith(("__main__", "sandbox_runner", "mathematics_judge")):  # programs of their own
+    if found.name.endswith(("__main__", "sandbox.runner", "mathematics_process")):  # programs of their own
         continue
     try:
         imported(found.name)

@@ -63,6 +63,6 @@ def test_every_step_calls_a_script_or_a_target_that_exists() -> None:
 
 
 def test_the_package_carries_what_it_needs_to_run_away_from_its_checkout() -> None:
-    card = json.loads((files("trustmopd") / "testbed" / "checkpoints" / "card.json").read_text())
+    card = json.loads((files("trustmopd") / "quickstart" / "checkpoints" / "card.json").read_text())
     assert set(card["stages"]) == {"reference", "math", "code", "if"}
     assert (files("trustmopd") / "py.typed").is_file()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 import yaml
-from data import pools
+from prompts import pools
 from typer.testing import CliRunner
 
 from trustmopd.cli import app, common

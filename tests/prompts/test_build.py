@@ -6,14 +6,14 @@ from collections import Counter
 import pytest
 import tiny
 import yaml
-from data import pools
+from prompts import pools
 
-from trustmopd.prompts import check_prompts, load_prompts, prompt_hash
 from trustmopd.prompts.build import build
 from trustmopd.prompts.build_config import load_config
 from trustmopd.prompts.compose import DERIVATION, with_block
 from trustmopd.prompts.ngrams import words_of
 from trustmopd.prompts.prompt_card import write_prompt_set
+from trustmopd.prompts.prompt_set import check_prompts, load_prompts, prompt_hash
 from trustmopd.prompts.quotas import bucket_of
 
 COLUMNS = ["id", "prompt", "domain", "capabilities", "source", "source_id", "constraints"]

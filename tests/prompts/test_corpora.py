@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data import pools
+from prompts import pools
 
 from trustmopd.prompts.build_config import Columns, Source
 from trustmopd.prompts.corpora import read_pool

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from data import pools
+from prompts import pools
 from typer.testing import CliRunner
 
 from trustmopd.cli import app
-from trustmopd.prompts import load_prompts
-from trustmopd.prompts.prompt_set import SCHEMA
+from trustmopd.prompts.prompt_set import SCHEMA, load_prompts
 
 
 def run(*arguments, code=0):

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.brute_force import brute_force, jaccard, letters_and_digits, ngrams
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from prompts.brute_force import brute_force, jaccard, letters_and_digits, ngrams
 
-from trustmopd.prompts import decontaminate
-from trustmopd.prompts.decontaminate import removal_table
+from trustmopd.prompts.decontaminate import decontaminate, removal_table
 from trustmopd.prompts.ngrams import read_corpus, words_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -225,7 +224,7 @@ def test_threads_and_the_seed_of_hashes_change_nothing(tmp_path):
             assert found == expected
     (tmp_path / "texts.json").write_text(json.dumps([candidates, comparison]))
     script = (
-        "import json, sys; from trustmopd.prompts import decontaminate; "
+        "import json, sys; from trustmopd.prompts.decontaminate import decontaminate; "
         "found = decontaminate(*json.load(open(sys.argv[1]))); print(json.dumps([found.kept, found.removed]))"
     )
     for threads, seed in (("1", "0"), ("4", "7")):

@@ -1,10 +1,10 @@
 """What a user has on disk is not lost to an output that was named in haste."""
 
 import pytest
-from data import pools
-from data.test_data_cli import run
+from prompts import pools
+from prompts.test_data_cli import run
 
-from trustmopd.prompts import load_prompts
+from trustmopd.prompts.prompt_set import load_prompts
 from trustmopd.util.files import write_text
 
 

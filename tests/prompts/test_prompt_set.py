@@ -7,13 +7,13 @@ import json
 import pytest
 import tiny
 import yaml
-from data import pools
 from datasets import Dataset, DatasetDict, Json
+from prompts import pools
 
-from trustmopd.prompts import check_labels, check_prompts, load_prompts, of_one_kind, prompt_hash
 from trustmopd.prompts.build import build
 from trustmopd.prompts.build_config import load_config
 from trustmopd.prompts.prompt_card import write_prompt_set
+from trustmopd.prompts.prompt_set import check_labels, check_prompts, load_prompts, of_one_kind, prompt_hash
 
 
 @pytest.fixture(scope="module")

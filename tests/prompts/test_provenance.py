@@ -4,10 +4,10 @@ import json
 from collections import Counter
 
 import pytest
-from data import pools
-from data.test_data_cli import run
+from prompts import pools
+from prompts.test_data_cli import run
 
-from trustmopd.prompts import load_prompts
+from trustmopd.prompts.prompt_set import load_prompts
 
 
 def card_and_page(folder):

@@ -6,8 +6,8 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data import pools
-from data.test_data_cli import run
+from prompts import pools
+from prompts.test_data_cli import run
 
 ROWS = [{"prompt": "a"}, {"prompt": "b", "answer": 2}, {"prompt": "c", "nested": {"x": [1.5]}}, {"prompt": "d"}]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data import pools
+from prompts import pools
 
-from trustmopd.prompts import load_prompts
 from trustmopd.prompts.build import build
 from trustmopd.prompts.build_config import load_config
 from trustmopd.prompts.compose import DERIVATION
 from trustmopd.prompts.corpora import read_pool
 from trustmopd.prompts.prompt_card import write_prompt_set
+from trustmopd.prompts.prompt_set import load_prompts
 from trustmopd.recipe import load_recipe
 
 CONFIGS = Path(__file__).parents[2] / "recipes" / "data"

@@ -1,8 +1,8 @@
 """A quota that cannot be filled says which bucket is short, by how much, and why."""
 
 import pytest
-from data import pools
-from data.test_build import built
+from prompts import pools
+from prompts.test_build import built
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from trustmopd.prompts import check_labels, check_prompts, prompt_hash
+from trustmopd.prompts.prompt_set import check_labels, check_prompts, prompt_hash
 from trustmopd.quickstart import DOMAINS, MIXTURES, evaluation_set, parse, prompt_set, prompt_split
 from trustmopd.quickstart.prompts import draw, draw_distinct, draw_mistakes
 
@@ -67,7 +67,7 @@ def test_a_seed_is_a_prompt_set_in_every_process():
     assert prompt_hash(prompt_set("multicap", 60, seed=5)) == here
     assert prompt_hash(prompt_set("multicap", 60, seed=6)) != here
     code = (
-        "from trustmopd.prompts import prompt_hash; from trustmopd.quickstart import prompt_set;"
+        "from trustmopd.prompts.prompt_set import prompt_hash; from trustmopd.quickstart import prompt_set;"
         "print(prompt_hash(prompt_set('multicap', 60, seed=5)))"
     )
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()

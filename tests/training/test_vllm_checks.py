@@ -18,7 +18,8 @@ from trustmopd import Teacher, TrustMOPDConfig
 from trustmopd.planning.memory import GIB, backward_bytes, frozen_weights, moments, placed_weights
 from trustmopd.planning.workload import Setup, student_dtype_of
 from trustmopd.policies.references import as_pool
-from trustmopd.recipe.names import ENGINES, vllm_package
+from trustmopd.recipe.names import ENGINES
+from trustmopd.rollouts import vllm_package
 from trustmopd.training.step.rollout_gap import LogprobGap
 from trustmopd.training.vllm_checks import check_memory, frozen_bytes
 

@@ -31,7 +31,7 @@ _MOVED = {"smollm2_": "studies/smollm2/benchmarks.py:{name} (the study is beside
 
 def check_engine_name(name: str) -> str:
     if name not in ENGINES:
-        raise ValueError(f"there is no such engine. Choose from {', '.join(ENGINES)}.")
+        raise ValueError(f"there is no engine {name!r}. Choose from {', '.join(ENGINES)}.")
     return name
 
 

@@ -18,7 +18,7 @@ from trustmopd.policies import Teacher, fingerprint_tokenizer
 from trustmopd.policies.graph import units_of
 from trustmopd.policies.references import fallback_note, is_reference, starts_of
 from trustmopd.policies.sizes import size_of
-from trustmopd.prompts import load_prompts, prompt_hash
+from trustmopd.prompts.prompt_set import load_prompts, prompt_hash
 from trustmopd.prompts.reading import SUFFIXES
 from trustmopd.recipe import Recipe
 from trustmopd.recipe.teacher_source import RAY

@@ -6,7 +6,7 @@ from peft import LoraConfig
 
 from trustmopd.checkpoints.meta_model import check_student_lora
 from trustmopd.policies import Teacher
-from trustmopd.prompts import load_prompts
+from trustmopd.prompts.prompt_set import load_prompts
 from trustmopd.recipe import Recipe
 from trustmopd.recipe.yaml_layers import RecipeError
 from trustmopd.runs import RunDirectory

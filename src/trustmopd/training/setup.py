@@ -26,7 +26,7 @@ from trustmopd.policies.preflight.checks import preflight
 from trustmopd.policies.preflight.model_facts import ModelFacts, facts_of
 from trustmopd.policies.references import as_pool
 from trustmopd.policies.teacher import model_id
-from trustmopd.prompts import check_labels, check_prompts
+from trustmopd.prompts.prompt_set import check_labels, check_prompts
 from trustmopd.recipe.teacher_source import OFFLOAD, RAY, SHARDED
 from trustmopd.training.calibration import Calibration
 from trustmopd.training.config import TrustMOPDConfig

@@ -27,7 +27,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from trustmopd.checkpoints.full_weights import whole_student
 from trustmopd.method import Objective, response_means
 from trustmopd.policies import Teacher
-from trustmopd.prompts import of_one_kind
+from trustmopd.prompts.prompt_set import of_one_kind
 from trustmopd.runs import RunDirectory
 from trustmopd.training.calibrate import Calibrator
 from trustmopd.training.calibration import Calibration

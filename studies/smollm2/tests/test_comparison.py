@@ -22,7 +22,7 @@ from trustmopd.evaluation import Unavailable, get_benchmark
 from trustmopd.evaluation.benchmark import Benchmark
 from trustmopd.evaluation.benchmarks import Loaded
 from trustmopd.evaluation.questions import Rows
-from trustmopd.prompts import load_prompts
+from trustmopd.prompts.prompt_set import load_prompts
 from trustmopd.runs import RunDirectory, newest_checkpoint, step_of
 from trustmopd.runs.reference_rows import INITIAL
 

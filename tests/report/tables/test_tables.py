@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import recorded
-from data import pools
+from prompts import pools
 from typer.testing import CliRunner
 
 from trustmopd.cli import app

@@ -14,7 +14,7 @@ from trustmopd import __version__
 from trustmopd.policies import REFERENCE, TeacherPool, fingerprint, fingerprint_tokenizer
 from trustmopd.policies.preflight.duplicates import adapter_settings
 from trustmopd.policies.references import fallbacks
-from trustmopd.prompts import prompt_hash
+from trustmopd.prompts.prompt_set import prompt_hash
 from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.setup import Ingredients
 
