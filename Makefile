@@ -36,7 +36,7 @@ NLTK_DATA := $(CURDIR)/$(VENV)/nltk/llama_index/core/_static/nltk_cache
 OFFLINE := NLTK_DATA=$(NLTK_DATA) HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 
 # Those of tests/gpu, and those that take a GPU where there is one.
-GPU_TESTS := tests/gpu tests/heads tests/teachers/test_fingerprint.py
+GPU_TESTS := tests/gpu tests/heads tests/policies/test_fingerprint.py
 # An environment with a CUDA build of torch and the extra `test`. With vLLM in it, vLLM's tests run too; else they skip.
 GPU_PYTHON ?= $(BIN)/python
 

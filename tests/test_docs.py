@@ -126,6 +126,24 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/decisions.md"])
+def test_every_path_of_the_tree_exists(page: str) -> None:
+    text = (
+        (ROOT / page).read_text(encoding="utf-8").split("\n## Studies (")[0]
+    )  # their notes keep the names of their day
+    paths = set(re.findall(r"`([\w./*-]+(?:\.py|/))`", text))
+    assert len(paths) > 10
+    assert [
+        path for path in paths if not any(any(root.glob(path)) for root in (ROOT, ROOT / "src" / "trustmopd"))
+    ] == []
+
+
+def test_every_decision_is_in_the_index() -> None:
+    index, _, decisions = (ROOT / "docs/decisions.md").read_text(encoding="utf-8").partition("\n## The tree\n")
+    headings = re.findall("^### (.*)$", decisions.split("\n## Studies (")[0], re.MULTILINE)
+    assert re.findall(r"^    - \[(.*)\]\(", index, re.MULTILINE) == headings
+
+
 def _value(expression: ast.expr, names: dict[str, Any]) -> Any:
     """What a dotted name is, if it is imported or given."""
     if isinstance(expression, ast.Name):

@@ -38,8 +38,8 @@ def errors(
     again: str | None = None, kept: str | None = None, has_begun: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
     """What a user can fix is one message, not a traceback (TRUSTMOPD_TRACEBACK=1 shows it), and a warning
-    is one line, without a line of our source code. The command `again` continues what ended half-way, and these
-    are `kept`, if the work `has_begun`: if there is a checkpoint to continue from."""
+    is one line, without a line of our source code. After an interruption, print what was `kept` and the command
+    that resumes (`again`), if `has_begun()`: if there is a checkpoint to continue from."""
 
     def afterwards() -> str:
         if not has_begun():
@@ -85,7 +85,7 @@ def plain(text: object, style: str = "") -> Text:
 
 
 def say(text: str, *, lead: str = "") -> None:
-    """A line, literally, after a few words in bold. It is not broken: a broken path cannot be copied."""
+    """Print one line without wrapping, so that paths can be copied. `lead` is bold."""
     console.print(plain(lead, "bold") + plain(text), soft_wrap=True)
 
 

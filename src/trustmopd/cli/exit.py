@@ -1,6 +1,6 @@
-"""The way out of a process that a launcher started. At the end of the interpreter, a thread of the process group that
-still frees tensors finds no interpreter, and aborts the process with SIGABRT: a run that has ended well would count as
-failed, once the launchers of other nodes have waited for it. So such a process skips the end of the interpreter."""
+"""Exit for launched processes. At interpreter shutdown a thread of the process group may still be freeing tensors, and
+aborts with SIGABRT: a run that has ended well would count as failed, after the launchers of other nodes have waited for
+it. We exit with `os._exit`, after the other exit handlers."""
 
 import atexit
 import os

@@ -40,7 +40,7 @@ def merge(
             recipe = load(Path(what), overrides)
             if bases := several_bases(recipe):
                 raise ValueError(
-                    f"{bases}, and only parameters of one base have a mean. Keep the teachers of one: "
+                    f"{bases}, and models of different bases cannot be averaged. Keep those of one base: "
                     "teachers.NAME=null drops the others."
                 )
             folder = out or recipe.average

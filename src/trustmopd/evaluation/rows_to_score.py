@@ -33,7 +33,7 @@ def methods_of(recipe: Recipe, only: list[str] | None = None) -> tuple[list[Meth
     notes = []
     teachers = tuple(recipe.teachers.values())
     if bases := several_bases(recipe):
-        notes.append(f"{AVERAGE}: left out, because {bases}, and only parameters of one base have a mean.")
+        notes.append(f"{AVERAGE}: left out, because {bases}, and models of different bases cannot be averaged.")
     else:
         found.append(Method(AVERAGE, TeacherSource(model=str(recipe.average)), AVERAGE, base=base, mean_of=teachers))
     for seed in recipe.seeds:

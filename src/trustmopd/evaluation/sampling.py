@@ -26,8 +26,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.temperature < 0 or not 0 < self.top_p <= 1:
             raise ValueError(
-                f"temperature {self.temperature} and top-p {self.top_p} draw nothing: the first must be 0 (greedy) or "
-                "more, the second above 0 and at most 1. Leave them out for 0.6 and 1."
+                f"temperature = {self.temperature} must be 0 (greedy) or more, and top-p = {self.top_p} must be above "
+                "0 and at most 1. Leave them out for 0.6 and 1."
             )
 
 

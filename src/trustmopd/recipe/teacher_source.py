@@ -1,4 +1,4 @@
-"""A specialist as a recipe or an evaluation names it: its name, and where its weights are. No torch; `teachers.Teacher`
+"""A specialist as a recipe or an evaluation names it: its name, and where its weights are. No torch; `policies.Teacher`
 is the record that loads them."""
 
 import re

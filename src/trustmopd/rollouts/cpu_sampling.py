@@ -20,7 +20,7 @@ def faster_on_cpu(model: Any) -> Iterator[None]:
     head = model.get_output_embeddings()
     hook = head.register_forward_pre_hook(_contiguous) if head is not None else None
     # The function and not the model's setting: some models compare the setting's name, and then build another mask.
-    # Whoever put it in takes it out, and a function of the user's own stays.
+    # Only the caller that replaced it restores it; a user's own attention function is left alone.
     mine = ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward
     if mine:
         ALL_ATTENTION_FUNCTIONS["sdpa"] = grouped_attention

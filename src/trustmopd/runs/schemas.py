@@ -227,7 +227,7 @@ class CaseStudy(Whole):
 
 
 class Analysis(Parts):
-    """Written for users' own scripts. `Summary` in `analysis/statistics` has all of its fields."""
+    """Written for users' own scripts. `Summary` in `report/statistics` has all of its fields."""
 
     path: str
     method: str

@@ -163,7 +163,7 @@ class TrustMOPDConfig(DistillationConfig):
 
     def _derive_accumulation(self) -> None:
         """Split the prompts of a step. Under a token budget, TRL sees all prompts of a process as one micro-batch, and
-        `passes.py` processes it in several passes."""
+        `step/token_budget.py` processes it in several passes."""
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         if self.gradient_accumulation_steps is not None:
             self.global_batch_size = self.per_device_train_batch_size * world_size * self.gradient_accumulation_steps

@@ -111,8 +111,7 @@ def check_values(args: "TrustMOPDConfig") -> None:
     _choice("ray_answers", args.ray_answers, ("float32", "float16"))
     if args.vllm_server_base_url and not args.vllm_server_base_url.startswith(("http://", "https://")):
         raise ValueError(
-            f"vllm_server_base_url = {args.vllm_server_base_url!r} is no address of a web server. Write it as "
-            "http://localhost:8000."
+            f"vllm_server_base_url = {args.vllm_server_base_url!r} is not a URL. Write it as http://localhost:8000."
         )
     check_gamma(args.gamma)
     for name, (low, high) in _RANGES.items():

@@ -2,11 +2,10 @@
 
 TRL generates, shuffles, splits, wraps, checkpoints and logs. This class changes three things. Every frozen policy reads
 a batch of rollouts once, before it is split (`_generate_and_score_completions`). The loss is the method's objective on
-the student's candidates (`_compute_loss`, by `judging.py`). And it is a mean over responses, not over tokens.
+the student's candidates (`_compute_loss`, by `step/ask.py`). And it is a mean over responses, not over tokens.
 
-The rest has a file of its own: calibration (`calibrating.py`), sampling (`rollout_engine.py`), the log of a step
-(`step_log.py`), the run directory (`run_files.py`), saving and loading the student (`checkpointing.py`), resuming
-(`resuming.py`).
+The rest has a file of its own: calibration (`calibrate.py`), sampling (`rollout_engine.py`), the log of a step
+(`step/step_log.py`), and in `run/` the run directory, saving and loading the student, and resuming.
 """
 
 import logging

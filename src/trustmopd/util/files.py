@@ -78,8 +78,7 @@ def check_free(folder: str | Path, *, overwrite: bool = False) -> None:
         raise FileExistsError(f"{folder} is a file. Choose another folder.")
     if folder.exists() and any(folder.iterdir()) and not overwrite:
         raise FileExistsError(
-            f"{folder} holds something already. Choose another folder, or replace it with --overwrite (in Python: "
-            "overwrite=True)."
+            f"{folder} is not empty. Choose another folder, or replace it with --overwrite (in Python: overwrite=True)."
         )
 
 

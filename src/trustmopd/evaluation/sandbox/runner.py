@@ -45,6 +45,6 @@ sys.modules["__main__"] = main
 try:
     exec(compile(source, "program.py", "exec"), main.__dict__)
 except MemoryError:
-    # Any exit code may be the program's own; no honest one ends by this signal.
+    # The program can end with any exit code; this signal is reserved for us.
     os.kill(os.getpid(), out_of_memory)
     os._exit(1)

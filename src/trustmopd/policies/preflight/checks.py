@@ -80,9 +80,9 @@ def _check_grown(teachers: Mapping[str, Teacher], starts: Sequence[Start], facts
             grown = facts.get(role_of(name))
             if begun and grown and grown.shape != begun.shape and teachers[name].reference is None:
                 warnings.warn(
-                    f"teacher '{name}' ({grown.shape}) cannot have grown from what it is measured from, {begun.source} "
-                    f"({begun.shape}). Name the model that its training began with, as its reference; or student, if "
-                    f"that is lost (in a recipe: teachers.{name}.reference).",
+                    f"teacher '{name}' ({grown.shape}) does not match its reference {begun.source} ({begun.shape}). "
+                    f"Set reference (in a recipe: teachers.{name}.reference) to the checkpoint its RL started from, or "
+                    "to student if you no longer have it.",
                     stacklevel=3,
                 )
 

@@ -1,4 +1,4 @@
-"""A run for analysis: its scores, how far it got, its method and its models. And how runs are found."""
+"""A run, read for a report: its scores, how far it got, its method and its models. And how runs are found."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

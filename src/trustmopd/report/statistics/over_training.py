@@ -74,8 +74,9 @@ def not_numbers(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -
 def drift_warnings(drifts: Mapping[str, Drift]) -> list[str]:
     return [
         f"Teacher '{teacher}': its mean calibrated score reached {found.farthest:.2f}, outside {BAND[0]:.2f} to "
-        f"{BAND[1]:.2f} (means over {WINDOW} steps; 1 is its calibration). Its weights are no longer relative to its "
-        "habit. Look at its weight over training; a calibration on the trained student would show what changed."
+        f"{BAND[1]:.2f} (means over {WINDOW} steps; 1 is its calibration). mu no longer describes this teacher, so "
+        "its weights are unreliable. Look at its weight over training, or calibrate on the trained student to see what "
+        "changed."
         for teacher, found in drifts.items()
         if found.outside
     ]

@@ -53,7 +53,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Loaded:
-    """`born` is another one in every process."""
+    """`born` is unique to each process."""
 
     born: str
     process: int
@@ -103,7 +103,7 @@ def packed(rollouts: Rollouts) -> dict[str, Any]:
 
 
 class PolicyActor:
-    """What it is comes with every call, too."""
+    """Every call carries the order, so a restarted actor can load itself."""
 
     def __init__(self) -> None:
         self._order: list[Any] = []
