@@ -157,7 +157,7 @@ def test_a_file_of_a_benchmarks_name_that_is_no_journal_is_kept(world: Path, tmp
         (["--benchmarks", "gsm8k", "--data", "svamp=x"], "'svamp'"),
         (["--benchmarks", "gsm8k", "--data", "gsm8k=nowhere.jsonl"], "nowhere.jsonl"),
         (["--benchmarks", "gsm8k,gsm8k"], "'gsm8k'"),
-        (["--benchmarks", "SUMS", "--top-p", "0"], "top-p 0.0"),
+        (["--benchmarks", "SUMS", "--top-p", "0"], "top-p = 0.0"),
         (["--benchmarks", "SUMS", "--out", __file__], "test_slips.py"),
         (["--benchmarks", "SUMS", "--only", "initial"], "--only"),
     ],
