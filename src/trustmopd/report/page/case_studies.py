@@ -1,6 +1,7 @@
 """Case studies, drawn from the JSON that `training/case_study.py` computed: the paper's two tables for one position."""
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,22 +138,22 @@ def draw_case(case: Mapping[str, Any], path: Path) -> None:
         legend(axes)
 
 
-def read_cases(runs: Sequence[Run]) -> list[Case]:
-    """The cases that were computed for these runs, with the run's name if there are several. A damaged file is noted
-    and skipped."""
-    found, remedy = [], "Compute it again with --case."
+def read_cases(runs: Sequence[Run]) -> tuple[list[Case], dict[str, list[Missing]]]:
+    """The cases that were computed for these runs, with the run's name if there are several; and what cannot be shown
+    of them, by the path of the run: a damaged file is skipped."""
+    found, skipped, remedy = [], defaultdict(list), "Compute it again with --case."
     for run in runs:
         for path in sorted((run.path / CASES).glob("case-*.json")):
             try:
                 view = case_view(read_file(path, what="case", remedy=remedy, schema=CaseStudy))
             except (ValueError, OSError, KeyError) as error:
                 said = f"{path} has no {error}. {remedy}" if isinstance(error, KeyError) else str(error)
-                run.missing.append(Missing(said, "It was skipped."))
+                skipped[str(run.path)].append(Missing(said, "It was skipped."))
                 continue
             title = f"{run.path}: {view.title}" if len(runs) > 1 else view.title
             picture: Picture | None = Picture(path.with_suffix(""), title, "Probability of each set of tokens.")
             if not (drawn := path.with_suffix(".svg")).is_file():
-                run.missing.append(Missing(f"There is no {drawn}.", remedy))
+                skipped[str(run.path)].append(Missing(f"There is no {drawn}.", remedy))
                 picture = None
             found.append(replace(view, title=title, picture=picture))
-    return found
+    return found, skipped

@@ -3,8 +3,8 @@
 import base64
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from trustmopd.report.page.advice import MORE_SEEDS, next_steps
 from trustmopd.report.page.case_studies import read_cases
 from trustmopd.report.page.story import story
 from trustmopd.report.page.viewer import RESPONSES, make_viewer
-from trustmopd.report.readers.missing import as_commands
+from trustmopd.report.readers.missing import Missing, as_commands
 from trustmopd.report.readers.run import Run
 from trustmopd.report.statistics.comparison import Comparison, compare
 from trustmopd.report.statistics.summary import Summary, summarise_run
@@ -36,7 +36,7 @@ def analyse(run: Run) -> tuple[Summary, list[Titled], list[Picture]]:
     comparison = compare([summarise_run(run)])
     (found,) = comparison.runs
     tables, pictures = _tables_and_figures(comparison, run.path)
-    found.missing.extend(comparison.missing)
+    found = replace(found, missing=(*found.missing, *comparison.missing))
     write_file(run.path / ANALYSIS, found.to_dict())
     return found, tables, pictures
 
@@ -62,6 +62,7 @@ def write_report(
     chosen = by_path[recorded[0].path] if recorded else None
     named = len(runs) > 1
     where = ", ".join(map(comparison.label, comparison.settings))
+    cases, skipped = read_cases(runs)
     page = render(
         title or (f"{len(runs)} runs on {where}" if named else runs[0].title),
         summary=[*story(comparison), *notes],
@@ -73,8 +74,8 @@ def write_report(
         tables=tables,
         pictures=pictures,
         viewer=make_viewer(chosen, chosen.records(candidates=True), responses) if chosen else None,
-        cases=read_cases(runs),
-        missing=[*_missing(comparison.runs), *map(str, comparison.missing)],
+        cases=cases,
+        missing=[*_missing(comparison.runs, skipped), *map(str, comparison.missing)],
         documents=[each for run in comparison.one_seed() for each in _documents(by_path[run.path], named)],
     )
     return write_text(out / REPORT, page)
@@ -141,11 +142,12 @@ def _data_uri(picture: Picture) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
 
 
-def _missing(runs: Sequence[Summary]) -> list[str]:
-    """Each gap once, with the runs that have it if there are several."""
+def _missing(runs: Sequence[Summary], skipped: Mapping[str, Sequence[Missing]]) -> list[str]:
+    """Each gap once, with the runs that have it if there are several. `skipped` are cases that cannot be shown, by the
+    path of their run."""
     lacking: dict[str, list[str]] = {}
     for run in runs:
-        for each in run.missing:
+        for each in (*run.missing, *skipped.get(run.path, ())):
             lacking.setdefault(str(each), []).append(run.path)
 
     def whose(paths: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Everything that is computed from one run, in one record. Tables, figures and the report use it."""
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class Summary:
     diagnosis: dict[str, Any]
     decontamination: dict[str, dict[str, int]]
     warnings: list[str]
-    missing: list[Missing]
+    missing: tuple[Missing, ...] = ()
     #: The title of the teachers; set when runs are compared (`same_experiment.py`).
     team: str = ""
 
@@ -112,11 +112,10 @@ def summarise_run(run: Run) -> Summary:
         "series": series(run.logged_steps, teachers),
         "drift": drifts,
         "warnings": [*not_numbers(run.logged_steps, teachers), *drift_warnings(drifts), *damaged],
-        "missing": run.missing,
     }
     found = Summary(**{**read, **computed})
-    run.missing.extend(_gaps(found, records))
-    return found
+    # `run.missing` is complete only now, when everything else has been read.
+    return replace(found, missing=(*run.missing, *_gaps(found, records)))
 
 
 def _gaps(found: Summary, records: TokenRecords) -> list[Missing]:
