@@ -26,14 +26,16 @@ class Turns:
         self.pad_token_id = pad_token_id
         self.first: list[Completion] | None = None
         self._draws: Sequence[str] = ()
+        self._turn = 0
 
     def begin(self, draws: Sequence[str]) -> None:
         """A new batch; `draws` name the random numbers of each of its prompts."""
-        self.first, self._draws = None, draws
+        self.first, self._draws, self._turn = None, draws, 0
 
     def sample(self, engine: Engine, prompt_ids: list[list[int]]) -> list[list[int]]:
-        if self.first is not None:  # some rows again, after their tools ran; TRL accepts empty completions here
-            draws = [f"{self._draws[0]}, later turn {place}" for place in range(len(prompt_ids))]
+        self._turn += 1
+        if self._turn > 1:  # some rows again, after their tools ran; TRL accepts empty completions here
+            draws = [f"{self._draws[0]}, turn {self._turn}, place {place}" for place in range(len(prompt_ids))]
             return [made.ids for made in engine.sample(prompt_ids, rollout_params(self.args, draws))]
         self.first = engine.sample(prompt_ids, rollout_params(self.args, self._draws))
         # TRL reads the last token of every completion. An empty one gets a padding token, which the trainer masks.
