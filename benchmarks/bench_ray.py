@@ -4,9 +4,9 @@
     python benchmarks/bench_ray.py --steps 3                # and whole steps, resident against Ray
     python benchmarks/bench_ray.py --gpu                    # one H200: 135M and 3B, then eight teachers; 5 minutes
 
-`candidates` sends the student's candidates to the policy and brings their logits back, as training does; `float16` are
-its smaller answers; `hidden` brings the hidden states here, and applies the head here; `logits` brings all logits. The
-policy has read the tokens before: only the answer is timed. Models are built where they live, from a shape and a seed.
+`candidates` sends the student's candidates to the policy and brings their logits back, as training does; `hidden`
+brings the hidden states here, and applies the head here; `logits` brings all logits. The policy has read the tokens
+before: only the answer is timed. Models are built where they live, from a shape and a seed.
 Whole steps are those of bench_step.py, with all frozen policies in actors; with one GPU they share it. Each case has a
 process of its own, which ends after LIMIT seconds at the latest; its row is written before the next one begins.
 """
@@ -39,7 +39,7 @@ from trustmopd.policies.hosts.ray import policies
 from trustmopd.policies.hosts.ray.actor import PolicyActor, Question
 
 RESULTS = Path(__file__).parent / "results"
-WAYS = ("candidates", "float16", "hidden", "logits")
+WAYS = ("candidates", "hidden", "logits")
 REPEATS = 7
 #: Seconds of one case of whole steps, with starting and loading.
 LIMIT = 150
@@ -119,44 +119,43 @@ def transport(case: Case, address: str | None) -> dict[str, tuple[float, float, 
     ids = torch.randint(4, vocab, (case.responses, width), generator=generator)
     asked = Rollouts(ids, torch.ones_like(ids), torch.ones_like(ids[:, PROMPT:]), case.micro_batch)
     wanted = torch.randint(0, vocab, (case.responses * case.tokens, case.candidates), generator=generator)
+    terms = policies.Terms("bench", address, 600.0, torch.bfloat16, None, False, False, None)
+    remote = policies.RayPolicies(terms, lambda decide: decide())
+    pool = build_pool(
+        as_teachers({"math": Teacher(Built(case, 1), on="ray")}),
+        None,
+        here,
+        with_reference=False,
+        device=torch.device("cpu"),
+        dtype=torch.bfloat16,
+        elsewhere=remote,
+    )
+    answer = pool.ask(asked)["math"]
+    (host,) = remote._hosts
+    actor, question = host.replicas[0], answer._questions[0]
+    ray.get(actor.read.remote(question))
     exact: Any = None
-    for answers, ways in (("float32", ("candidates", "hidden", "logits")), ("float16", ("float16",))):
-        terms = policies.Terms("bench", address, 600.0, answers, torch.bfloat16, None, False, False, None)
-        remote = policies.RayPolicies(terms, lambda decide: decide())
-        pool = build_pool(
-            as_teachers({"math": Teacher(Built(case, 1), on="ray")}),
-            None,
-            here,
-            with_reference=False,
-            device=torch.device("cpu"),
-            dtype=torch.bfloat16,
-            elsewhere=remote,
-        )
-        answer = pool.ask(asked)["math"]
-        (host,) = remote._hosts
-        actor, question = host.replicas[0], answer._questions[0]
-        ray.get(actor.read.remote(question))
-        for way in ways:
-            taken, size = [], 0.0
-            for _ in range(REPEATS):
-                remote.take_usage()
-                began = time.perf_counter()
-                if way in ("candidates", "float16"):
-                    logits = answer.logits_at(rows, wanted)
-                elif way == "hidden":
-                    sent = torch.tensor(ray.get(actor.hidden.remote(question, "math")))
-                    logits = Head.of(here).logits_of(sent.view(torch.bfloat16), wanted).float()
-                else:
-                    sent = torch.from_numpy(ray.get(actor.logits.remote(question, "math")).copy())
-                    logits = sent.gather(1, wanted)
-                taken.append(time.perf_counter() - began)
-                size = remote.take_usage()["math"].bytes if way in ("candidates", "float16") else sent.nbytes
-            exact = logits if exact is None else exact
-            error = (logits.log_softmax(-1) - exact.log_softmax(-1)).abs().max().item()
-            tokens = len(wanted)
-            found[way] = size / tokens, 1000 * statistics.median(taken) / tokens, error
-        answer.release()
-        remote.close()
+    for way in WAYS:
+        taken, size = [], 0.0
+        for _ in range(REPEATS):
+            remote.take_usage()
+            began = time.perf_counter()
+            if way == "candidates":
+                logits = answer.logits_at(rows, wanted)
+            elif way == "hidden":
+                sent = torch.tensor(ray.get(actor.hidden.remote(question, "math")))
+                logits = Head.of(here).logits_of(sent.view(torch.bfloat16), wanted).float()
+            else:
+                sent = torch.from_numpy(ray.get(actor.logits.remote(question, "math")).copy())
+                logits = sent.gather(1, wanted)
+            taken.append(time.perf_counter() - began)
+            size = remote.take_usage()["math"].bytes if way == "candidates" else sent.nbytes
+        exact = logits if exact is None else exact
+        error = (logits.log_softmax(-1) - exact.log_softmax(-1)).abs().max().item()
+        tokens = len(wanted)
+        found[way] = size / tokens, 1000 * statistics.median(taken) / tokens, error
+    answer.release()
+    remote.close()
     return found
 
 

@@ -239,7 +239,7 @@ def test_too_little_host_memory_names_what_the_user_wrote(recipe, models, tmp_pa
         ("teachers.code={model: MODEL, on: ray, gpus: 1.5}", "'code'"),
         ("teachers.code={model: MODEL, gpus: 1}", "'code'"),
         ("training.teacher_placement=cloud", "teacher_placement"),
-        ("training.ray_answers=int8", "ray_answers"),
+        ("training.ray_answers=float32", "ray_answers"),
         ("training.ray_timeout=0", "ray_timeout"),
     ],
 )

@@ -1,6 +1,5 @@
 """What policies on Ray are made of, without Ray: checks where the files are, shares of a batch, what is sent."""
 
-import numpy as np
 import pytest
 import tiny
 import torch
@@ -9,7 +8,7 @@ import typer
 from trustmopd.cli.common import errors
 from trustmopd.policies import Teacher, as_teachers
 from trustmopd.policies.graph import Unit
-from trustmopd.policies.hosts.ray.actor import Checks, Reply, check_unit
+from trustmopd.policies.hosts.ray.actor import Checks, check_unit
 from trustmopd.policies.hosts.ray.host import shared_by_tokens
 from trustmopd.policies.hosts.ray.policies import _sendable
 from trustmopd.policies.load import Loader, frozen_twin
@@ -72,13 +71,6 @@ def test_the_initial_student_is_sent_as_a_copy_in_the_dtype_of_frozen_models(bas
     assert {parameter.dtype for parameter in sent.given.model.parameters()} == {torch.bfloat16}
     assert not any(id(parameter) in parameters for parameter in sent.given.model.parameters())
     assert all(parameter.requires_grad and parameter.dtype == torch.float32 for parameter in student.parameters())
-
-
-def test_a_float16_reply_is_put_together_again():
-    shift = np.array([[30.25], [-7.125]], dtype=np.float32)
-    reply = Reply(np.array([[0, -1.5], [-2.25, 0]], dtype=np.float16), shift, 0.0, "")
-    assert reply.tensor().tolist() == [[30.25, 28.75], [-9.375, -7.125]]
-    assert reply.nbytes == 4 * 2 + 2 * 4
 
 
 def test_an_interrupted_run_is_told_how_to_go_on(capsys):

@@ -71,7 +71,6 @@ def terms(address: str, **changes: Any) -> Terms:
         "run_id": os.urandom(4).hex(),
         "address": address,
         "limit": 90.0,
-        "answers": "float32",
         "dtype": torch.float32,
         "autocast_dtype": None,
         "trust_remote_code": False,
@@ -218,18 +217,6 @@ def test_usage_counts_ids_and_logits(pools: Pools) -> None:
         assert usage[name].bytes == pytest.approx(sent + tokens * CANDIDATES * (4 + 4)), name
         assert usage[name].seconds > 0 and usage[name].waiting > 0
     assert all(each.bytes == 0 for each in pools.policies.take_usage().values())
-
-
-def test_float16_answers_are_near_and_half_as_large(cluster: Any, pools: Pools, tmp_path: Path) -> None:
-    base = tiny.model(0)
-    path = tiny.save(tiny.specialist(base, 1), tmp_path / "a")
-    policies = RayPolicies(terms(cluster.address, answers="float16"), lambda decide: decide())
-    pool = pool_of(base, {"here": Teacher(model=path, on="ray")}, None, policies)
-    found, expected = logits(pool, rollouts())["here"], logits(pools.resident, rollouts())["here"]
-    policies.close()
-    assert 0 < (found - expected).abs().max() < 0.02
-    top = expected.argmax(-1, keepdim=True)
-    assert torch.equal(found.gather(-1, top), expected.gather(-1, top))  # nothing is lost where it counts
 
 
 def test_what_cannot_be_is_told_by_the_policy_s_name(cluster: Any, pools: Pools, tmp_path: Path) -> None:

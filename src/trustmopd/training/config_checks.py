@@ -108,7 +108,6 @@ def check_values(args: "TrustMOPDConfig") -> None:
     _choice("teacher_placement", args.teacher_placement, ("resident", "offload", "sharded", "ray"))
     _choice("vllm_mode", args.vllm_mode, ("colocate", "server"))
     _choice("vllm_model_impl", args.vllm_model_impl, ("vllm", "transformers", "auto"))
-    _choice("ray_answers", args.ray_answers, ("float32", "float16"))
     if args.vllm_server_base_url and not args.vllm_server_base_url.startswith(("http://", "https://")):
         raise ValueError(
             f"vllm_server_base_url = {args.vllm_server_base_url!r} is not a URL. Write it as http://localhost:8000."

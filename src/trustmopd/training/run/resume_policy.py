@@ -48,7 +48,7 @@ STORED = (
     "optim_args",
 )
 #: Other settings that may change when a run is resumed. The run warns of a change.
-TOLD = ("max_steps", "num_train_epochs", "max_grad_norm", "bf16", "fp16", "teacher_dtype", "ray_answers", "use_vllm")
+TOLD = ("max_steps", "num_train_epochs", "max_grad_norm", "bf16", "fp16", "teacher_dtype", "use_vllm")
 
 #: Further fields of transformers that change what is learnt. Most others are about logging, saving and devices.
 _OF_TRANSFORMERS = (

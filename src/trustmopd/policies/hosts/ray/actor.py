@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from trustmopd.policies.answers import Answer, Rollouts
 from trustmopd.policies.graph import Unit
@@ -25,8 +24,6 @@ from trustmopd.policies.pool import TeacherPool
 from trustmopd.policies.preflight.checks import check_facts
 from trustmopd.policies.preflight.model_facts import ModelFacts, facts_of, facts_of_adapter
 from trustmopd.policies.references import role_of
-
-FLOAT16, FLOAT32 = ANSWERS = ("float16", "float32")
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,6 @@ class Order:
     dtype: torch.dtype
     autocast_dtype: torch.dtype | None
     trust_remote_code: bool
-    answers: str
     checks: Checks | None
 
 
@@ -74,21 +70,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Reply:
-    """`logits` and, of float16 ones, what was subtracted from each token's. `seconds` are those of the actor, for
-    this and, the first time, for reading."""
+    """`seconds` are those of the actor, for this and, the first time, for reading."""
 
     logits: np.ndarray
-    shift: np.ndarray | None
     seconds: float
     born: str
-
-    @property
-    def nbytes(self) -> int:
-        return self.logits.nbytes + (0 if self.shift is None else self.shift.nbytes)
-
-    def tensor(self) -> Tensor:
-        logits = torch.from_numpy(self.logits.astype(np.float32))
-        return logits if self.shift is None else logits + torch.from_numpy(self.shift.copy())
 
 
 def packed(rollouts: Rollouts) -> dict[str, Any]:
@@ -107,7 +93,6 @@ class PolicyActor:
 
     def __init__(self) -> None:
         self._order: list[Any] = []
-        self._answers = FLOAT32
         self._born = uuid.uuid4().hex
         self._pool: TeacherPool | None = None
         self._heads: dict[str, torch.device] = {}
@@ -137,7 +122,7 @@ class PolicyActor:
             order: Order = ray.get(given[0])
             if order.unit.gpus:
                 self._device = _gpu(order.unit)
-            self._order, self._answers = given, order.answers
+            self._order = given
             if order.checks is not None:
                 check_unit(order.unit, order.checks, order.trust_remote_code)
             several = (order.unit.gpus or 0) > 1
@@ -176,13 +161,9 @@ class PolicyActor:
         on_device = torch.from_numpy(wanted).to(self._heads[name]).long()
         with _current(on_device.device):
             logits = self._kept[question.key][name].logits_at([row for row, _, _ in spans], on_device)
-        shift = None
-        if self._answers == FLOAT16:  # small numbers near the likeliest candidates, where precision counts
-            shift = logits.amax(dim=-1, keepdim=True)
-            logits = (logits - shift).half()
         array = logits.cpu().numpy()
         seconds = self._since(began) + self._reading.pop((question.key, name), 0.0)
-        return Reply(array, None if shift is None else shift.cpu().numpy(), seconds, self._born)
+        return Reply(array, seconds, self._born)
 
     def release(self, key: str) -> None:
         self._kept.pop(key, None)

@@ -54,7 +54,7 @@ class RayHost:
         usage = self.usage[name]
         usage.waiting += time.perf_counter() - began
         usage.seconds += reply.seconds
-        usage.bytes += reply.nbytes
+        usage.bytes += reply.logits.nbytes
         if reply.born != self._loaded[replica].born:
             self._check_again(replica)
         return reply

@@ -35,7 +35,6 @@ class Terms:
     run_id: str
     address: str | None
     limit: float
-    answers: str
     dtype: torch.dtype
     autocast_dtype: torch.dtype | None
     trust_remote_code: bool
@@ -93,9 +92,7 @@ class RayPolicies:
         kind = ray.remote(PolicyActor)
         devices = {}
         for place, unit in enumerate(sent):
-            order = ray.put(
-                Order(unit, terms.dtype, terms.autocast_dtype, terms.trust_remote_code, terms.answers, terms.checks)
-            )
+            order = ray.put(Order(unit, terms.dtype, terms.autocast_dtype, terms.trust_remote_code, terms.checks))
             options = {
                 "num_gpus": unit.gpus,
                 "num_cpus": 0 if unit.gpus else 1,
