@@ -255,7 +255,7 @@ def plain_objective(
     """One step's loss and gradient. Each teacher has its reference, by default the student; mu is the token mean of
     these responses' scores."""
     references = [copy.deepcopy(model).double() for model in references or [student] * len(teachers)]
-    student = copy.deepcopy(student).double().train()
+    student = copy.deepcopy(student).double()
     teachers = [copy.deepcopy(teacher).double() for teacher in teachers]
     asked = []
     for row, (prompt, response) in enumerate(zip(prompt_ids(len(lengths)), responses(lengths), strict=True)):

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 def backbone_of(model: Any) -> nn.Module:
     """The module that computes the last hidden state, with the adapters that are active in it."""
-    return model.base_model.model.base_model if isinstance(model, PeftModel) else model.base_model
+    causal = model.base_model.model if isinstance(model, PeftModel) else model
+    # Llama 4 and Mllama name an attribute that their text models do not have: `base_model` is then the whole model.
+    return causal.model if causal.base_model is causal else causal.base_model
 
 
 def takes_positions(backbone: nn.Module) -> bool:
