@@ -90,7 +90,6 @@ def test_a_teacher_that_is_the_student_teaches_it_nothing_whatever_its_positions
         allocation="uniform",
         learning_rate=1e-12,
         per_device_train_batch_size=1,
-        disable_dropout=True,
     )
     trainer.train()
     assert max(line["loss"] for line in steps(tmp_path)) < 1e-6

@@ -97,6 +97,7 @@ class TrustMOPDConfig(DistillationConfig):
     max_grad_norm: float = _field(1.0, "Gradient clipping.")
     max_completion_length: int | None = _field(8192, "Longest response in tokens.")
     temperature: float = _field(0.6, "Rollout temperature.")
+    disable_dropout: bool = _field(True, "Train the student without dropout, as rollouts are sampled.")
     logging_steps: float = _field(1, "Steps between two lines of metrics.")
     save_steps: float = _field(20, "Steps between two checkpoints.")
     save_total_limit: int | None = _field(2, "How many checkpoints to keep.")

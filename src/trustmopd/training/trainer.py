@@ -32,6 +32,7 @@ from trustmopd.training.calibrate import Calibrator
 from trustmopd.training.calibration import Calibration
 from trustmopd.training.calibration_rollouts import Judged, judge_rollouts
 from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.dropout import settle_dropout
 from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.prompt_lengths import SURPLUS, fit_prompts, truncate, with_rows
 from trustmopd.training.prompt_order import EpochSampler
@@ -98,6 +99,7 @@ class TrustMOPDTrainer(CheckpointingTrainer):
         assert train_dataset is not None
         train_dataset, overlong = fit_prompts(with_rows(train_dataset), given.prompt_lengths, args)
         use_vllm, args.use_vllm = args.use_vllm, False  # TRL must not start vLLM: `rollout_engine` does
+        disable_dropout, args.disable_dropout = args.disable_dropout, False  # TRL would miss what is no module
         try:
             super().__init__(
                 model=str(model) if isinstance(model, Path) else model,
@@ -112,8 +114,9 @@ class TrustMOPDTrainer(CheckpointingTrainer):
                 tools=tools,
             )
         finally:
-            args.use_vllm = use_vllm
+            args.use_vllm, args.disable_dropout = use_vllm, disable_dropout
         check_trainable(self.model)
+        has_dropout = settle_dropout(self.model, disable=args.disable_dropout)
         self.rollout_engine = rollout_engine(self, given.longest)
         self.turns = Turns(args, self._tokenizer.pad_token_id)
         self.teachers = given.teachers
@@ -123,7 +126,10 @@ class TrustMOPDTrainer(CheckpointingTrainer):
             run_id = first_decides(lambda: uuid.uuid4().hex)
             self.pool = load_pool(given, self.model, args, self.accelerator, run_id)
             self.identity = identity_of(
-                self.model, self.pool, given, self.train_dataset, overlong=overlong, engine=self.engine
+                *(self.model, self.pool, given, self.train_dataset),
+                overlong=overlong,
+                engine=self.engine,
+                has_dropout=has_dropout,
             )
         check_same(self.identity.fingerprints)
         run = RunDirectory(Path(args.run_dir or args.output_dir))

@@ -44,7 +44,12 @@ def test_a_field_that_trl_or_this_package_adds_counts(monkeypatch: pytest.Monkey
         vllm_added: int = 0
 
     monkeypatch.setattr(lessons, "TrustMOPDConfig", Later)
-    assert "vllm_added" in lessons.experiment_fields()
+    assert "vllm_added" in lessons.experiment_fields(has_dropout=False)
+
+
+def test_dropout_makes_another_experiment_only_of_a_student_that_has_it() -> None:
+    assert "disable_dropout" in lessons.experiment_fields(has_dropout=True)
+    assert "disable_dropout" not in lessons.experiment_fields(has_dropout=False)
 
 
 @pytest.mark.parametrize("name", ["vllm_structured_outputs_regex", "dataloader_drop_last", "learning_rate", "top_k"])

@@ -34,11 +34,13 @@ class Source:
 class RunIdentity:
     """`adapter` is the configuration of the adapter that is trained; None if the weights themselves are trained.
     `reference` is the common reference; None if no teacher uses it. `own_references` are listed by teacher.
-    `fallbacks` are teachers that are measured from the student in place of the model that they grew from."""
+    `fallbacks` are teachers that are measured from the student in place of the model that they grew from. `has_dropout`
+    is the student's, whether it is on or off."""
 
     student: Source
     trainable_parameters: int
     adapter: dict[str, Any] | None
+    has_dropout: bool
     reference: Source | None
     own_references: dict[str, Source]
     fallbacks: list[str]
@@ -70,7 +72,14 @@ class RunIdentity:
 
 
 def identity_of(
-    student: Any, pool: TeacherPool, given: Ingredients, prompts: Dataset, *, overlong: int, engine: Parallelism
+    student: Any,
+    pool: TeacherPool,
+    given: Ingredients,
+    prompts: Dataset,
+    *,
+    overlong: int,
+    engine: Parallelism,
+    has_dropout: bool,
 ) -> RunIdentity:
     """`prompts` are the ones to train on; `overlong` counts those that were cut or dropped for their length."""
     loaded = {name: Source(each.source, each.fingerprint, each.parameters) for name, each in pool.members.items()}
@@ -78,6 +87,7 @@ def identity_of(
         student=Source(given.source, fingerprint(student), sum(p.numel() for p in student.parameters())),
         trainable_parameters=sum(p.numel() for p in student.parameters() if p.requires_grad),
         adapter=_adapter_of(student),
+        has_dropout=has_dropout,
         reference=loaded.get(REFERENCE),
         own_references={name: loaded[start] for name, start in pool.references.items() if start != REFERENCE},
         fallbacks=[name for name in fallbacks(given.teachers) if name in pool.references],

@@ -55,6 +55,7 @@ def run_manifest(
         },
         "planned_steps": planned_steps,
         "config": args.to_dict(),
-        "experiment": experiment_fields(),  # of `config`: what makes two runs two experiments
+        # Of `config`: what makes two runs two experiments.
+        "experiment": experiment_fields(has_dropout=run.has_dropout),
         "resumed": list(resumed),
     }

@@ -67,12 +67,10 @@ _HOUSEKEEPING = (
 )
 
 
-def experiment_fields() -> list[str]:
-    """The fields that make two runs different experiments, not two seeds of one experiment."""
+def experiment_fields(*, has_dropout: bool) -> list[str]:
+    """The fields that make two runs different experiments, not two seeds of one experiment. `has_dropout`: 0.1.0 had
+    another default for `disable_dropout`, which changes nothing for a student that has none."""
     named = {*LESSONS, *STORED, *TOLD, *_OF_TRANSFORMERS} - {"seed"}
-    inherited = {field.name for field in fields(TrainingArguments)}
-    return [
-        field.name
-        for field in fields(TrustMOPDConfig)
-        if field.name in named or field.name not in inherited | {*_HOUSEKEEPING}
-    ]
+    aside = {field.name for field in fields(TrainingArguments)} | {*_HOUSEKEEPING}
+    aside |= set() if has_dropout else {"disable_dropout"}
+    return [field.name for field in fields(TrustMOPDConfig) if field.name in named or field.name not in aside]
