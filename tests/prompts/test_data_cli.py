@@ -115,10 +115,10 @@ def test_show_draws_no_bars(tmp_path):
 
 
 def test_show_counts_the_text_of_a_message_in_parts(tmp_path):
-    content = [{"type": "image", "text": None}, {"type": "text", "text": "What is this?"}]
+    content = [{"type": "text", "text": "What is"}, {"type": "text", "text": "this?"}]
     path = pools.write_jsonl(tmp_path / "set.jsonl", [{"prompt": [{"role": "user", "content": content}]}])
     said = run("show", path)
-    assert "│ unlabelled │ 1 │ 100.0% │ 3 │" in said and "What is this?" in said
+    assert "│ unlabelled │ 1 │ 100.0% │ 3 │" in said and "What is" in said and "this?" in said
 
 
 def test_decontaminate_keeps_rows_as_they_are_and_says_what_went(tmp_path):

@@ -267,6 +267,21 @@ def test_the_first_malformed_prompt_is_named_by_its_row(bad, good):
         check_prompts(Dataset.from_dict({"prompt": [good, good, bad, bad]}))
 
 
+@pytest.mark.parametrize("name", ["image", "images"])
+def test_a_column_of_images_is_refused_by_its_name(name):
+    with pytest.raises(ValueError, match=f"'{name}'.*text.*Remove"):
+        check_prompts(Dataset.from_dict({"prompt": ["a"], name: [None]}))
+
+
+@pytest.mark.parametrize("kind", ["image", "image_url", "audio"])
+def test_a_part_that_is_no_text_is_refused_by_row_and_type(kind):
+    text, other = {"type": "text", "text": "What is this?"}, {"type": kind, "text": None}
+    seen, unseen = ([{"role": "user", "content": parts}] for parts in ([text], [other, text]))
+    check_prompts(Dataset.from_dict({"prompt": [seen]}))
+    with pytest.raises(ValueError, match=f"row 1 .*'{kind}'.*text.*Remove"):
+        check_prompts(Dataset.from_dict({"prompt": [seen, unseen]}))
+
+
 def test_the_message_about_a_malformed_prompt_stays_short():
     with pytest.raises(ValueError) as refusal:
         check_prompts(Dataset.from_dict({"prompt": [[{"role": None, "content": "x" * 10_000}]]}))

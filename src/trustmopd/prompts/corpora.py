@@ -42,7 +42,7 @@ class Row:
 
 
 def user_text(prompt: str | list[dict[str, Any]]) -> str:
-    """The text of the user's messages; of a message in parts (text, image, …), the text."""
+    """The text of the user's messages; of a message in parts, the text."""
     if isinstance(prompt, str):
         return prompt
     contents = [message["content"] for message in prompt if message["role"] == "user"]

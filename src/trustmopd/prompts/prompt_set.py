@@ -154,6 +154,11 @@ def check_prompts(dataset: Dataset) -> None:
             f"the prompt set has no column 'prompt', only {', '.join(dataset.column_names)}. Rename the column that "
             "holds the prompts: text, or a list of {'role', 'content'} messages."
         )
+    if images := sorted({"image", "images"} & {*dataset.column_names}):
+        raise ValueError(
+            f"the prompt set has a column {images[0]!r}, but only text is read: students would answer without seeing "
+            "the images. Remove the column, with the prompts that need it."
+        )
     try:
         _check_rows(dataset["prompt"])
     except UnicodeDecodeError as error:
@@ -184,6 +189,13 @@ def _malformed(prompt: Any) -> str | None:
             return "a message lacks 'role' or 'content'"
         if isinstance(message["content"], str) and not message["content"].strip():
             return "the 'content' of a message is blank"
+        parts = message["content"] if isinstance(message["content"], list) else []
+        kinds = [part.get("type") or "text" for part in parts if isinstance(part, dict)]
+        if other := [kind for kind in kinds if kind != "text"]:
+            return (
+                f"a message has a part of type {other[0]!r}, but only text is read: the student would answer without "
+                "it. Remove this row, or that part"
+            )
     return None
 
 

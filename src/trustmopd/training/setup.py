@@ -96,10 +96,6 @@ def check_ingredients(
                 f"{name} = {getattr(args, name).value!r} needs an eval_dataset, and recipes have none. Leave it unset; "
                 "`trustmopd evaluate` scores a finished run."
             )
-    if images := {"image", "images"} & {*prompts.column_names}:
-        raise ValueError(
-            f"the prompt set has a column {images.pop()!r}, but only text is supported. Remove the column."
-        )
     if args.calibrates and args.calibration_path is not None:
         first_decides(partial(Calibration.load, args.calibration_path))  # it is compared once the models are loaded
     if args.domain_column not in (None, "domain", *prompts.column_names):
