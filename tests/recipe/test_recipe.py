@@ -10,10 +10,13 @@ import pytest
 import yaml
 
 import trustmopd.recipe.recipe
-from trustmopd.recipe import OWNED_ELSEWHERE, Recipe, Scored, Single, load_recipe
+from trustmopd.recipe import OWNED_ELSEWHERE, Recipe, load_recipe
+from trustmopd.recipe.rules import RULES, Trust
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.recipe.yaml_layers import RecipeError
 
+TRUST = {"rule": "trust", "gamma": 7.0, "score": "displacement", "granularity": "token", "calibrated": True}
+REST = {"target": {"rule": "geometric_mean"}, "emphasis": {"rule": "even"}}
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "recipes").glob("*-*b/*.yaml"))
 SINGLECAP = ROOT / "recipes/smollm3-3b/singlecap-trust.yaml"
@@ -78,11 +81,8 @@ def test_every_trained_row_of_the_paper_has_a_recipe():
 def test_the_trust_recipe_states_the_hyper_parameters_of_the_paper():
     recipe = load_recipe(SINGLECAP)
     assert recipe.config_fields() == {
-        "allocation": "trust",
-        "gamma": 7.0,
-        "score": "displacement",
-        "granularity": "token",
-        "calibrated": True,
+        "allocation": TRUST,
+        **REST,
         "domain_column": "domain",
         "optim": "adamw_torch_fused",
         "adam_beta1": 0.9,
@@ -193,11 +193,8 @@ def test_the_page_about_recipes_lists_each_shipped_one_and_its_example_loads(wri
 def test_a_recipe_needs_only_a_name_a_student_teachers_and_prompts(write):
     recipe = load_recipe(write(SMALL))
     assert recipe.config_fields() == {
-        "allocation": "trust",
-        "gamma": 7.0,
-        "score": "displacement",
-        "granularity": "token",
-        "calibrated": True,
+        "allocation": TRUST,
+        **REST,
         "domain_column": "domain",
     }
     assert recipe.reference is None and recipe.peft is None and recipe.calibration is None
@@ -269,10 +266,14 @@ def test_config_fields_hold_what_the_rule_uses_and_nothing_else(write):
     assert load_recipe(path).config_fields()["calibration_path"] == "runs/old/calibration.json"
     assert "calibration_path" not in load_recipe(path, ["allocation={rule: trust, calibrated: false}"]).config_fields()
     single = load_recipe(path, ["allocation={rule: single, teacher: code}", "prompts.domain_column=null"])
-    assert single.config_fields() == {"allocation": "single", "single_teacher": "code", "domain_column": None}
+    assert single.config_fields() == {
+        **REST,
+        "allocation": {"rule": "single", "teacher": "code"},
+        "domain_column": None,
+    }
     for rule in ("uniform", "random", "routed"):
         fields = load_recipe(path, [f"allocation.rule={rule}", "prompts.domain_column=topic"]).config_fields()
-        assert fields == {"allocation": rule, "domain_column": "topic"}
+        assert fields == {**REST, "allocation": {"rule": rule}, "domain_column": "topic"}
 
 
 @pytest.mark.parametrize(
@@ -348,7 +349,7 @@ def test_extends_starts_from_its_own_file_and_other_paths_from_the_current_direc
 def test_the_same_rule_keeps_its_fields_and_another_rule_inherits_none(write):
     write(SMALL + "allocation: {rule: trust, gamma: 3.0, score: likelihood}", "base.yaml")
     same = load_recipe(write("extends: base.yaml\nallocation: {rule: trust, gamma: 5.0}"))
-    assert same.allocation.model_dump() == Scored(gamma=5.0, score="likelihood").model_dump()
+    assert same.allocation.model_dump() == Trust(gamma=5.0, score="likelihood").model_dump()
     other = load_recipe(write("extends: base.yaml\nallocation: {rule: single, teacher: math}"))
     assert other.allocation.model_dump() == {"rule": "single", "teacher": "math"}
     assert load_recipe(write("extends: base.yaml"), ["allocation.rule=uniform"]).allocation.rule == "uniform"
@@ -466,7 +467,8 @@ def test_training_refuses_what_the_recipe_says_elsewhere_and_names_the_place(wri
 def test_the_places_that_training_refers_to_are_fields_of_a_recipe():
     fields = {
         *Recipe.model_fields,
-        *(f"allocation.{field}" for rule in (Scored, Single) for field in rule.model_fields),
+        *("target.rule", "emphasis.rule"),
+        *(f"allocation.{field}" for rule in RULES.values() for field in rule.model_fields),
     }
     assert set(OWNED_ELSEWHERE.values()) <= fields | {"prompts.domain_column"}
 
@@ -552,7 +554,7 @@ def test_an_override_that_is_no_yaml_is_named(write):
 def test_gamma_alone_speaks_of_the_trust_rule(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("{name: x, student: s, teachers: {math: m}, prompts: {path: p}}")
-    assert load_recipe(path, ["allocation.gamma=3"]).allocation == Scored(gamma=3.0)
+    assert load_recipe(path, ["allocation.gamma=3"]).allocation == Trust(gamma=3.0)
 
 
 def test_a_path_may_begin_with_the_home_folder(write, monkeypatch):

@@ -158,7 +158,7 @@ def test_a_rule_given_as_a_function_is_pickled_and_printed_by_its_name(one_proce
     restored = pickle.loads(pickle.dumps(args))
     name = f"{__name__}.{rule.__qualname__}"
     assert restored.allocation == restored.score == name
-    assert args.to_dict()["allocation"] == args.to_dict()["score"] == name
+    assert args.to_dict()["allocation"]["rule"] == args.to_dict()["score"] == name
     assert args.allocation is rule
 
 

@@ -1,14 +1,16 @@
 """One YAML file describes one experiment. Read and checked without torch: a mistake costs a second, not a GPU hour."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import yaml
 from pydantic import AfterValidator, Field, model_validator
 
 from trustmopd.recipe.names import check_benchmark_name, check_engine_name
-from trustmopd.recipe.rules import DISPLACEMENT, SCORED, SCORES, TRUST, UNSCORED
+from trustmopd.recipe.rules import DEFAULTS, FLAT, PARTS, TRUST, Even, GeometricMean, Scored, Single, Trust
 from trustmopd.recipe.sections import Folder, Place, Section, Text, check_fields
 from trustmopd.recipe.teacher_source import STUDENT, TeacherName
 from trustmopd.recipe.teacher_source import TeacherSource as TeacherSource
@@ -26,15 +28,8 @@ def _common(reference: str | None) -> str | None:
     return None if reference == STUDENT else reference
 
 
-def _score(name: str) -> str:
-    if name not in SCORES:
-        raise ValueError(f"there is no such score. Choose from {', '.join(SCORES)}.")
-    return name
-
-
 Benchmark = Annotated[str, AfterValidator(check_benchmark_name)]
 EngineName = Annotated[str, AfterValidator(check_engine_name)]
-Score = Annotated[str, AfterValidator(_score)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -44,38 +39,28 @@ class Prompts(Section):
     split: Annotated[Text, Field(description="Give the name of a split.")] = "train"
 
 
-class Scored(Section):
-    """A rule that weights teachers by their scores: the paper's method with its ablations, and others."""
-
-    rule: Literal[SCORED] = TRUST  # type: ignore[valid-type]
-    gamma: Annotated[float, Field(gt=0, description="The paper uses 7; for equal weights write rule: uniform.")] = 7.0
-    score: Annotated[Score, Field(description=f"The paper's own is {DISPLACEMENT}.")] = DISPLACEMENT
-    granularity: Annotated[Literal["token", "response"], Field(description="The paper's own is token.")] = "token"
-    calibrated: Annotated[bool, Field(description="Write true, or false for raw scores.")] = True
-
-
-class Single(Section):
-    rule: Literal["single"] = "single"
-    teacher: Annotated[Text, Field(description="Give the name of one of the teachers.")]
-
-
-class Unscored(Section):
-    """A rule with nothing more to set."""
-
-    rule: Literal[tuple(name for name in UNSCORED if name != "single")]  # type: ignore[valid-type]
-
-
 #: `training` takes any field of TrustMOPDConfig except these, for which a recipe has other fields.
 OWNED_ELSEWHERE = {
-    **{field: f"allocation.{field}" for field in ("gamma", "score", "granularity", "calibrated")},
-    "allocation": "allocation.rule",
-    "single_teacher": "allocation.teacher",
+    **{field: f"allocation.{parameter}" for parameter, field in FLAT.items()},
+    **{part: f"{part}.rule" for part in ("allocation", "target", "emphasis")},
     "domain_column": "prompts.domain_column",
     **dict.fromkeys(("calibration_path", "calibration"), "calibration"),
     "seed": "seeds",
     **dict.fromkeys(("output_dir", "run_dir"), "output"),
 }
-Allocation = Annotated[Scored | Single | Unscored, Field(discriminator="rule", description="Write {rule: trust}.")]
+
+
+def _variant(part: str) -> Any:
+    """One of a part's kinds, told apart by `rule`."""
+    kinds = tuple(PARTS[part].values())
+    tag = "rule" if len(kinds) > 1 else None
+    return Annotated[reduce(or_, kinds), Field(discriminator=tag, description=f"Write {{rule: {DEFAULTS[part]}}}.")]
+
+
+if TYPE_CHECKING:  # which cannot follow a union that is made of a table
+    from trustmopd.recipe.rules import Allocation, Emphasis, Target
+else:
+    Allocation, Target, Emphasis = map(_variant, PARTS)
 
 
 class Evaluation(Section):
@@ -106,7 +91,9 @@ class Recipe(Section):
     ] = None
     teachers: Annotated[dict[TeacherName, TeacherSource], Field(min_length=1, description="Write {math: path-or-id}.")]
     prompts: Annotated[Prompts, Field(description="Write prompts: {path: ...}.")]
-    allocation: Allocation = Scored()
+    allocation: Allocation = Trust()
+    target: Target = GeometricMean()
+    emphasis: Emphasis = Even()
     training: Annotated[dict[str, Any], Field(description="Give fields of TrustMOPDConfig: {max_steps: 116}.")] = {}
     peft: Annotated[dict[str, Any] | None, Field(description="Give peft.LoraConfig's arguments, or null.")] = None
     calibration: Annotated[Folder | None, Field(description=f"Give the path of a {CALIBRATION}, or null.")] = None
@@ -142,13 +129,11 @@ class Recipe(Section):
 
     def config_fields(self) -> dict[str, Any]:
         """The fields of TrustMOPDConfig that this recipe sets, except the seed and the folder, which differ by run."""
-        fields = {"allocation": self.allocation.rule, "domain_column": self.prompts.domain_column}
-        if isinstance(self.allocation, Single):
-            fields["single_teacher"] = self.allocation.teacher
-        elif isinstance(self.allocation, Scored):
-            fields |= self.allocation.model_dump(exclude={"rule"})
-            if self.allocation.calibrated and self.calibration is not None:
-                fields["calibration_path"] = str(self.calibration)
+        fields = {part: getattr(self, part).model_dump() for part in PARTS} | {
+            "domain_column": self.prompts.domain_column
+        }
+        if isinstance(self.allocation, Scored) and self.allocation.calibrated and self.calibration is not None:
+            fields["calibration_path"] = str(self.calibration)
         return fields | self.training
 
     def run_directory(self, seed: int) -> Path:

@@ -29,7 +29,7 @@ class Prompts(Parts):
 class Config(Parts):
     """A TrustMOPDConfig, of which every stage after training reads this."""
 
-    allocation: str
+    allocation: str | dict[str, Any]  # 0.1.0: the rule's name, its parameters beside it
     gamma: FiniteFloat
     seed: int
     max_steps: int

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from trustmopd.method import calibrated_scores, mixed_target, response_level, trust_weights
-from trustmopd.recipe import Recipe, Scored, load_recipe, teacher_source
-from trustmopd.recipe.rules import TRUST
+from trustmopd.recipe import Recipe, load_recipe, teacher_source
+from trustmopd.recipe.rules import TRUST, Trust
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.runs import RunDirectory, located, searched, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
@@ -114,7 +114,7 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
         )
     manifest = read_manifest(run)
     recipe = _from_here(load_recipe(files.recipe), run, manifest)
-    if not isinstance(recipe.allocation, Scored) or recipe.allocation.rule != TRUST:
+    if not isinstance(recipe.allocation, Trust):
         raise ValueError(
             f"{run} was trained with allocation {recipe.allocation.rule}. A case study shows r and w of the rule "
             f"{TRUST}. Use a run with that rule."

@@ -3,7 +3,7 @@
 import copy
 import difflib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import Any
@@ -12,7 +12,22 @@ import torch
 import torch.distributed as dist
 from trl import DistillationConfig
 
-from trustmopd.recipe.rules import DISPLACEMENT, RULES, SCORES, TRUST
+from trustmopd.recipe.rules import (
+    DISPLACEMENT,
+    EVEN,
+    FLAT,
+    MEAN,
+    PARTS,
+    RULES,
+    SCORES,
+    TRUST,
+    Allocation,
+    Emphasis,
+    OwnRule,
+    Target,
+    Variant,
+)
+from trustmopd.recipe.sections import check_fields
 from trustmopd.training.config_checks import check_mappings, check_types, check_values
 
 
@@ -27,7 +42,11 @@ class TrustMOPDConfig(DistillationConfig):
     scores and loss use `distillation_temperature`."""
 
     # The method
-    allocation: str | Callable = _field(TRUST, f"How teachers are weighted: {', '.join(RULES)}, or a callable.")
+    allocation: str | dict | Callable = _field(
+        TRUST, f"How teachers are weighted: {', '.join(RULES)}, with parameters as {{rule: …}}; or a callable."
+    )
+    target: str | dict = _field(MEAN, "What the student is pulled to: the teachers' weighted geometric mean.")
+    emphasis: str | dict = _field(EVEN, "How much each token counts: even.")
     score: str | Callable = _field(DISPLACEMENT, f"What trust is measured by: {', '.join(SCORES)}, or a callable.")
     gamma: float = _field(7.0, "Exponent of the calibrated scores; larger concentrates the weights.")
     num_candidates: int = _field(128, "C: number of the student's likeliest tokens that scores, target and loss use.")
@@ -106,6 +125,7 @@ class TrustMOPDConfig(DistillationConfig):
         for name in ("save_strategy", "eval_strategy", "logging_strategy"):
             if getattr(self, name) is False:  # YAML reads `no` as false
                 setattr(self, name, "no")
+        self._resolve_variants()
         check_types(self)
         check_values(self)
         self._derive_precision()
@@ -119,9 +139,14 @@ class TrustMOPDConfig(DistillationConfig):
             dist.distributed_c10d._set_pg_timeout(self.ddp_timeout_delta, dist.group.WORLD)
 
     @property
+    def rules(self) -> "ObjectiveRules":
+        """The parts of the objective that are variants, each with its parameters."""
+        return self._rules
+
+    @property
     def scored(self) -> bool:
         """Whether the rule uses scores."""
-        return callable(self.allocation) or RULES[self.allocation].scored
+        return self.rules.allocation.scored
 
     @property
     def needs_reference(self) -> bool:
@@ -129,8 +154,10 @@ class TrustMOPDConfig(DistillationConfig):
 
     @property
     def is_papers_own(self) -> bool:
-        """The paper's rule, which has a kernel of its own."""
-        return (self.allocation, self.score, self.granularity) == (TRUST, DISPLACEMENT, "token")
+        """The paper's objective, which has a kernel of its own."""
+        parts = self.rules
+        own = (parts.allocation.rule, self.score, self.granularity) == (TRUST, DISPLACEMENT, "token")
+        return own and (parts.target.rule, parts.emphasis.rule) == (MEAN, EVEN)
 
     @property
     def calibrates(self) -> bool:
@@ -145,6 +172,20 @@ class TrustMOPDConfig(DistillationConfig):
     def frozen_dtype(self) -> torch.dtype:
         """The dtype of teachers and references that have none of their own."""
         return getattr(torch, self.teacher_dtype) if self.teacher_dtype else self.mixed_dtype or torch.float32
+
+    def _resolve_variants(self) -> None:
+        """Each part as one value. What its mapping says is also in the fields that have the same parameter."""
+        if isinstance(self.allocation, Mapping):
+            for parameter, field in FLAT.items():
+                if parameter not in self.allocation:
+                    continue
+                value, beside = self.allocation[parameter], getattr(self, field)
+                if beside not in (value, type(self).__dataclass_fields__[field].default):
+                    raise ValueError(
+                        f"{field} = {beside!r}, but allocation says {parameter} = {value!r}. Give it in one place."
+                    )
+                setattr(self, field, value)
+        self._rules = ObjectiveRules(*(_variant(self, part) for part in PARTS))
 
     def _derive_precision(self) -> None:
         """bfloat16 where the hardware has it, unless the launcher or a field says otherwise; they must agree, since
@@ -182,9 +223,10 @@ class TrustMOPDConfig(DistillationConfig):
 
     def __getstate__(self) -> dict[str, Any]:
         """Checkpoints pickle their arguments; a rule given as a function is stored by name."""
-        return {
-            key: rule_name(value) if key in ("allocation", "score") else value for key, value in self.__dict__.items()
+        functions = {
+            name: rule_name(value) for name in ("allocation", "score") if callable(value := getattr(self, name))
         }
+        return self.__dict__ | functions
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "TrustMOPDConfig":
         copied = object.__new__(type(self))
@@ -192,7 +234,37 @@ class TrustMOPDConfig(DistillationConfig):
         return copied
 
     def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "allocation": rule_name(self.allocation), "score": rule_name(self.score)}
+        parts = {part: getattr(self.rules, part).model_dump() for part in PARTS}
+        return {**super().to_dict(), **parts, "score": rule_name(self.score)}
+
+
+@dataclass(frozen=True)
+class ObjectiveRules:
+    """The parts of the objective that are variants."""
+
+    allocation: Allocation
+    target: Target
+    emphasis: Emphasis
+
+
+def _variant(args: TrustMOPDConfig, part: str) -> Any:
+    """What a field names, with its parameters. Those that are fields of their own are checked with them."""
+    given = getattr(args, part)
+    kind: type[Variant] = OwnRule
+    if callable(given):
+        given = {"rule": rule_name(given)}
+    else:
+        name = str(given.get("rule") if isinstance(given, Mapping) else given)
+        if name not in PARTS[part]:
+            raise ValueError(f"{part} = {name!r} is unknown. Choose from {', '.join(PARTS[part])}.")
+        kind = PARTS[part][name]
+    flat = {parameter: getattr(args, field) for parameter, field in FLAT.items() if parameter in kind.model_fields}
+    flat |= {"score": rule_name(args.score)} if "score" in flat else {}
+    if not isinstance(given, Mapping):
+        return kind.model_construct(**flat)
+    if kind is not OwnRule:
+        check_fields(kind, {name: value for name, value in given.items() if not callable(value)}, part)
+    return kind.model_construct(**{**given, **flat})
 
 
 #: Fields of earlier releases.

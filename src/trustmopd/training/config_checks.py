@@ -15,7 +15,7 @@ from trl import DistillationConfig
 
 from trustmopd.method.allocation import check_gamma
 from trustmopd.policies.teacher import check_dtype
-from trustmopd.recipe.rules import RULES, SCORES
+from trustmopd.recipe.rules import SCORES
 
 if TYPE_CHECKING:
     from trustmopd.training.config import TrustMOPDConfig
@@ -101,7 +101,6 @@ def check_types(args: "TrustMOPDConfig") -> None:
 
 
 def check_values(args: "TrustMOPDConfig") -> None:
-    _choice("allocation", args.allocation, tuple(RULES))
     _choice("score", args.score, tuple(SCORES))
     _choice("granularity", args.granularity, ("token", "response"))
     _choice("prompt_truncation", args.prompt_truncation, ("left", "right", "drop", "error"))
@@ -141,7 +140,7 @@ def check_values(args: "TrustMOPDConfig") -> None:
     if isinstance(args.teacher_dtype, torch.dtype):
         args.teacher_dtype = str(args.teacher_dtype).removeprefix("torch.")
     check_dtype("teacher_dtype", args.teacher_dtype, auto=False)
-    if args.allocation == "single" and args.single_teacher is None:
+    if args.rules.allocation.rule == "single" and args.single_teacher is None:
         raise ValueError("allocation = 'single' needs single_teacher, the name of the one teacher to learn from.")
     for name, reason in _UNSET.items():
         if (value := getattr(args, name)) != getattr(DistillationConfig, name):
@@ -199,5 +198,5 @@ def _check_json(name: str, path: str) -> None:
 
 
 def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices and not (callable(value) and name in ("allocation", "score")):
+    if value not in choices and not (callable(value) and name == "score"):
         raise ValueError(f"{name} = {value!r} is unknown. Choose from {', '.join(choices)}.")

@@ -82,7 +82,7 @@ def check_ingredients(
     evaluated = eval_prompts if isinstance(eval_prompts, Mapping) else {"eval": eval_prompts}
     for checked in (prompts, *(dataset for dataset in evaluated.values() if isinstance(dataset, Dataset))):
         check_prompts(checked)
-        if args.allocation == "routed":
+        if args.rules.allocation.rule == "routed":
             check_labels(checked, args.domain_column, list(pool))
     if len(prompts) < args.global_batch_size:
         raise ValueError(
@@ -103,7 +103,7 @@ def check_ingredients(
             f"domain_column = {args.domain_column!r} is not a column of the prompt set, which has "
             f"{', '.join(prompts.column_names)}. Name one of them, or None if prompts have no labels."
         )
-    if args.allocation == "single" and args.single_teacher not in pool:
+    if args.rules.allocation.rule == "single" and args.single_teacher not in pool:
         raise ValueError(
             f"single_teacher = {args.single_teacher!r} is not in the pool ({', '.join(pool)}). Choose one of them."
         )
@@ -210,7 +210,9 @@ def _tell_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args:
 
 def used_teachers(teachers: Mapping[str, Teacher], args: TrustMOPDConfig) -> dict[str, Teacher]:
     """The teachers that the allocation rule asks. The others are not loaded."""
-    return {name: t for name, t in teachers.items() if args.allocation != "single" or name == args.single_teacher}
+    return {
+        name: t for name, t in teachers.items() if args.rules.allocation.rule != "single" or name == args.single_teacher
+    }
 
 
 def check_trainable(student: Any) -> None:

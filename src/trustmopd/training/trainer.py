@@ -174,7 +174,7 @@ class TrustMOPDTrainer(CheckpointingTrainer):
         surplus = [index for index, example in enumerate(inputs) if example.get(SURPLUS)]
         batch["completion_mask"][[*self.turns.empty, *surplus]] = 0
         batch |= prompt_columns(inputs, self.args.domain_column)
-        if self.args.allocation == "routed":
+        if self.args.rules.allocation.rule == "routed":
             batch["label"] = labels_of(batch["meta"], list(self.teachers))
         # The loss is a mean over responses, so these are the items; TRL counts tokens.
         batch["num_items_in_batch"] = self.accelerator.gather(num_responses(batch)).sum()

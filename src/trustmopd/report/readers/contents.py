@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trustmopd.recipe.rules import SCORED
+from trustmopd.recipe.rules import scores_of
 from trustmopd.report.readers.metrics_log import read_metrics
 from trustmopd.report.readers.missing import Missing
 from trustmopd.runs import RunDirectory, located
@@ -57,8 +57,8 @@ class Contents:
 
     @cached_property
     def calibration(self) -> dict[str, Any]:
-        needed = self.config.get("allocation") in SCORED and self.config.get("calibrated", True)
-        how = "Make it with `trustmopd calibrate RECIPE`." if needed else None
+        rule = scores_of(self.config) if self.config else None
+        how = "Make it with `trustmopd calibrate RECIPE`." if rule and rule.calibrated else None
         return self._json(self._files.calibration, "mu of each teacher", how)
 
     @cached_property

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from trustmopd.recipe.rules import DISPLACEMENT, RULES, SCORED, SCORES, TRUST, UNSCORED
+from trustmopd.recipe.rules import DISPLACEMENT, RULES, SCORES, TRUST
 from trustmopd.report.readers.missing import Missing
 from trustmopd.report.readers.score_rows import Certainty, over_seeds
 from trustmopd.report.statistics.same_experiment import unambiguous
@@ -13,9 +13,10 @@ from trustmopd.runs.reference_rows import INITIAL, ROUTED, is_reference_row
 from trustmopd.util.stats import Spread, paired_difference, recovery, spread
 
 Made = TypeVar("Made")
-UNIFORM = RULES["uniform"].name
+UNIFORM = "uniform"
 ABLATIONS = (*(score.title for score in SCORES.values() if score.name != DISPLACEMENT), "without μ", "response-level")
-_ORDER = ("routed", *(name for name in UNSCORED if name != "routed"), *SCORED, *ABLATIONS, "γ")
+_SCORED = [name for name, rule in RULES.items() if rule.scored]
+_ORDER = ("routed", *(name for name in RULES if name not in ("routed", *_SCORED)), *_SCORED, *ABLATIONS, "γ")
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from huggingface_hub import ModelCardData
 
-from trustmopd.recipe.rules import RULES
+from trustmopd.recipe.rules import Scored
 from trustmopd.runs.layout import CHECKPOINT, MANIFEST
-from trustmopd.training.config import TrustMOPDConfig, rule_name
+from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.run.identity import RunIdentity
 
 CITATION = """\
@@ -99,9 +99,10 @@ def model_card(
 
 def _how(args: TrustMOPDConfig) -> str:
     """How the teachers are weighted, as part of a sentence."""
-    if callable(args.allocation):
-        return f"towards its teachers, weighted by `{rule_name(args.allocation)}`"
-    habit = " relative to its habit, mu," if args.calibrates else ""
-    each = {"token": "token by token", "response": "response by response"}[args.granularity]
-    how = f"{each} by its {rule_name(args.score).replace('_', ' ')}{habit} to the power of {args.gamma:g}"
-    return RULES[args.allocation].phrase.format(how=how, teacher=args.single_teacher)
+    rule = args.rules.allocation
+    how = ""
+    if isinstance(rule, Scored):
+        habit = " relative to its habit, mu," if rule.calibrated else ""
+        how = f"{rule.granularity} by {rule.granularity} by its {rule.score.replace('_', ' ')}{habit} to the power of "
+        how += f"{args.gamma:g}"
+    return rule.phrase.format(how=how, **rule.model_dump())

@@ -3,7 +3,7 @@
 import json
 import logging
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from trustmopd.policies.preflight.model_facts import check_files
+from trustmopd.recipe.rules import PARTS, part_of
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.checkpoints import read_manifest, step_of
 from trustmopd.runs.layout import CHECKPOINT
@@ -120,7 +121,7 @@ def read_state(checkpoint: Path) -> TrainerState:
 def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:
     """Refuse to resume with another rule, other sampling or another order of prompts."""
     stored = read_manifest(checkpoint)["config"]
-    pairs = {field: (stored.get(field), _plain(config.get(field))) for field in LESSONS}
+    pairs = {field: (was, is_now) for field, was, is_now in _lessons(stored, _plain(dict(config)))}
     if changed := [f"{field} was {was!r} and is {now!r} now" for field, (was, now) in pairs.items() if was != now]:
         raise ValueError(
             f"this run began with other settings ({checkpoint}): {'; '.join(changed)}. They decide what the student is "
@@ -132,6 +133,18 @@ def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:
             f"max_steps = {config['max_steps']}, but {checkpoint} has {step_of(checkpoint)} steps already. Raise "
             "max_steps, or start a new run in another output folder."
         )
+
+
+def _lessons(*configs: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Every setting that decides what is taught, with its old and new value; a variant's parameters one by one."""
+    for field in LESSONS:
+        if field not in PARTS:
+            was, is_now = (config.get(field) for config in configs)
+            yield field, was, is_now
+            continue
+        before, after = (part_of(config, field).model_dump() for config in configs)
+        for parameter in {**before, **after}:
+            yield f"{field}.{parameter}", before.get(parameter), after.get(parameter)
 
 
 def check_same_engine(checkpoint: Path, engine: Mapping[str, Any]) -> None:

@@ -28,12 +28,9 @@ class MicroBatch:
 def allocation_rule(given: MicroBatch) -> AllocationRule:
     """Rules have no state. Weights depend only on configuration, step, dataset row and position, so neither a resume
     nor the split into processes and micro-batches changes them."""
-    rule = given.args.allocation
-    if callable(rule):
-        return rule
-    weights = _RULES.get(rule)
-    if weights is None:
-        raise ValueError(f"allocation = {rule!r} is not a rule. If it was a function, pass the function again.")
+    if callable(given.args.allocation):
+        return given.args.allocation
+    weights = _RULES[given.args.rules.allocation.rule]
     return lambda at, scores: weights(at, scores, given)
 
 
