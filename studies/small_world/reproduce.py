@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from studies.small_world.cells import Cell, all_cells, finished_cells
 from trustmopd.quickstart.experiment import FROM_STUDENT, Experiment, Scale, World
 from trustmopd.quickstart.machine import made_by, mixture, quiet, reproducibly
-from trustmopd.recipe.rules import TRUST, UNSCORED
+from trustmopd.recipe.rules import RULES, TRUST
 from trustmopd.report.readers.run import open_run
 from trustmopd.runs import RunDirectory, newest_checkpoint
 from trustmopd.runs.schemas import write_file
@@ -135,7 +135,7 @@ def run_cell(cell: Cell, experiment: Experiment) -> None:
 def _calibration(experiment: Experiment, prompts: str, method: str) -> str | None:
     """mu does not depend on seed, gamma or granularity: measured once for a prompt set, a score and its references."""
     settings = experiment.world.methods[method]
-    if settings.get("rule", TRUST) in UNSCORED or not settings.get("calibrated", True):
+    if settings.get("rule", TRUST) in [name for name, rule in RULES.items() if not rule.scored] or not settings.get("calibrated", True):
         return None
     name = f"{prompts}-{settings.get('score', 'displacement')}{_references(method)}"
     run = RunDirectory(experiment.out / "calibration" / name)

@@ -327,7 +327,7 @@ def test_a_rule_and_a_score_of_ones_own_are_used_and_kept_by_name(build, steps_o
     assert [line[f"weight/{name}"] for name in NAMES] == [0.0, 1.0, 0.0]
     stored = torch.load(tmp_path / "run" / "checkpoint-1" / "training_args.bin", weights_only=False)
     config = json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]
-    for kept in (stored.allocation, config["allocation"]):
+    for kept in (stored.allocation, config["allocation"]["rule"]):
         assert kept.endswith("trust_the_second")
     for kept in (stored.score, config["score"], trainer.calibration.depends_on["score"]):
         assert kept.endswith("squared_displacement")
