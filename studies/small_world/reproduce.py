@@ -135,7 +135,7 @@ def run_cell(cell: Cell, experiment: Experiment) -> None:
 def _calibration(experiment: Experiment, prompts: str, method: str) -> str | None:
     """mu does not depend on seed, gamma or granularity: measured once for a prompt set, a score and its references."""
     settings = experiment.world.methods[method]
-    if settings.get("rule", TRUST) in [name for name, rule in RULES.items() if not rule.scored] or not settings.get("calibrated", True):
+    if not RULES[settings.get("rule", TRUST)].scored or not settings.get("calibrated", True):
         return None
     name = f"{prompts}-{settings.get('score', 'displacement')}{_references(method)}"
     run = RunDirectory(experiment.out / "calibration" / name)

@@ -10,6 +10,7 @@ import yaml
 from pydantic import AfterValidator, Field, model_validator
 
 from trustmopd.recipe.names import check_benchmark_name, check_engine_name
+from trustmopd.recipe.rollout_engines import ROLLOUTS
 from trustmopd.recipe.rules import DEFAULTS, FLAT, PARTS, TRUST, Even, GeometricMean, Scored, Single, Trust
 from trustmopd.recipe.sections import Folder, Place, Section, Text, check_fields
 from trustmopd.recipe.teacher_source import STUDENT, TeacherName
@@ -44,23 +45,26 @@ OWNED_ELSEWHERE = {
     **{field: f"allocation.{parameter}" for parameter, field in FLAT.items()},
     **{part: f"{part}.rule" for part in ("allocation", "target", "emphasis")},
     "domain_column": "prompts.domain_column",
+    "rollouts": "rollouts",
     **dict.fromkeys(("calibration_path", "calibration"), "calibration"),
     "seed": "seeds",
     **dict.fromkeys(("output_dir", "run_dir"), "output"),
 }
 
 
-def _variant(part: str) -> Any:
-    """One of a part's kinds, told apart by `rule`."""
-    kinds = tuple(PARTS[part].values())
-    tag = "rule" if len(kinds) > 1 else None
-    return Annotated[reduce(or_, kinds), Field(discriminator=tag, description=f"Write {{rule: {DEFAULTS[part]}}}.")]
+def _union(kinds: Mapping[str, type], tag: str, default: str) -> Any:
+    """One of these kinds, told apart by `tag`."""
+    discriminator = tag if len(kinds) > 1 else None
+    field = Field(discriminator=discriminator, description=f"Write {{{tag}: {default}}}.")
+    return Annotated[reduce(or_, kinds.values()), field]
 
 
 if TYPE_CHECKING:  # which cannot follow a union that is made of a table
+    from trustmopd.recipe.rollout_engines import Rollouts
     from trustmopd.recipe.rules import Allocation, Emphasis, Target
 else:
-    Allocation, Target, Emphasis = map(_variant, PARTS)
+    Allocation, Target, Emphasis = (_union(PARTS[part], "rule", DEFAULTS[part]) for part in PARTS)
+    Rollouts = _union(ROLLOUTS, "engine", "vllm")
 
 
 class Evaluation(Section):
@@ -91,6 +95,7 @@ class Recipe(Section):
     ] = None
     teachers: Annotated[dict[TeacherName, TeacherSource], Field(min_length=1, description="Write {math: path-or-id}.")]
     prompts: Annotated[Prompts, Field(description="Write prompts: {path: ...}.")]
+    rollouts: Annotated[Rollouts | None, Field(description="Write {engine: vllm}; null: as `training` says.")] = None
     allocation: Allocation = Trust()
     target: Target = GeometricMean()
     emphasis: Emphasis = Even()
@@ -129,9 +134,10 @@ class Recipe(Section):
 
     def config_fields(self) -> dict[str, Any]:
         """The fields of TrustMOPDConfig that this recipe sets, except the seed and the folder, which differ by run."""
-        fields = {part: getattr(self, part).model_dump() for part in PARTS} | {
-            "domain_column": self.prompts.domain_column
-        }
+        fields = {part: getattr(self, part).model_dump() for part in PARTS}
+        fields["domain_column"] = self.prompts.domain_column
+        if self.rollouts is not None:
+            fields["rollouts"] = self.rollouts.model_dump(exclude_unset=True) | {"engine": self.rollouts.engine}
         if isinstance(self.allocation, Scored) and self.allocation.calibrated and self.calibration is not None:
             fields["calibration_path"] = str(self.calibration)
         return fields | self.training

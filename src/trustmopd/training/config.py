@@ -3,7 +3,7 @@
 import copy
 import difflib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import Any
@@ -12,23 +12,10 @@ import torch
 import torch.distributed as dist
 from trl import DistillationConfig
 
-from trustmopd.recipe.rules import (
-    DISPLACEMENT,
-    EVEN,
-    FLAT,
-    MEAN,
-    PARTS,
-    RULES,
-    SCORES,
-    TRUST,
-    Allocation,
-    Emphasis,
-    OwnRule,
-    Target,
-    Variant,
-)
-from trustmopd.recipe.sections import check_fields
+from trustmopd.recipe.rollout_engines import ROLLOUTS
+from trustmopd.recipe.rules import DISPLACEMENT, EVEN, MEAN, PARTS, RULES, SCORES, TRUST
 from trustmopd.training.config_checks import check_mappings, check_types, check_values
+from trustmopd.training.variants import Variants, resolve_variants, rule_name
 
 
 def _field(default: Any, help: str) -> Any:
@@ -92,7 +79,10 @@ class TrustMOPDConfig(DistillationConfig):
         4.0, "Hidden states of frozen policies beyond this size are kept in pinned host memory."
     )
 
-    # Rollouts by vLLM
+    # Rollouts
+    rollouts: str | dict | None = _field(
+        None, f"What samples them: {', '.join(ROLLOUTS)}, with parameters as {{engine: …}}; None: as use_vllm says."
+    )
     rollout_timeout: float = _field(
         3600.0, "With use_vllm: most seconds for one batch of rollouts; then the run stops."
     )
@@ -125,7 +115,7 @@ class TrustMOPDConfig(DistillationConfig):
         for name in ("save_strategy", "eval_strategy", "logging_strategy"):
             if getattr(self, name) is False:  # YAML reads `no` as false
                 setattr(self, name, "no")
-        self._resolve_variants()
+        self._variants = resolve_variants(self)
         check_types(self)
         check_values(self)
         self._derive_precision()
@@ -139,9 +129,9 @@ class TrustMOPDConfig(DistillationConfig):
             dist.distributed_c10d._set_pg_timeout(self.ddp_timeout_delta, dist.group.WORLD)
 
     @property
-    def rules(self) -> "ObjectiveRules":
-        """The parts of the objective that are variants, each with its parameters."""
-        return self._rules
+    def rules(self) -> Variants:
+        """What varies, each as one value with its parameters."""
+        return self._variants
 
     @property
     def scored(self) -> bool:
@@ -172,20 +162,6 @@ class TrustMOPDConfig(DistillationConfig):
     def frozen_dtype(self) -> torch.dtype:
         """The dtype of teachers and references that have none of their own."""
         return getattr(torch, self.teacher_dtype) if self.teacher_dtype else self.mixed_dtype or torch.float32
-
-    def _resolve_variants(self) -> None:
-        """Each part as one value. What its mapping says is also in the fields that have the same parameter."""
-        if isinstance(self.allocation, Mapping):
-            for parameter, field in FLAT.items():
-                if parameter not in self.allocation:
-                    continue
-                value, beside = self.allocation[parameter], getattr(self, field)
-                if beside not in (value, type(self).__dataclass_fields__[field].default):
-                    raise ValueError(
-                        f"{field} = {beside!r}, but allocation says {parameter} = {value!r}. Give it in one place."
-                    )
-                setattr(self, field, value)
-        self._rules = ObjectiveRules(*(_variant(self, part) for part in PARTS))
 
     def _derive_precision(self) -> None:
         """bfloat16 where the hardware has it, unless the launcher or a field says otherwise; they must agree, since
@@ -234,37 +210,8 @@ class TrustMOPDConfig(DistillationConfig):
         return copied
 
     def to_dict(self) -> dict[str, Any]:
-        parts = {part: getattr(self.rules, part).model_dump() for part in PARTS}
+        parts = {part: getattr(self.rules, part).model_dump() for part in (*PARTS, "rollouts")}
         return {**super().to_dict(), **parts, "score": rule_name(self.score)}
-
-
-@dataclass(frozen=True)
-class ObjectiveRules:
-    """The parts of the objective that are variants."""
-
-    allocation: Allocation
-    target: Target
-    emphasis: Emphasis
-
-
-def _variant(args: TrustMOPDConfig, part: str) -> Any:
-    """What a field names, with its parameters. Those that are fields of their own are checked with them."""
-    given = getattr(args, part)
-    kind: type[Variant] = OwnRule
-    if callable(given):
-        given = {"rule": rule_name(given)}
-    else:
-        name = str(given.get("rule") if isinstance(given, Mapping) else given)
-        if name not in PARTS[part]:
-            raise ValueError(f"{part} = {name!r} is unknown. Choose from {', '.join(PARTS[part])}.")
-        kind = PARTS[part][name]
-    flat = {parameter: getattr(args, field) for parameter, field in FLAT.items() if parameter in kind.model_fields}
-    flat |= {"score": rule_name(args.score)} if "score" in flat else {}
-    if not isinstance(given, Mapping):
-        return kind.model_construct(**flat)
-    if kind is not OwnRule:
-        check_fields(kind, {name: value for name, value in given.items() if not callable(value)}, part)
-    return kind.model_construct(**{**given, **flat})
 
 
 #: Fields of earlier releases.
@@ -299,10 +246,6 @@ def _checking_names(init: Callable) -> Callable:
 
 
 TrustMOPDConfig.__init__ = _checking_names(TrustMOPDConfig.__init__)  # type: ignore[method-assign]
-
-
-def rule_name(rule: str | Callable) -> str:
-    return rule if isinstance(rule, str) else f"{rule.__module__}.{getattr(rule, '__qualname__', type(rule).__name__)}"
 
 
 def has_bfloat16() -> bool:

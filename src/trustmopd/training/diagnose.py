@@ -14,8 +14,8 @@ from trustmopd.method import calibrated_scores, reverse_kl
 from trustmopd.policies.references import fallback_note
 from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, ReferenceDiagnosis
 from trustmopd.training.calibrate import CALIBRATION_SEED, calibration_rows
-from trustmopd.training.config import rule_name
 from trustmopd.training.diagnosis_verdict import judge, judge_references, moved_everywhere
+from trustmopd.training.variants import rule_name
 
 if TYPE_CHECKING:
     from trustmopd.training.trainer import TrustMOPDTrainer

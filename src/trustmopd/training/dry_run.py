@@ -25,7 +25,7 @@ from trustmopd.recipe.teacher_source import RAY
 from trustmopd.rollouts.vllm_package import vllm_version
 from trustmopd.runs import RunDirectory
 from trustmopd.training.calibration import Calibration
-from trustmopd.training.config import TrustMOPDConfig, rule_name
+from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_writable
 from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
 from trustmopd.training.parallelism import Parallelism
@@ -33,6 +33,7 @@ from trustmopd.training.prompt_lengths import fit_prompts
 from trustmopd.training.run.dry_resume import checkpoint_to_resume
 from trustmopd.training.run.resume_policy import SAMPLING
 from trustmopd.training.setup import Ingredients, check_ingredients, used_teachers
+from trustmopd.training.variants import rule_name
 
 
 @dataclass(frozen=True)

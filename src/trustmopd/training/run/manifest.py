@@ -6,9 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trustmopd.training.config import TrustMOPDConfig, rule_name
+from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.run.identity import RunIdentity
 from trustmopd.training.run.resume_policy import SAMPLING, experiment_fields
+from trustmopd.training.variants import rule_name
 
 
 def dependencies(run: RunIdentity, args: TrustMOPDConfig) -> dict[str, Any]:
