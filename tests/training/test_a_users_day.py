@@ -71,7 +71,7 @@ def test_a_run_started_over_in_the_same_folder_is_not_resumed_from_the_old_one(t
 @pytest.mark.parametrize(("field", "value"), [("gamma", 3.0), ("granularity", "response"), ("num_candidates", 10)])
 def test_the_rule_cannot_be_changed_in_mid_run(tmp_path: Path, field: str, value: Any) -> None:
     make(tmp_path).train()
-    with pytest.raises(ValueError, match=f": {field} .*{value}"):
+    with pytest.raises(ValueError, match=rf"{field} was .*{value}"):
         make(tmp_path, max_steps=3, **{field: value}).train(resume_from_checkpoint=True)
     make(tmp_path, max_steps=3, learning_rate=1e-4).train(resume_from_checkpoint=True)  # optimization may
 
