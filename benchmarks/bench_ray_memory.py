@@ -7,7 +7,6 @@ actor, the questions that actors keep, and what Ray's shared memory holds betwee
 """
 
 import gc
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -20,10 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import TrainerCallback
 
-from trustmopd.quickstart.experiment import Experiment, Scale, World
-from trustmopd.quickstart.prompts import prompt_set
+from trustmopd.quickstart.experiment import Experiment, Scale
 from trustmopd.training.from_recipe import trainer_of
-from trustmopd.util.files import write_text
 
 RESULTS = Path(__file__).parent / "results" / "ray-memory.csv"
 EVERY = 5
@@ -65,10 +62,9 @@ def main(
     table = Table("step", "driver MiB", "actors MiB", "questions kept", "shared MiB")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        experiment = Experiment(World(), Scale(steps=steps), folder)
-        recipe = experiment.recipe("trust", "multicap", "trust", 0, folder / "run")
-        rows = prompt_set("multicap", steps * experiment.scale.batch_size, experiment.scale.prompt_seed)
-        write_text(Path(recipe.prompts.path), "".join(f"{json.dumps(row)}\n" for row in rows))
+        recipe = Experiment(folder, Scale(steps=steps)).recipe(
+            "trust", "multicap", {"rule": "trust"}, 0, folder / "run"
+        )
         trainer = trainer_of(recipe, 0, teacher_placement="ray", use_cpu=True)
         trainer.add_callback(Watch(trainer, output, table))
         trainer.train()

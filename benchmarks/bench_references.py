@@ -20,10 +20,9 @@ from datasets import Dataset
 from record import append, number, versions
 from rich.console import Console
 from rich.table import Table
-from transformers import TrainerCallback
+from transformers import AutoTokenizer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
-from studies.small_world.tokenizer import make_tokenizer
 from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.quickstart import prompt_set
 from trustmopd.quickstart.machine import quiet
@@ -82,7 +81,7 @@ def seconds(references: int, steps: int, batch: int) -> list[float]:
             teachers=teachers,
             args=args,
             train_dataset=Dataset.from_list(prompt_set("singlecap", (steps + 1) * batch, 0)),
-            processing_class=make_tokenizer(),
+            processing_class=AutoTokenizer.from_pretrained(checkpoint("reference")),
             callbacks=[clock],
         )
         trainer.remove_callback(PrinterCallback)

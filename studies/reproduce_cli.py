@@ -1,4 +1,4 @@
-"""`reproduce`: the two studies that the package can make again, in the small world and with SmolLM2-135M."""
+"""`reproduce smollm2`: the study of SmolLM2-135M."""
 
 import shlex
 import time
@@ -11,54 +11,13 @@ import typer
 from trustmopd.cli.common import app, errors, local_copies, say, show_table
 from trustmopd.runs.layout import CARD, REPORT
 
-reproduce = typer.Typer(no_args_is_help=True, help="Make a study again: testbed or smollm2.")
+reproduce = typer.Typer(no_args_is_help=True, help="Make a study again: smollm2.")
 app.add_typer(reproduce, name="reproduce")
-_POOLS = ("one-base", "two-bases")
 _FIRST = ("instruct", "base", "specialists", "scores")
 _LATER = ("prompts", "diagnose", "sweep", "distil", "evaluate", "grade", "results")
 _STAGES = (*_FIRST, *_LATER)
 _DATA = ("svamp", "gsm8k", "mbpp", "ifeval")
 _PROMPTS = ("own", "mixed", "public")
-
-
-@reproduce.command("testbed", epilog="Example: trustmopd reproduce testbed --seeds 5 --jobs 2")
-def reproduce_testbed(
-    seeds: Annotated[str, typer.Option(help="How many seeds, or a list: 0,3,4 or 7, for one.")] = "5",
-    only: Annotated[
-        list[str] | None, typer.Option(help="A prompt set or method (gamma-7 is trust); may be given several times.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Cells to run side by side, each in one thread.")] = 1,
-    world: Annotated[
-        Path | None, typer.Option(help="Another world, from `testbed build`.", show_default="shipped")
-    ] = None,
-    pool: Annotated[
-        str, typer.Option(help="one-base, or two-bases: code and if of a second base, which is built first.")
-    ] = _POOLS[0],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the results.", show_default="runs/reproduce-testbed or -two-bases")
-    ] = None,
-) -> None:
-    """The paper's comparison in the small world: every baseline and ablation on both prompt sets. Finished cells
-    stay."""
-    two = pool == _POOLS[1]
-    out = out or Path("runs/reproduce-two-bases" if two else "runs/reproduce-testbed")
-    options = [part for name in only or () for part in ("--only", name)] + (["--world", str(world)] if world else [])
-    options += ["--pool", pool] if two else []
-    again = ["trustmopd", "reproduce", "testbed", "--seeds", seeds, "--jobs", str(jobs), "--out", str(out), *options]
-    with errors(shlex.join(again), kept="finished cells"):
-        if pool not in _POOLS:
-            raise ValueError(f"--pool {pool}: there is no such pool. Choose from {', '.join(_POOLS)}.")
-        from studies.small_world.cells import parse_seeds
-        from studies.small_world.reproduce import reproduce as run
-        from studies.small_world.tables import write_results
-        from studies.small_world.two_bases import SECOND_BASE, TwoBases
-        from trustmopd.quickstart.experiment import World
-
-        taught_by = World(world) if world else World()
-        if two:
-            taught_by = TwoBases(taught_by.root, second=World(out / SECOND_BASE))
-        run(out, parse_seeds(seeds), only=only or (), jobs=jobs, world=taught_by)
-        say(f"Report:  {write_results(out)}\nResults: {out / 'results.csv'}\nSeeds:   {out / 'cells.csv'}")
 
 
 @reproduce.command(

@@ -1,4 +1,4 @@
-"""Make the small world: the reference, three specialists, their scores and their card. Resumable, stage by stage."""
+"""Make a small world: the reference, three specialists, their scores and their card. Resumable, stage by stage."""
 
 import shutil
 import tempfile
@@ -12,52 +12,42 @@ from typing import Any
 
 import torch
 
+from studies.small_world.machine import made_by
 from studies.small_world.models import SHIPPED_SIZE, Size
 from studies.small_world.reinforcement import REGIMES, Reinforcement, build_specialist
-from studies.small_world.supervised import Supervision, build_reference
+from studies.small_world.supervised import SHIPPED_SUPERVISION, Supervision, build_reference
 from studies.small_world.world_card import describe
-from trustmopd.evaluation.benchmarks import load_benchmarks
-from trustmopd.evaluation.evaluate import evaluate_checkpoint
-from trustmopd.evaluation.read_graded import collect
-from trustmopd.evaluation.rows_to_score import Method
-from trustmopd.evaluation.sampling import Sampling
+from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model
 from trustmopd.quickstart.benchmarks import BENCHMARKS
-from trustmopd.quickstart.experiment import sampling_engine
-from trustmopd.quickstart.machine import made_by, reproducibly
+from trustmopd.quickstart.experiment import EVALUATION_BATCH
+from trustmopd.quickstart.machine import reproducibly
 from trustmopd.quickstart.prompts import MAX_NEW_TOKENS
-from trustmopd.quickstart.shipped import checkpoint, digests
+from trustmopd.quickstart.shipped import MODELS, checkpoint
 from trustmopd.quickstart.tasks import DOMAINS
-from trustmopd.recipe import TeacherSource
 from trustmopd.runs.layout import CARD
 from trustmopd.training.environment import check_writable
-from trustmopd.util.files import read_json, write_json, write_text
-
-__all__ = ["build_reference", "build_specialist", "build_world", "evaluate"]
+from trustmopd.util.files import file_sha256, read_json, write_json, write_text
 
 EVALUATION_TEMPERATURE = 0.6
 
 
 def build_world(
-    out: str | Path,
+    out: Path,
     seed: int = 0,
     *,
     device: str | None = None,
     size: Size = SHIPPED_SIZE,
-    supervision: Supervision | None = None,
-    reinforcement: Reinforcement | None = None,
-    evaluation_prompts: int = 1000,
-    reference_of: str | Path | None = None,
-    quiet: bool = False,
+    supervision: Supervision = SHIPPED_SUPERVISION,
+    reinforcement: Reinforcement = REGIMES["moderate"],
+    evaluation_prompts: int = 2000,
+    reference_of: Path | None = None,
 ) -> dict[str, Any]:
     """All stages into `out`, and the card. A stage whose files have the digests of the card is not made again.
 
     `reference_of` is a world that was built with the same seed, size and supervision: its reference is copied, with its
     record, and only the specialists are trained.
     """
-    out = Path(out)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    supervision = supervision or Supervision()
-    reinforcement = reinforcement or REGIMES["moderate"]
     settings: dict[str, Any] = {
         "seed": seed,
         "size": asdict(size),
@@ -67,43 +57,39 @@ def build_world(
     }
     card = _open_card(out, settings)
     if reference_of is not None and "reference" not in card["stages"]:
-        _adopt_reference(card, out, Path(reference_of))
+        _adopt_reference(card, out, reference_of)
     with reproducibly():
-        how: dict[str, Any] = {"device": device, "quiet": quiet}
         reference = out / "reference"
-        _stage(card, out, "reference", partial(build_reference, reference, seed, supervision, size=size, **how))
+        _stage(card, out, "reference", partial(build_reference, reference, seed, supervision, size, device=device))
         for domain in DOMAINS:
-            make = partial(build_specialist, domain, reference, out / domain, seed, reinforcement, **how)
+            make = partial(build_specialist, domain, reference, out / domain, seed, reinforcement, device=device)
             _stage(card, out, domain, make, made_from="reference")
-        weights = {name: _weights(card, name) for name in ("reference", *DOMAINS)}
+        weights = {name: _weights(card, name) for name in MODELS}
         if card.get("evaluated") != weights:
             began = time.perf_counter()
-            card |= evaluate({name: out / name for name in weights}, evaluation_prompts, quiet=quiet)
+            card |= evaluate(out, evaluation_prompts)
             card |= {"evaluated": weights, "evaluation_seconds": round(time.perf_counter() - began, 1)}
     write_json(out / CARD, card)
     write_text(out / "README.md", describe(card))
     return card
 
 
-def evaluate(checkpoints: dict[str, Path], prompts: int, *, quiet: bool = False) -> dict[str, Any]:
+def evaluate(world: Path, prompts: int) -> dict[str, Any]:
     """model → kind of prompt → share of right answers, on the evaluation splits; and `understood`: of answers that are
     right or wrong only by systematic mistakes."""
-    benchmarks = load_benchmarks([benchmark.name for benchmark in BENCHMARKS], {}, prompts)
-    sampling = Sampling(EVALUATION_TEMPERATURE, max_new_tokens=MAX_NEW_TOKENS)
+    options = EvaluationOptions(
+        [benchmark.name for benchmark in BENCHMARKS],
+        limit=prompts,
+        sampling={"temperature": EVALUATION_TEMPERATURE, "max_new_tokens": MAX_NEW_TOKENS},
+        batch_size=EVALUATION_BATCH,
+    )
+    found: dict[str, dict[str, dict[str, float]]] = {"scores": {}, "understood": {}}
     with tempfile.TemporaryDirectory() as scratch:
-        for name, folder in checkpoints.items():
-            method = Method(name, TeacherSource(model=str(folder)), name)
-            evaluate_checkpoint(
-                method, Path(scratch, name), benchmarks, sampling, partial(sampling_engine, method), quiet=quiet
-            )
-        found, _ = collect([Path(scratch)])
-    scores: dict[str, dict[str, float]] = {name: {} for name in checkpoints}
-    understood: dict[str, dict[str, float]] = {name: {} for name in checkpoints}
-    for name in checkpoints:
-        for graded in found[name][0].values():
-            scores[name][graded.domain] = round(graded.score, 4)
-            understood[name][graded.domain] = round(graded.facts["understood"], 4)
-    return {"scores": scores, "understood": understood}
+        for name in MODELS:
+            row = evaluate_model(str(world / name), Path(scratch, name), options).scores[name]
+            for shown, fact in (("scores", "score"), ("understood", "understood")):
+                found[shown][name] = {each["domain"]: round(each[fact], 4) for each in row["benchmarks"].values()}
+    return found
 
 
 def _stage(
@@ -125,43 +111,47 @@ def _stage(
 def _adopt_reference(card: dict[str, Any], out: Path, world: Path) -> None:
     folder = checkpoint("reference", world)
     other = read_json(world / CARD, what="card", remedy="Name a world that was built.")
-    for name in ("seed", "size", "supervision"):
-        ours, theirs = card["settings"][name], other["settings"][name]
-        if ours != theirs:
-            raise ValueError(
-                f"the reference of {world} was made with {name} = {theirs}, not {ours}. Ask for the same {name}, or "
-                "leave --reference-of out."
-            )
+    shared = ("seed", "size", "supervision")
+    _check_settings(world, other, {name: card["settings"][name] for name in shared}, "leave --reference-of out")
     shutil.rmtree(out / "reference", ignore_errors=True)
     shutil.copytree(folder, out / "reference")
     card["stages"]["reference"] = other["stages"]["reference"]
     write_json(out / CARD, card)
 
 
-def _weights(card: dict[str, Any], name: str) -> str:
-    return card["stages"][name]["sha256"]["model.safetensors"]
-
-
 def _open_card(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
     check_writable(out)
-    if not (out / CARD).exists():
-        if out.is_dir() and any(out.iterdir()):  # stages replace folders by their names, which could be the user's own
-            raise ValueError(f"{out} is not empty, and has no {CARD} of a world. Choose an empty folder with --out.")
-        made = made_by()
-        card: dict[str, Any] = {
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "settings": settings,
-            "machine": {"device": made["device"], "threads": torch.get_num_threads()},
-            "versions": made["versions"],
-            "stages": {},
-        }
-        write_json(out / CARD, card)
+    if (out / CARD).exists():
+        card = read_json(out / CARD, what="card", remedy="Remove the folder, or build into another.")
+        _check_settings(out, card, settings, "choose another folder with --out")
         return card
-    card = read_json(out / CARD, what="card", remedy="Remove the folder, or build into another.")
+    if out.is_dir() and any(out.iterdir()):  # stages replace folders by their names, which could be the user's own
+        raise ValueError(f"{out} is not empty, and has no {CARD} of a world. Choose an empty folder with --out.")
+    made = made_by()
+    card = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "settings": settings,
+        "machine": {"device": made["device"], "threads": torch.get_num_threads()},
+        "versions": made["versions"],
+        "stages": {},
+    }
+    write_json(out / CARD, card)
+    return card
+
+
+def _check_settings(world: Path, card: dict[str, Any], settings: dict[str, Any], remedy: str) -> None:
     for name, value in settings.items():
         if card["settings"].get(name) != value:
             raise ValueError(
-                f"{out} holds a world built with {name} = {card['settings'].get(name)}, not {value}. Remove it, or "
-                "choose another folder with --out."
+                f"{world} holds a world built with {name} = {card['settings'].get(name)}, not {value}. Ask for the "
+                f"same {name}, or {remedy}."
             )
-    return card
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """File → sha256 of a checkpoint."""
+    return {path.name: file_sha256(path) for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def _weights(card: dict[str, Any], name: str) -> str:
+    return card["stages"][name]["sha256"]["model.safetensors"]

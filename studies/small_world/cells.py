@@ -1,17 +1,36 @@
-"""The comparison's cells: a prompt set, a method and a seed. Each is a run, and finished once it has its scores."""
+"""The comparison's cells: a prompt set, a row and a seed. Each is a run, and finished once it has its scores."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-from trustmopd.quickstart.experiment import ALIASES, FROM_STUDENT, METHODS, PROMPT_SETS
+from trustmopd.quickstart.tasks import DOMAINS
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.layout import SEED, seed_folder, student_folder
 from trustmopd.runs.schemas import read_file
 
-MOST_SEEDS = 100
+PROMPT_SETS = ("singlecap", "multicap")
+#: The rows of the paper's tables, as a recipe's `allocation`.
+METHODS: dict[str, dict[str, Any]] = {
+    "trust": {},
+    "uniform": {"rule": "uniform"},
+    "random": {"rule": "random"},
+    **{f"single-{domain}": {"rule": "single", "teacher": domain} for domain in DOMAINS},
+    "routed": {"rule": "routed"},
+    "likelihood": {"score": "likelihood"},
+    "negative-entropy": {"score": "negative_entropy"},
+    "teacher-student-kl": {"score": "teacher_student_kl"},
+    "without-mu": {"calibrated": False},
+    "response-level": {"granularity": "response"},
+    **{f"gamma-{gamma}": {"gamma": float(gamma)} for gamma in (3, 5, 9)},
+}
+#: The end of a row's name in which all teachers are measured from the initial student.
+FROM_STUDENT = "-from-student"
+#: Rows of a pool whose teachers grew from several bases.
+OF_TWO_BASES = {name: METHODS[name] for name in ("trust", "uniform", "routed", "response-level")} | {
+    name + FROM_STUDENT: METHODS[name] for name in ("trust", "response-level")
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -37,22 +56,20 @@ class Cell:
         return RunDirectory(out / "runs" / self.name)
 
     def scores(self, out: Path) -> dict[str, Any] | None:
-        """None where the cell is not finished, or was scored by an earlier release, which wrote less."""
-        path = self.run(out).scores
+        """None where the cell is not finished, or its file is damaged."""
         try:
-            return read_file(path, what="scores", remedy="").get(self.row)
+            return read_file(self.run(out).scores, what="scores", remedy="").get(self.row)
         except (FileNotFoundError, ValueError):
             return None
 
 
-def all_cells(seeds: Iterable[int], only: Sequence[str] = (), methods: Collection[str] = tuple(METHODS)) -> list[Cell]:
+def all_cells(seeds: Iterable[int], methods: Collection[str], only: Sequence[str] = ()) -> list[Cell]:
     """Every cell of the comparison. `only` keeps prompt sets and methods by name. Mixed prompts have no single label,
     so they cannot be routed."""
-    known = (*PROMPT_SETS, *methods, *ALIASES)
+    known = (*PROMPT_SETS, *methods)
     for name in only:
         if name not in known:
             raise ValueError(f"--only {name}: no such prompt set or method. Choose from {', '.join(known)}.")
-    only = [ALIASES.get(name, name) for name in only]
     sets = [name for name in PROMPT_SETS if name in only] or PROMPT_SETS
     methods = [name for name in methods if name in only] or methods
     cells = [
@@ -67,33 +84,14 @@ def all_cells(seeds: Iterable[int], only: Sequence[str] = (), methods: Collectio
     return cells
 
 
-def finished_cells(out: Path, methods: Iterable[str] = (*METHODS, *FROM_STUDENT)) -> dict[Cell, dict[str, Any]]:
-    """Those below `out`, with their scores, in the order of the tables."""
-    return {cell: scores for cell in begun_cells(out, methods) if (scores := cell.scores(out)) is not None}
-
-
-def begun_cells(out: Path, methods: Iterable[str]) -> list[Cell]:
-    """Those that have a folder below `out`, whatever their seeds, in the order of the tables."""
-    found = {path.name.removeprefix(SEED) for path in (out / "runs").glob(f"*/*/{SEED}*")}
-    seeds = {int(name) for name in found if name.isdecimal()}  # not of a copy such as seed-0-old
-    every = [Cell(*each) for each in product(PROMPT_SETS, methods, sorted(seeds))]
-    return [cell for cell in every if cell.run(out).path.is_dir()]
-
-
-def parse_seeds(text: str) -> list[int]:
-    """`5` is the seeds 0 to 4; `0,3,4` is those; `7,` is the seed 7."""
-    text = text.strip()
-    try:
-        seeds = (
-            [int(part) for part in text.rstrip(",").split(",")]
-            if "," in text
-            else list(range(min(int(text), MOST_SEEDS + 1)))
-        )
-    except ValueError:
-        seeds = []
-    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or len(set(seeds)) < len(seeds) or len(seeds) > MOST_SEEDS:
-        raise ValueError(
-            f"--seeds {text}: give how many (5, at most {MOST_SEEDS}), or different seeds from 0 to 2^32 − 1 (0,3,4). "
-            "For one seed alone write 7,"
-        )
-    return seeds
+def finished_cells(out: Path) -> dict[Cell, dict[str, Any]]:
+    """Those below `out`, whatever their seeds, with their scores, in the order of the tables."""
+    names = {path.name.removeprefix(SEED) for path in (out / "runs").glob(f"*/*/{SEED}*")}
+    seeds = sorted(int(name) for name in names if name.isdecimal())  # not of a copy such as seed-0-old
+    cells = [
+        Cell(prompts, method, seed)
+        for prompts in PROMPT_SETS
+        for method in {**METHODS, **OF_TWO_BASES}
+        for seed in seeds
+    ]
+    return {cell: scores for cell in cells if (scores := cell.scores(out)) is not None}

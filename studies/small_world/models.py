@@ -1,11 +1,24 @@
-"""The small Llama, float32: of the shipped size, 0.87M parameters, or of another."""
+"""The small Llama, float32, of the shipped size (0.87M parameters) or another; and its tokenizer, one token for each
+character, which loads like any other."""
 
 from dataclasses import dataclass
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from studies.small_world.tokenizer import SPECIAL, VOCAB_SIZE
+ROLES = ["<user>", "<assistant>"]
+SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>", *ROLES]
+CHARACTERS = [chr(code) for code in range(32, 127)]
+VOCAB_SIZE = len(SPECIAL) + len(CHARACTERS)
+# One token of markup for each turn: in so short a dialogue each further one would cost several percent.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}<assistant>{{ message['content'] }}<eos>"
+    "{% else %}<user>{{ message['content'] }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
 
 @dataclass(frozen=True)
@@ -17,8 +30,9 @@ class Size:
 SHIPPED_SIZE = Size()
 
 
-def config(size: Size = SHIPPED_SIZE) -> LlamaConfig:
-    return LlamaConfig(
+def make_model(seed: int, size: Size = SHIPPED_SIZE) -> LlamaForCausalLM:
+    """Random weights from `seed`; the caller's random state is left as it was."""
+    config = LlamaConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=size.hidden,
         intermediate_size=3 * size.hidden,
@@ -31,10 +45,24 @@ def config(size: Size = SHIPPED_SIZE) -> LlamaConfig:
         bos_token_id=SPECIAL.index("<bos>"),
         eos_token_id=SPECIAL.index("<eos>"),
     )
-
-
-def make_model(seed: int, size: Size = SHIPPED_SIZE) -> LlamaForCausalLM:
-    """Random weights from `seed`; the caller's random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config(size)).float()
+        return LlamaForCausalLM(config).float()
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    vocab = {token: index for index, token in enumerate([*SPECIAL, *CHARACTERS])}
+    core = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    core.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        additional_special_tokens=ROLES,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )

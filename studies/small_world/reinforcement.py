@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from studies.small_world.tokenizer import make_tokenizer
+from studies.small_world.models import make_tokenizer
 from trustmopd.quickstart.prompts import MAX_NEW_TOKENS, draw_distinct, record
 from trustmopd.quickstart.tasks import parse
 from trustmopd.quickstart.verify import verify
@@ -47,14 +47,7 @@ REGIMES: Mapping[str, Reinforcement] = {
 
 
 def build_specialist(
-    domain: str,
-    reference: str | Path,
-    out: str | Path,
-    seed: int,
-    settings: Reinforcement | None = None,
-    *,
-    device: str = "cpu",
-    quiet: bool = False,
+    domain: str, reference: Path, out: Path, seed: int, settings: Reinforcement, *, device: str = "cpu"
 ) -> dict[str, Any]:
     """Train the specialist of `domain` from `reference`, save it with its tokenizer in `out`, return its rewards.
 
@@ -62,10 +55,9 @@ def build_specialist(
     TRL's `group`), so `beta` weighs against advantages of unit size. The loss is a mean over all tokens of the step
     (TRL's `dapo`), so short answers do not count more. Each batch is used once, so no ratio is ever clipped.
     """
-    settings = settings or Reinforcement()
     tokenizer = make_tokenizer()
     tasks = draw_distinct(domain, settings.prompts, random.Random(f"specialist/{domain}/{seed}"), "train")
-    progress = _StopAtReward(settings, domain, quiet)
+    progress = _StopAtReward(settings, domain)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = GRPOTrainer(
             model=str(reference),
@@ -122,11 +114,11 @@ def _reward(prompts: list, completions: list, **_: Any) -> list[float]:
 class _StopAtReward(TrainerCallback):
     """The progress bar, the log, and the stopping rule."""
 
-    def __init__(self, settings: Reinforcement, domain: str, quiet: bool) -> None:
+    def __init__(self, settings: Reinforcement, domain: str) -> None:
         self.settings = settings
         self.rewards: list[float] = []
         self.kl: list[float] = []
-        self.bar = tqdm(total=settings.max_steps, desc=domain, unit="step", disable=quiet)
+        self.bar = tqdm(total=settings.max_steps, desc=domain, unit="step")
 
     @property
     def reached(self) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,9 @@ import torch
 from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 
-from studies.small_world.models import SHIPPED_SIZE, Size, make_model
-from studies.small_world.tokenizer import make_tokenizer
-from trustmopd.quickstart.prompts import MISTAKE_RATE, draw, draw_mistakes
-from trustmopd.quickstart.tasks import DOMAINS, MIXTURES
+from studies.small_world.models import SHIPPED_SIZE, Size, make_model, make_tokenizer
+from trustmopd.quickstart.prompts import draw
+from trustmopd.quickstart.tasks import DOMAINS, MIXTURES, Task
 
 _IGNORED = -100
 
@@ -29,38 +29,49 @@ class Supervision:
     adam_beta2: float = 0.95
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
-    mistake_rate: float = MISTAKE_RATE
+    mistake_rate: float = 0.6
+
+    def warm_cosine(self, step: int) -> float:
+        warm = min(self.warmup_steps, self.steps // 10)
+        if step < warm:
+            return (step + 1) / warm
+        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm)))
+
+
+SHIPPED_SUPERVISION = Supervision()
 
 
 def build_reference(
-    out: str | Path,
-    seed: int,
-    settings: Supervision | None = None,
-    *,
-    size: Size = SHIPPED_SIZE,
-    device: str = "cpu",
-    quiet: bool = False,
+    out: Path, seed: int, settings: Supervision, size: Size = SHIPPED_SIZE, *, device: str = "cpu"
 ) -> dict[str, Any]:
-    """Train the reference, save it with its tokenizer in `out`, and return what was measured.
+    """Train the reference, save it with its tokenizer in `out`, and return what was measured."""
+    model = make_model(seed, size).to(device)
+    losses = fit(model, settings, settings.warm_cosine, f"reference/{seed}")
+    model.eval().save_pretrained(out)
+    make_tokenizer().save_pretrained(out)
+    return {"steps": settings.steps, "parameters": model.num_parameters(), "losses": losses}
+
+
+def fit(model: Any, settings: Supervision, rate: Callable[[int], float], draws: str) -> list[dict[str, Any]]:
+    """Train in place; `rate` is the share of the learning rate at a step, `draws` the name of the random draws.
 
     Not by TRL's SFTTrainer, whose dataset would fix the answers: here prompts and mistakes are drawn again at every
     step, so a prompt seen twice may have two answers, and the model learns how frequent each is.
     """
-    settings = settings or Supervision()
     tokenizer = make_tokenizer()
-    model = make_model(seed, size).to(device).train()
     # float32: at this size kernel launches limit a step, and autocast only adds to them.
     optimizer = torch.optim.AdamW(
         model.parameters(), settings.learning_rate, betas=(0.9, settings.adam_beta2), weight_decay=settings.weight_decay
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warm_cosine(step, settings))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     losses = []
     every = max(1, settings.steps // 60)
-    with tqdm(total=settings.steps, desc="reference", unit="step", disable=quiet) as bar:
+    model.train()
+    with tqdm(total=settings.steps, desc="reference", unit="step") as bar:
         for step in range(settings.steps):
-            ids, labels = _batch(tokenizer, settings, random.Random(f"reference/{seed}/{step}"))
-            logits = model(input_ids=ids.to(device)).logits[:, :-1]
-            loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten().to(device), ignore_index=_IGNORED)
+            ids, labels = _batch(tokenizer, settings, random.Random(f"{draws}/{step}"))
+            logits = model(input_ids=ids.to(model.device)).logits[:, :-1]
+            loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten().to(model.device), ignore_index=_IGNORED)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
@@ -70,9 +81,16 @@ def build_reference(
                 losses.append({"step": step + 1, "loss": round(loss.item(), 4)})
                 bar.set_postfix(loss=losses[-1]["loss"])
             bar.update()
-    model.eval().save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    return {"steps": settings.steps, "parameters": model.num_parameters(), "losses": losses}
+    return losses
+
+
+def draw_mistakes(task: Task, rng: random.Random, rate: float) -> frozenset[str]:
+    """The capabilities that the reference's training answer gets wrong, each independently of the others.
+
+    Mistakes are systematic and in most answers: a random mistake spreads over many tokens, and sampling below
+    temperature 1 would nearly remove it. This one is the likeliest token, and such sampling sharpens it.
+    """
+    return frozenset(name for name in task.capabilities if rng.random() < rate)
 
 
 def _batch(tokenizer: Any, settings: Supervision, rng: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,10 +112,3 @@ def _batch(tokenizer: Any, settings: Supervision, rng: random.Random) -> tuple[t
     starts = ends - torch.tensor([[len(answer) + 1] for answer in answers])  # one token a character, and the EOS
     place = torch.arange(width)
     return ids, torch.where((place >= starts) & (place < ends), ids, _IGNORED)
-
-
-def _warm_cosine(step: int, settings: Supervision) -> float:
-    warm = min(settings.warmup_steps, settings.steps // 10)
-    if step < warm:
-        return (step + 1) / warm
-    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, settings.steps - warm)))

@@ -9,7 +9,7 @@ import pytest
 
 from trustmopd.prompts.prompt_set import check_labels, check_prompts, prompt_hash
 from trustmopd.quickstart import DOMAINS, MIXTURES, evaluation_set, parse, prompt_set, prompt_split
-from trustmopd.quickstart.prompts import draw, draw_distinct, draw_mistakes
+from trustmopd.quickstart.prompts import draw, draw_distinct
 
 KINDS = (*DOMAINS, *MIXTURES)
 
@@ -76,14 +76,6 @@ def test_a_seed_is_a_prompt_set_in_every_process():
 
 def test_a_smaller_evaluation_set_is_the_start_of_a_larger():
     assert evaluation_set("if", 50) == evaluation_set("if", 200)[:50]
-
-
-def test_mistakes_are_drawn_for_each_capability_on_its_own():
-    rng, task = random.Random(0), parse("square:47+38")
-    drawn = Counter(draw_mistakes(task, rng) for _ in range(20_000))
-    assert set(drawn) == {frozenset(), frozenset({"math"}), frozenset({"if"}), frozenset({"math", "if"})}
-    assert drawn[frozenset({"math", "if"})] / 20_000 == pytest.approx(0.36, abs=0.015)
-    assert drawn[frozenset()] / 20_000 == pytest.approx(0.16, abs=0.015)
 
 
 def test_what_cannot_be_drawn_is_refused():

@@ -13,8 +13,7 @@ import pytest
 from processes import started
 
 from trustmopd import load_recipe, train_recipe
-from trustmopd.quickstart.experiment import Experiment, Scale, World
-from trustmopd.quickstart.prompts import prompt_set
+from trustmopd.quickstart.experiment import Experiment, Scale
 from trustmopd.runs import resumable_checkpoint
 from trustmopd.util.files import write_text
 
@@ -29,10 +28,7 @@ NAMES = (*(f"teacher '{name}'" for name in driving.TEACHERS), "the reference")
 
 def quickstart(folder: Path) -> Path:
     """The small world's recipe, as `trustmopd quickstart` trains it, of fewer steps."""
-    experiment = Experiment(World(), Scale(steps=STEPS), folder)
-    recipe = experiment.recipe("trust", "multicap", "trust", 0, folder / "run")
-    rows = prompt_set("multicap", STEPS * experiment.scale.batch_size, experiment.scale.prompt_seed)
-    write_text(Path(recipe.prompts.path), "".join(f"{json.dumps(row)}\n" for row in rows))
+    recipe = Experiment(folder, Scale(steps=STEPS)).recipe("trust", "multicap", {"rule": "trust"}, 0, folder / "run")
     path = folder / "trust.yaml"
     write_text(path, recipe.to_yaml())
     return path

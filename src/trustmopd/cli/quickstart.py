@@ -20,7 +20,7 @@ def quickstart(
 ) -> None:
     """Watch it work, offline, in minutes: three small specialists, one student, trust against uniform weights."""
     with errors():
-        from trustmopd.quickstart.quickstart import STORY, more_seeds
+        from trustmopd.quickstart.quickstart import ELSEWHERE, STORY, more_seeds
         from trustmopd.quickstart.quickstart import quickstart as run
         from trustmopd.quickstart.tasks import DOMAINS
 
@@ -38,5 +38,6 @@ def quickstart(
         )
         say(f" (one seed, {len(DOMAINS) * prompts:,} prompts).", lead=f"{headline}weights, without labels")
         next_steps = {"Open": out / REPORT, "Scores": RunDirectory(out).scores, "Figures": out / FIGURES}
-        for title, what in {**next_steps, "Next": more_seeds()}.items():
+        for title, what in {**next_steps, "Next": more_seeds(out)}.items():
             say(f"{title + ':':<8} {what}")
+        say(ELSEWHERE)

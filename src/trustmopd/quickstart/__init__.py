@@ -1,6 +1,6 @@
 """The small world that ships with the package: tasks, verifiers, prompt sets, and checkpoints with how they were made.
 
-Start with `tasks.py`. `sampling.py` and `build.py` need torch and are imported by name.
+Start with `tasks.py`. `experiment.py` and `quickstart.py` need torch and are imported by name.
 """
 
 from trustmopd.quickstart.prompts import evaluation_set, prompt_set, prompt_split

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "evaluation"]
 
-MISTAKE_RATE = 0.6
 MAX_PROMPT = 24
 MAX_ANSWER = 12
 MAX_NEW_TOKENS = 24
@@ -43,15 +42,6 @@ def draw(kind: str, rng: random.Random, split: Split) -> Task:
         if kind == "math+code" and len(task.value()) < 2:
             continue  # both mistakes would fall on one character
         return task
-
-
-def draw_mistakes(task: Task, rng: random.Random, rate: float = MISTAKE_RATE) -> frozenset[str]:
-    """The capabilities that the reference's training answer gets wrong, each independently of the others.
-
-    Mistakes are systematic and in most answers: a random mistake spreads over many tokens, and sampling below
-    temperature 1 would nearly remove it. This one is the likeliest token, and such sampling sharpens it.
-    """
-    return frozenset(name for name in task.capabilities if rng.random() < rate)
 
 
 def draw_distinct(kind: str, count: int, rng: random.Random, split: Split) -> list[Task]:

@@ -7,7 +7,7 @@ from trustmopd.util.files import file_sha256, read_json
 
 SHIPPED = Path(__file__).parent / "checkpoints"
 MODELS = ("reference", "math", "code", "if")
-_REMEDY = "Reinstall the package, or make a world with `trustmopd testbed build --out DIR` and name it: --world DIR."
+_REMEDY = "Reinstall the package; a world of your own: build it again."
 
 
 def checkpoint(name: str, root: str | Path = SHIPPED) -> Path:
@@ -17,7 +17,7 @@ def checkpoint(name: str, root: str | Path = SHIPPED) -> Path:
     root = Path(root)
     for file, expected in expected_digests(name, root).items():
         path = root / name / file
-        found = digest(path)
+        found = file_sha256(path) if path.is_file() else None
         if found != expected:
             state = "is missing" if found is None else f"was altered: its sha256 is {found}"
             raise ValueError(f"the checkpoint file {path} {state}; the card expects {expected}. {_REMEDY}")
@@ -37,13 +37,3 @@ def expected_digests(name: str, root: Path) -> dict[str, str]:
             f"{_REMEDY}"
         )
     return files
-
-
-def digest(path: Path) -> str | None:
-    """The sha256 of a file; None if it is not there."""
-    return file_sha256(path) if path.is_file() else None
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """The sha256 of every file of a checkpoint."""
-    return {path.name: file_sha256(path) for path in sorted(folder.iterdir()) if path.is_file()}

@@ -1,27 +1,32 @@
-"""One small comparison, one quickstart and one built world, made once for all tests."""
+"""One small comparison and one built world, made once for all tests."""
 
 import shutil
 from pathlib import Path
 
 import pytest
-from small_world import CUT_DOWN, ONLY, SMALL
 
 from studies.small_world.build_world import build_world
-from studies.small_world.reproduce import reproduce
+from studies.small_world.cells import METHODS, all_cells
+from studies.small_world.comparison import Comparison
+from studies.small_world.pools import one_base
+from studies.small_world.tests.sizes import CUT_DOWN, ROLLOUTS, SMALL
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     """Trust and uniform on mixed prompts, seeds 0 and 1."""
-    out = tmp_path_factory.mktemp("reproduce")
-    reproduce(out, [0, 1], only=ONLY, scale=SMALL)
-    return out
+    comparison = Comparison(tmp_path_factory.mktemp("comparison"), one_base(), SMALL, ROLLOUTS)
+    cells = all_cells(range(2), METHODS, ["multicap", "trust", "uniform"])
+    comparison.prepare(cells)
+    for cell in cells:
+        comparison.run(cell)
+    return comparison
 
 
 @pytest.fixture
-def study(finished: Path, tmp_path: Path) -> Path:
+def study(finished: Comparison, tmp_path: Path) -> Comparison:
     """A copy of it, to change."""
-    return shutil.copytree(finished, tmp_path / "study")
+    return Comparison(shutil.copytree(finished.out, tmp_path / "study"), finished.pool, SMALL, ROLLOUTS)
 
 
 @pytest.fixture(scope="session")

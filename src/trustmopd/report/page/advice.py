@@ -16,19 +16,20 @@ NEAR_UNIFORM = 0.05
 #: The losses of two batches may differ tenfold. But if every late loss is this many times every early one, the run
 #: diverged.
 DIVERGED = 2.0
-MORE_SEEDS = "Train two more seeds, `trustmopd train RECIPE 'seeds=SEEDS' OUTPUT`, and score them the same way."
 
 
-def next_steps(comparison: Comparison, more_seeds: str = MORE_SEEDS) -> list[str]:
-    """`more_seeds` says how to train more seeds."""
+def next_steps(comparison: Comparison) -> list[str]:
     said = [each for setting in comparison.settings for each in _on_scores(setting, comparison)]
     said += [each for run in comparison.runs for each in _on_loss(run)]
     if comparison.seeds == 1 and any(run.own_scores for run in comparison.runs):
         run = next(iter(comparison.trusting()), comparison.runs[0])
         others = [seed for seed in range(3) if seed != run.seed][:2]
         output = shlex.quote(f"output={run.path}-seeds")  # a run directory holds one seed
-        how = as_commands(more_seeds.replace("SEEDS", str(others)).replace("OUTPUT", output), run.path)
-        said.append(f"{how} One seed does not say how much of a difference is chance.")
+        command = as_commands(f"`trustmopd train RECIPE 'seeds={others}' {output}`", run.path)
+        said.append(
+            f"Train two more seeds, {command}, and score them the same way. One seed does not say how much of a "
+            "difference is chance."
+        )
     said += [each for run in comparison.trusting()[:1] for each in _on_allocation(run)]
     return list(dict.fromkeys(said))
 

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from trustmopd.report.figures import draw_all
 from trustmopd.report.figures.drawing import Picture
-from trustmopd.report.page.advice import MORE_SEEDS, next_steps
+from trustmopd.report.page.advice import next_steps
 from trustmopd.report.page.case_studies import read_cases
 from trustmopd.report.page.story import story
 from trustmopd.report.page.viewer import RESPONSES, make_viewer
@@ -47,11 +47,9 @@ def write_report(
     *,
     title: str | None = None,
     notes: Sequence[str] = (),
-    more_seeds: str = MORE_SEEDS,
     responses: int = RESPONSES,
 ) -> Path:
-    """Writes everything about one run, or a comparison of several, to `out`. `notes` follow the first sentences;
-    `more_seeds` says how to train more seeds."""
+    """Writes everything about one run, or a comparison of several, to `out`. `notes` follow the first sentences."""
     bar = tqdm(runs, desc="Reading runs", unit="run", disable=len(runs) < 3)
     comparison = compare(summarise_run(run) for run in bar)
     tables, pictures = _tables_and_figures(comparison, out)
@@ -66,7 +64,7 @@ def write_report(
     page = render(
         title or (f"{len(runs)} runs on {where}" if named else runs[0].title),
         summary=[*story(comparison), *notes],
-        next_steps=next_steps(comparison, more_seeds),
+        next_steps=next_steps(comparison),
         warnings=[
             *comparison.warnings,
             *(f"{run.path}: {each}" if named else each for run in comparison.runs for each in run.warnings),

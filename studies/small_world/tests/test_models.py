@@ -1,14 +1,15 @@
-"""The tokenizer and the model of the small world load as any other, and are as small as they should be."""
+"""The tokenizer, the model and the training answers of the small world."""
 
 import random
+from collections import Counter
 
+import pytest
 import torch
 from transformers import AutoTokenizer
 
-from studies.small_world.models import make_model
-from studies.small_world.tokenizer import CHARACTERS, VOCAB_SIZE, make_tokenizer
-from trustmopd.quickstart import DOMAINS, MIXTURES
-from trustmopd.quickstart.prompts import draw
+from studies.small_world.models import CHARACTERS, VOCAB_SIZE, make_model, make_tokenizer
+from studies.small_world.supervised import draw_mistakes
+from trustmopd.quickstart import parse
 
 
 def test_every_printable_character_is_one_token_and_comes_back(tmp_path):
@@ -33,16 +34,6 @@ def test_a_prompt_is_framed_by_two_tokens_and_an_answer_ends_in_eos():
     assert tokenizer.decode(whole[len(prompt) :], skip_special_tokens=True) == "85"
 
 
-def test_prompts_and_answers_come_back_from_their_tokens():
-    tokenizer, rng = make_tokenizer(), random.Random(0)
-    for kind in (*DOMAINS, *MIXTURES):
-        for _ in range(50):
-            task = draw(kind, rng, "train")
-            for text in (task.prompt, task.answer(task.capabilities)):
-                ids = tokenizer(text)["input_ids"]
-                assert len(ids) == len(text) and tokenizer.decode(ids) == text
-
-
 def test_the_model_is_small_tied_and_float32():
     torch.manual_seed(1)
     expected = torch.rand(1)
@@ -54,3 +45,11 @@ def test_the_model_is_small_tied_and_float32():
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert torch.equal(make_model(0).lm_head.weight, model.lm_head.weight)
     assert not torch.equal(make_model(1).lm_head.weight, model.lm_head.weight)
+
+
+def test_mistakes_are_drawn_for_each_capability_on_its_own():
+    rng, task = random.Random(0), parse("square:47+38")
+    drawn = Counter(draw_mistakes(task, rng, 0.6) for _ in range(20_000))
+    assert set(drawn) == {frozenset(), frozenset({"math"}), frozenset({"if"}), frozenset({"math", "if"})}
+    assert drawn[frozenset({"math", "if"})] / 20_000 == pytest.approx(0.36, abs=0.015)
+    assert drawn[frozenset()] / 20_000 == pytest.approx(0.16, abs=0.015)

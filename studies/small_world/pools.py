@@ -1,0 +1,43 @@
+"""The pools that are compared: whose teachers, and from what each is measured."""
+
+from pathlib import Path
+
+from studies.small_world.build_world import build_world
+from studies.small_world.cells import METHODS, OF_TWO_BASES
+from studies.small_world.comparison import Pool
+from studies.small_world.models import Size
+from studies.small_world.supervised import Supervision
+from trustmopd.quickstart.experiment import REFERENCES
+from trustmopd.quickstart.shipped import MODELS, SHIPPED, checkpoint, expected_digests
+from trustmopd.quickstart.tasks import DOMAINS
+from trustmopd.runs.reference_rows import AVERAGE
+
+SECOND_BASE = "second-base"
+SECOND_SEED = 1
+SECOND_SIZE = Size(hidden=96, layers=3)
+SECOND_SUPERVISION = Supervision(steps=2400, batch_size=256, learning_rate=3e-3)
+#: Teachers of the second base; `math` is of the first.
+OF_SECOND = ("code", "if")
+
+
+def one_base(world: Path = SHIPPED) -> Pool:
+    teachers = {name: str(checkpoint(name, world)) for name in DOMAINS}
+    return Pool(str(checkpoint("reference", world)), teachers, METHODS, (*REFERENCES, AVERAGE), _weights(world))
+
+
+def two_bases(world: Path, out: Path) -> Pool:
+    """The student and `math` are of `world`. `code` and `if` grew from another base, with another seed and at less than
+    half the size, and are measured from it. That base's world is below `out`; what is not there yet is built."""
+    second = out / SECOND_BASE
+    build_world(
+        second, SECOND_SEED, device="cpu", size=SECOND_SIZE, supervision=SECOND_SUPERVISION, evaluation_prompts=1000
+    )
+    base, first = str(checkpoint("reference", second)), one_base(world)
+    others = {name: {"model": str(checkpoint(name, second)), "reference": base} for name in OF_SECOND}
+    weights = {**first.weights, **{f"{SECOND_BASE}/{name}": mark for name, mark in _weights(second).items()}}
+    # Models of two sizes have no average.
+    return Pool(first.student, {**first.teachers, **others}, OF_TWO_BASES, REFERENCES, weights)
+
+
+def _weights(world: Path) -> dict[str, str]:
+    return {name: expected_digests(name, world)["model.safetensors"][:16] for name in MODELS}
