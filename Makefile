@@ -41,7 +41,7 @@ GPU_TESTS := tests/gpu tests/heads tests/policies/test_fingerprint.py
 GPU_PYTHON ?= $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart system test test-gpu test-vllm test-distributed test-ray test-wheel docs dist lint format clean
+.PHONY: help venv quickstart system test test-studies test-gpu test-vllm test-distributed test-ray test-wheel docs dist lint format clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ system:
 
 test: system lint ## Lint, then all tests
 	$(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS) $(addprefix --ignore ,$(DISTRIBUTED_TESTS))
+
+test-studies: $(TEST_STAMP) ## The tests of the studies, which are beside the package
+	$(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile studies
 
 # These tests alone want DeepSpeed and Ray: they are put into an environment of their own, over the packages of .venv.
 $(DISTRIBUTED)/.installed: $(TEST_STAMP)
@@ -134,4 +137,4 @@ format: $(TEST_STAMP) ## Let ruff rewrite what it can
 
 clean: ## Remove the environments and every cache
 	rm -rf $(VENV) $(VLLM_VENV) $(DISTRIBUTED) $(DOCS_VENV) $(RELEASE_VENV) .venv-newest build dist site .cache .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis src/*.egg-info
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests studies -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,12 +26,14 @@ ALSO = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
+    "studies/small_world/README.md": "study-small-world.md",
+    "studies/small_world/LOG.md": "study-small-world-log.md",
     "checkpoints/smollm2-135m/README.md": "smollm2-checkpoints.md",
 }
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 #: Linked from their own pages, and too special for the navigation.
-APART = {"smollm2-checkpoints.md"}
+APART = {"smollm2-checkpoints.md", "study-small-world-log.md"}
 #: In a style: what it loads.
 STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?([^\"')\s]+)")
 #: In a script: an address on another host.
