@@ -1,6 +1,8 @@
 """One file for a benchmark, or for a family of them: a list `BENCHMARKS`. `recipe.names` says which file has which."""
 
 import importlib.util
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -37,7 +39,10 @@ def get_benchmark(name: str) -> Benchmark:
 
 
 def _module(place: str) -> ModuleType:
-    """A module by its name, or a Python file, which may import its neighbours' packages but not relatively."""
+    """A module by its name, or a Python file. What they import is also looked for in the current directory, as it is
+    for `python -m trustmopd`."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     try:
         if not place.endswith(".py"):
             return import_module(place)
