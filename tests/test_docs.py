@@ -25,7 +25,7 @@ from trustmopd.recipe.yaml_layers import RecipeError
 from trustmopd.training.from_recipe import config_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "studies").glob("*/*.md"))]
 PROMPT_FIELDS = {"id", "prompt", "domain", "capabilities"}
 #: What snippets take for granted.
 GIVEN: dict[str, Callable[[], Any]] = {

@@ -97,27 +97,27 @@ def _count(word: str, response: str) -> int:
     return len(re.findall(rf"\b{re.escape(word)}\b", response, re.IGNORECASE))
 
 
-def _bullets(given: dict[str, Any], response: str) -> bool:
-    return sum(bool(re.match(r"[-*•]\s+\S", line)) for line in _lines(response)) == given["n"]
+def _bullets(values: dict[str, Any], response: str) -> bool:
+    return sum(bool(re.match(r"[-*•]\s+\S", line)) for line in _lines(response)) == values["n"]
 
 
-def _numbered(given: dict[str, Any], response: str) -> bool:
+def _numbered(values: dict[str, Any], response: str) -> bool:
     marks = [int(mark[1]) for line in _lines(response) if (mark := re.match(r"(\d{1,3})[.)]\s+\S", line))]
-    return marks == list(range(1, given["n"] + 1))
+    return marks == list(range(1, values["n"] + 1))
 
 
-def _paragraphs(given: dict[str, Any], response: str) -> bool:
+def _paragraphs(values: dict[str, Any], response: str) -> bool:
     parts = [part.strip() for part in re.split(r"^\s*\*\*\*\s*$", response.strip(), flags=re.MULTILINE)]
-    return len(parts) == given["n"] and all(parts)
+    return len(parts) == values["n"] and all(parts)
 
 
-def _json(given: dict[str, Any], response: str) -> bool:
+def _json(values: dict[str, Any], response: str) -> bool:
     text = re.sub(r"^```(?:json)?\s*|\s*```$", "", response.strip())
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict) and set(value) == {given["a"], given["b"]}
+    return isinstance(value, dict) and set(value) == {values["a"], values["b"]}
 
 
 _CONSTRAINTS = (
@@ -127,7 +127,7 @@ _CONSTRAINTS = (
         "sentences",
         "shape",
         "Use exactly {n} sentences.",
-        lambda given, response: _sentences(response) == given["n"],
+        lambda values, response: _sentences(response) == values["n"],
         {"n": (2, 3, 4)},
     ),
     Constraint(
@@ -165,7 +165,7 @@ _CONSTRAINTS = (
         "starts",
         "start",
         'Begin with the word "{word}".',
-        lambda given, response: bool(re.match(rf"{given['word']}\b", response.strip(), re.IGNORECASE)),
+        lambda values, response: bool(re.match(rf"{values['word']}\b", response.strip(), re.IGNORECASE)),
         {"word": _OPENERS},
     ),
     Constraint(
@@ -179,7 +179,7 @@ _CONSTRAINTS = (
         "ends",
         "end",
         'End with exactly this sentence: "{words}"',
-        lambda given, response: response.strip().lower().endswith(given["words"].lower()),
+        lambda values, response: response.strip().lower().endswith(values["words"].lower()),
         {"words": _CLOSINGS},
     ),
     Constraint(
@@ -193,21 +193,21 @@ _CONSTRAINTS = (
         "keyword",
         "words",
         'Use the word "{word}" at least {n} times.',
-        lambda given, response: _count(given["word"], response) >= given["n"],
+        lambda values, response: _count(values["word"], response) >= values["n"],
         {"word": _KEYWORDS, "n": (2, 3)},
     ),
     Constraint(
         "avoid",
         "words",
         'Do not use the word "{word}".',
-        lambda given, response: len(_words(response)) >= 10 and _count(given["word"], response) == 0,
+        lambda values, response: len(_words(response)) >= 10 and _count(values["word"], response) == 0,
         {"word": _PLAIN},
     ),
     Constraint(
         "short",
         "length",
         "Use at most {n} words.",
-        lambda given, response: 3 <= len(_words(response)) <= given["n"],
+        lambda values, response: 3 <= len(_words(response)) <= values["n"],
         {"n": (15, 20, 30, 40)},
     ),
     Constraint(
@@ -218,17 +218,19 @@ _CONSTRAINTS = (
         {},
     ),
 )
-CHECKS: Mapping[str, Callable[[dict[str, Any], str], bool]] = {each.kind: each.check for each in _CONSTRAINTS}
+CHECKS: Mapping[str, Callable[[dict[str, Any], str], bool]] = {
+    constraint.kind: constraint.check for constraint in _CONSTRAINTS
+}
 
 
 def mixtures() -> list[tuple[Constraint, ...]]:
     """Single constraints, and the pairs that can be followed together."""
     pairs = [pair for pair in combinations(_CONSTRAINTS, 2) if pair[0].slot != pair[1].slot]
-    return [*((each,) for each in _CONSTRAINTS), *(pair for pair in pairs if "all" not in (pair[0].slot, pair[1].slot))]
+    return [*((one,) for one in _CONSTRAINTS), *(pair for pair in pairs if "all" not in (pair[0].slot, pair[1].slot))]
 
 
 def name_of(mixture: tuple[Constraint, ...]) -> str:
-    return "+".join(each.kind for each in mixture)
+    return "+".join(constraint.kind for constraint in mixture)
 
 
 def tasks(held_out: bool, count: int, rng: random.Random) -> list[Task]:
@@ -250,9 +252,9 @@ def solved_tasks(count: int, rng: random.Random) -> list[Task]:
 def _drawn(held_out: bool, count: int, rng: random.Random) -> list[tuple[Task, str]]:
     """Tasks with their topics."""
     topics, forms = part(_TOPICS, held_out), part(_FORMS, held_out)
-    single = [each for each in mixtures() if len(each) == 1]
-    names = set(part([name_of(each) for each in mixtures() if len(each) == 2], held_out))
-    pairs = [each for each in mixtures() if name_of(each) in names]
+    single = [mixture for mixture in mixtures() if len(mixture) == 1]
+    names = set(part([name_of(mixture) for mixture in mixtures() if len(mixture) == 2], held_out))
+    pairs = [mixture for mixture in mixtures() if name_of(mixture) in names]
     made: dict[str, tuple[Task, str]] = {}
     for number in range(100 * count):
         if len(made) == count:
@@ -273,6 +275,6 @@ def _task(mixture: tuple[Constraint, ...], instruction: str, rng: random.Random)
 
 def draw(kind: str, rng: random.Random) -> tuple[Check, str]:
     """A constraint of this kind: its check, and how it is put."""
-    constraint = next(each for each in _CONSTRAINTS if each.kind == kind)
+    constraint = next(one for one in _CONSTRAINTS if one.kind == kind)
     drawn = {name: rng.choice(values) for name, values in constraint.draws.items()}
     return Check(kind, drawn), constraint.phrase.format(**drawn)

@@ -25,7 +25,7 @@ def demonstrations(settings: Base, data: Data, seed: int) -> list[Task]:
         *list_functions.tasks(False, settings.functions, rng),
         *constraints.solved_tasks(settings.formats, rng),
     ]
-    right = [task for task in chosen if task.solution is not None and passes(task, task.solution)]
+    right = [task for task in chosen if _is_right(task)]
     rng.shuffle(right)
     return right
 
@@ -48,8 +48,8 @@ def training_tasks(domain: str, count: int, settings: Base, data: Data, seed: in
             *renumbered.renumbered(rows, count // 4, rng, known),
             *(task for task in renumbered.sums(3 * count // 10, rng) if task.id not in shown),
         ]
-        told = (task for task in stories.tasks(count, rng) if task.id not in shown)
-        tasks += islice(told, max(0, count - len(tasks)))
+        unseen = (task for task in stories.tasks(count, rng) if task.id not in shown)
+        tasks += islice(unseen, max(0, count - len(tasks)))
     rng.shuffle(tasks)
     return tasks
 
@@ -69,11 +69,16 @@ def evaluation_tasks(domain: str, count: int, data: Data) -> list[Task]:
     return stories.tasks(count, rng, held_out=True)
 
 
+def _is_right(task: Task) -> bool:
+    """Whether its solution passes. A function's does: its tests are made from it, and running it needs the sandbox."""
+    return task.domain == "code" or (task.solution is not None and passes(task, task.solution))
+
+
 def _mixed(kind: str, held_out: bool, count: int, first: Callable[[str], list[Task]], rng: random.Random) -> list[Task]:
     if kind == "math+code":
         return mixed.story_functions(held_out, count, rng)
-    told = [task for task in first(kind.partition("+")[0]) if not task.id.startswith("sum/")]
-    return mixed.with_constraint(kind, told, rng)
+    problems = [task for task in first(kind.partition("+")[0]) if not task.id.startswith("sum/")]
+    return mixed.with_constraint(kind, problems, rng)
 
 
 def _svamp_halves(settings: Base, data: Data, seed: int) -> tuple[list[Row], list[Row], set[str]]:

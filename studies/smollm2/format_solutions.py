@@ -51,43 +51,43 @@ _USUAL = (2, 3)
 
 def follow(checks: Sequence[Check], topic: str, rng: random.Random) -> str:
     """One try at a response that passes `checks`: which sentences are drawn decides about words and lengths."""
-    given: dict[str, dict[str, Any]] = {check.kind: check.arguments for check in checks}
-    shape = next((kind for kind in ("bullets", "numbered", "sentences", "paragraphs") if kind in given), None)
+    demands: dict[str, dict[str, Any]] = {check.kind: check.arguments for check in checks}
+    shape = next((kind for kind in ("bullets", "numbered", "sentences", "paragraphs") if kind in demands), None)
     listed = shape in ("bullets", "numbered")
-    before, after, inside = _parts(given, rng)
-    count = given[shape]["n"] if shape else rng.choice((1, 1, *_USUAL) if "short" in given else _USUAL)
+    before, after, inside = _parts(demands, rng)
+    count = demands[shape]["n"] if shape else rng.choice((1, 1, *_USUAL) if "short" in demands else _USUAL)
     if shape == "sentences":
-        count -= len(before) + len(after) + ("postscript" in given)  # P.S. ends like a sentence
+        count -= len(before) + len(after) + ("postscript" in demands)  # P.S. ends like a sentence
     body = [*inside, *rng.sample(_SENTENCES, max(0, count))][: max(0, count)]
     if not listed and shape != "paragraphs":
         text = " ".join([*before, *body, *after])
     else:
         marks = {"bullets": "- ", "paragraphs": ""}
-        lines = [marks.get(str(shape), f"{number}. ") + each for number, each in enumerate(body, start=1)]
+        lines = [marks.get(str(shape), f"{number}. ") + sentence for number, sentence in enumerate(body, start=1)]
         text = "\n".join([*before, ("\n" if listed else "\n***\n").join(lines), *after])
-    if "title" in given:
+    if "title" in demands:
         text = f"{rng.choice(_TITLES)}\n{text}"
-    if "postscript" in given:
+    if "postscript" in demands:
         text = f"{text.replace(after[-1], '').rstrip()}\n{after[-1]}"
-    return _dressed(text.format(topic=topic), topic, given)
+    return _dressed(text.format(topic=topic), topic, demands)
 
 
-def _parts(given: dict[str, dict[str, Any]], rng: random.Random) -> tuple[list[str], list[str], list[str]]:
+def _parts(demands: dict[str, dict[str, Any]], rng: random.Random) -> tuple[list[str], list[str], list[str]]:
     """What comes before the sentences, behind them, and among them."""
-    before = [_OPENINGS[given["starts"]["word"]]] if "starts" in given else []
-    after = [given["ends"]["words"]] if "ends" in given else []
-    if "postscript" in given:
+    before = [_OPENINGS[demands["starts"]["word"]]] if "starts" in demands else []
+    after = [demands["ends"]["words"]] if "ends" in demands else []
+    if "postscript" in demands:
         after.append("P.S. " + rng.choice(_SENTENCES[:8]))
-    keyword = given.get("keyword")
+    keyword = demands.get("keyword")
     return before, after, [_WITH_KEYWORD[keyword["n"]].replace("{word}", keyword["word"])] if keyword else []
 
 
-def _dressed(text: str, topic: str, given: dict[str, dict[str, Any]]) -> str:
-    if "json" in given:
-        keys = given["json"]
+def _dressed(text: str, topic: str, demands: dict[str, dict[str, Any]]) -> str:
+    if "json" in demands:
+        keys = demands["json"]
         return json.dumps({keys["a"]: topic, keys["b"]: text})
-    if "quoted" in given:
+    if "quoted" in demands:
         return f'"{text}"'
-    if "lower" in given or "upper" in given:
-        return text.lower() if "lower" in given else text.upper()
+    if "lower" in demands or "upper" in demands:
+        return text.lower() if "lower" in demands else text.upper()
     return text

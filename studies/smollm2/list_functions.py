@@ -1,4 +1,4 @@
-"""Code: small functions of lists, composed from steps. Some compositions are for evaluation alone."""
+"""Code: small functions of lists, composed from steps; some compositions are for evaluation alone. And their check."""
 
 import random
 import re
@@ -8,10 +8,12 @@ from itertools import pairwise, product
 from typing import Any
 
 from studies.smollm2.held_out import part
-from studies.smollm2.interpreter import Program, Refused
 from studies.smollm2.tasks import Check, Task
+from trustmopd.evaluation.graders.programs import grade_asserts
 
 TESTS = 6
+#: Seconds for all tests of a function: right ones take milliseconds.
+TIME_LIMIT = 2.0
 _EXAMPLES = 1
 NUMBERS, WORDS, VALUE = "numbers", "words", "value"
 _VOCABULARY = (
@@ -110,15 +112,25 @@ _STEPS = (
 )
 
 
+def check(arguments: dict[str, Any], response: str) -> bool:
+    """Whether the last code block that defines the function, or the response where it has no block, passes every test
+    in the sandbox."""
+    name, tests = arguments["function"], arguments["tests"]
+    blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", response, re.DOTALL) or [response]
+    code = next((block for block in reversed(blocks) if f"def {name}(" in block), "")
+    asserts = "\n".join(f"assert {name}({argument!r}) == {expected!r}" for argument, expected in tests)
+    return bool(code) and grade_asserts({"tests": asserts}, code, TIME_LIMIT).score == 1.0
+
+
 def compositions(most_steps: int = 3) -> list[tuple[Step, ...]]:
     """Every sequence of two or more steps that fit together, no two neighbours of one kind."""
-    found = []
+    fitting = []
     for length in range(2, most_steps + 1):
         for steps in product(_STEPS, repeat=length):
             fits = all(a.gives == b.takes and a.kind != b.kind for a, b in pairwise(steps))
             if fits and len({step.name for step in steps}) == length:
-                found.append(steps)
-    return found
+                fitting.append(steps)
+    return fitting
 
 
 def name_of(steps: Sequence[Step]) -> str:
@@ -146,12 +158,11 @@ def _task(steps: Sequence[Step], rng: random.Random) -> Task | None:
     inputs = list(_inputs(steps[0].takes, rng))
     parameter = steps[0].takes
     try:
-        program = Program(_source(parameter, codes))
-        expected = [program.call("solve", [list(given)]) for given in inputs]
+        expected = _values(_source(parameter, codes), inputs)
     except ValueError:  # the largest number of an empty list
         return None
-    shorter = [Program(_source(parameter, [*codes[:i], *codes[i + 1 :]])) for i in range(len(codes))]
-    if any(_same(each, inputs, expected) for each in shorter):
+    shorter = [_source(parameter, [*codes[:i], *codes[i + 1 :]]) for i in range(len(codes))]
+    if any(_same(source, inputs, expected) for source in shorter):
         return None
     phrases = [rng.choice(step.phrases).replace("{k}", str(k)) for step, k in drawn]
     of = "integers" if parameter == NUMBERS else "words"
@@ -175,10 +186,17 @@ def _source(parameter: str, codes: Sequence[str]) -> str:
     return "\n".join([f"def solve({parameter}):", *body])
 
 
-def _same(program: Program, inputs: Sequence[Any], expected: Sequence[Any]) -> bool:
+def _values(source: str, inputs: Sequence[Any]) -> list[Any]:
+    """Of a function of our own. A model's functions run in the sandbox alone."""
+    names: dict[str, Any] = {}
+    exec(source, names)
+    return [names["solve"](list(argument)) for argument in inputs]
+
+
+def _same(source: str, inputs: Sequence[Any], expected: Sequence[Any]) -> bool:
     try:
-        return all(program.call("solve", [list(given)]) == value for given, value in zip(inputs, expected, strict=True))
-    except (Refused, ValueError, IndexError, TypeError):  # a step left out may leave words where numbers should be
+        return _values(source, inputs) == expected
+    except (ValueError, IndexError, TypeError, AttributeError):  # words may be left where numbers should be
         return False
 
 

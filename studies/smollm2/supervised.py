@@ -1,7 +1,8 @@
-"""The base's adapter: supervised training of the instruction model on solutions, with TRL's SFTTrainer."""
+"""The base: supervised training of the instruction model on solutions, with TRL's SFTTrainer, and the merge."""
 
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,39 @@ from datasets import Dataset
 from transformers.trainer_callback import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
-from studies.smollm2.lora import lora_config, save_adapter
-from studies.smollm2.settings import Settings
+from studies.smollm2.lora import ADAPTER, lora_config, save_adapter
+from studies.smollm2.settings import SEED, Base
 from studies.smollm2.tasks import Task, prompt_tokens
+from studies.smollm2.weights import save_base
+from trustmopd.runs.layout import CARD
+from trustmopd.util.files import file_sha256, read_json, write_json
 
 
-def train_adapter(model: Any, tokenizer: Any, tasks: Sequence[Task], settings: Settings, out: Path) -> dict[str, Any]:
+def make_base(
+    out: Path, load: Callable[[], tuple[Any, Any]], shown: Callable[[], Sequence[Task]], settings: Base
+) -> None:
+    """`out/base`, of the instruction model and tokenizer that `load` gives. Where the adapter is there already, only
+    the merge, which must come to the fingerprint that the card has."""
+    folder, adapter, card = out / "base", out / "adapters" / "base", out / CARD
+    if (folder / "model.safetensors").is_file():
+        return
+    record = read_json(card, what="card", remedy="Choose another --out.")["stages"]["base"] if card.is_file() else {}
+    if not (adapter / ADAPTER).is_file():
+        record = train_adapter(*load(), shown(), settings, adapter)
+        card.unlink(missing_ok=True)  # of another adapter
+    name = save_base(*load(), adapter, folder)
+    if (expected := record.setdefault("fingerprint", name)) != name:
+        shutil.rmtree(folder)
+        raise ValueError(
+            f"the merged base has fingerprint {name}, and {card} says {expected}: the adapter, or the weights below "
+            "it, are others. Put those back, or choose another --out."
+        )
+    if not card.is_file():
+        write_json(card, {"stages": {"base": {**record, "sha256": file_sha256(adapter / ADAPTER)}}})
+
+
+def train_adapter(model: Any, tokenizer: Any, tasks: Sequence[Task], settings: Base, out: Path) -> dict[str, Any]:
     """Train an adapter of `model`, which is in float32, save it in `out`, and return what was measured."""
-    base = settings.base
     rows = [
         {
             "prompt": tokenizer.apply_chat_template(task.messages, tokenize=False, add_generation_prompt=True),
@@ -27,24 +53,19 @@ def train_adapter(model: Any, tokenizer: Any, tasks: Sequence[Task], settings: S
         if len(prompt_tokens(tokenizer, task)) <= settings.max_prompt_tokens
         and len(tokenizer(task.solution)["input_ids"]) < settings.max_new_tokens
     ]
-    if not rows:
-        raise ValueError(
-            f"none of the {len(tasks)} solutions to be shown fits into max_prompt_tokens={settings.max_prompt_tokens} "
-            f"and max_new_tokens={settings.max_new_tokens}. Raise these settings."
-        )
     on_gpu = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as scratch:
         trainer = SFTTrainer(
             model=model,
             processing_class=tokenizer,
             train_dataset=Dataset.from_list(rows),
-            peft_config=lora_config(settings.lora),
+            peft_config=lora_config(),
             args=SFTConfig(
                 output_dir=scratch,
-                seed=settings.seed,
-                num_train_epochs=base.epochs,
-                per_device_train_batch_size=base.batch_size,
-                learning_rate=base.learning_rate,
+                seed=SEED,
+                num_train_epochs=settings.epochs,
+                per_device_train_batch_size=settings.batch_size,
+                learning_rate=settings.learning_rate,
                 lr_scheduler_type="cosine",
                 warmup_steps=0.05,
                 completion_only_loss=True,

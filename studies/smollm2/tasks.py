@@ -62,10 +62,10 @@ def verdicts(tasks: Sequence[Task], responses: Sequence[str]) -> list[bool]:
 
 
 def _checker(kind: str) -> Callable[[dict[str, Any], str], bool]:
-    from studies.smollm2 import code_judge, constraints, word_problems
+    from studies.smollm2 import constraints, list_functions, word_problems
 
     others: Mapping[str, Callable[[dict[str, Any], str], bool]] = {
         "number": word_problems.check,
-        "function": code_judge.check,
+        "function": list_functions.check,
     }
     return others.get(kind) or constraints.CHECKS[kind]

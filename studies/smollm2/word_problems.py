@@ -12,7 +12,7 @@ from trustmopd.evaluation.benchmarks.word_problems import BENCHMARKS
 from trustmopd.evaluation.graders.numeric import grade_number
 from trustmopd.evaluation.questions import Row, Rows
 
-_SVAMP, _GSM8K = (next(each for each in BENCHMARKS if each.name == name) for name in ("svamp", "gsm8k"))
+_SVAMP, _GSM8K = (next(one for one in BENCHMARKS if one.name == name) for name in ("svamp", "gsm8k"))
 
 
 def svamp_rows(held_out: bool, path: str | Path | None = None) -> Rows:

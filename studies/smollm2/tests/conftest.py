@@ -1,23 +1,16 @@
 """A study at a tiny size: a small random model for the base, adapters of it for the specialists, made-up problems."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import tiny
-from typer.testing import CliRunner
 
-from trustmopd.cli import app
+from studies.smollm2.prompt_sets import write_prompts
 
-CHANGES = (
-    *("max_prompt_tokens=600", "max_new_tokens=6", "lora.rank=2", "scoring.prompts=6", "scoring.samples=1"),
-    "scoring.batch_size=6",
-    *("base.svamp=20", "base.renumbered=10", "base.sums=5", "base.gsm8k=5", "base.stories=10", "base.functions=5"),
-    *("base.formats=5", "prompts.singlecap=8", "prompts.multicap_single=4", "prompts.multicap_mixed=4"),
-    *("distil.steps=2", "distil.batch_size=4", "distil.num_candidates=8", "distil.calibration_batches=1"),
-    *("distil.diagnosis_rollouts=4", "distil.seeds=2", "distil.sweep_steps=2", "distil.sweep_count=1"),
-    *("public.prompts=2", "public.max_new_tokens=6"),
-)
+SINGLE = [f"categories.{domain}.count=8" for domain in ("math", "code", "if")]
+PAIRS = [f"categories.{kind}.count=4" for kind in ("math+if", "code+if", "math+code")]
 
 
 def _svamp(number: int) -> dict:
@@ -31,49 +24,36 @@ def _svamp(number: int) -> dict:
 
 
 @pytest.fixture(scope="session")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Files of made-up problems, by data set. There are enough for the base to be shown 400 and RL to have others."""
     folder = tmp_path_factory.mktemp("data")
     rows = {
-        "svamp": [_svamp(number) for number in range(60)],
+        "svamp": [_svamp(number) for number in range(600)],
         "gsm8k": [{"question": f"What is {n} + 1?", "answer": f"{n} + 1 = {n + 1}\n#### {n + 1}"} for n in range(12)],
-        "mbpp": [
-            {"task_id": n, "text": f"Return {n}.", "test_list": [f"assert solve() == {n}"]} for n in (3, 11, 12, 700)
-        ],
+        "mbpp": [{"task_id": n, "text": f"Return {n}.", "test_list": [f"assert solve() == {n}"]} for n in (11, 12)],
         "ifeval": [
-            {
-                "key": n,
-                "prompt": "Write without commas.",
-                "instruction_id_list": ["punctuation:no_comma"],
-                "kwargs": [{}],
-            }
-            for n in range(3)
+            {"key": 1, "prompt": "Use no commas.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
         ],
     }
-    found = {}
     for name, listed in rows.items():
-        found[name] = folder / f"{name}.jsonl"
-        found[name].write_text("".join(json.dumps(row) + "\n" for row in listed))
-    return found
-
-
-@pytest.fixture(scope="session")
-def run(files: dict[str, Path]):
-    """`trustmopd reproduce smollm2` with the tiny settings and the made-up data."""
-    data = [part for name, path in files.items() for part in ("--data", f"{name}={path}")]
-
-    def call(out: Path, *arguments: str):
-        return CliRunner().invoke(app, ["reproduce", "smollm2", *CHANGES, *data, "--out", str(out), *arguments])
-
-    return call
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in listed))
+    return {name: str(folder / f"{name}.jsonl") for name in rows}
 
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a base and three specialists, as the first stages leave it."""
-    out = tmp_path_factory.mktemp("study")
+    """A random model that reads long prompts: its tokens are letters."""
     model = tiny.model(0)
     model.config.max_position_embeddings = 2048
-    tiny.save(model, out / "base")
+    return Path(tiny.save(model, tmp_path_factory.mktemp("model") / "base"))
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory, base: Path, data: dict[str, str]) -> Path:
+    """A folder with base, specialists and prompts, as the first stages leave it."""
+    out = tmp_path_factory.mktemp("smollm2")
+    shutil.copytree(base, out / "base")
     for seed, domain in enumerate(("math", "code", "if")):
-        tiny.adapter(model, out / "adapters" / domain, seed)
+        tiny.adapter(tiny.model(0), out / "adapters" / domain, seed)
+    write_prompts(out, data, evaluated=6, changes={"singlecap": SINGLE, "multicap": [*SINGLE, *PAIRS]})
     return out

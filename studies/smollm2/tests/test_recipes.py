@@ -1,36 +1,41 @@
-"""The recipes that are shipped are those that `reproduce smollm2` trains."""
+"""The recipes of the study, and the benchmarks that they name by their file."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from studies.smollm2.distillation import Comparison, all_cells
-from studies.smollm2.settings import Settings
-from trustmopd.recipe import load_recipe
+from studies.smollm2.__main__ import SMALL
+from studies.smollm2.mixed import KINDS
+from studies.smollm2.stages import DIAGNOSED, REFERENCE, SWEPT, Study, recipe_names
+from trustmopd.evaluation.benchmarks import get_benchmark
+from trustmopd.training.from_recipe import config_of
 
-FOLDER = Path(__file__).parents[3] / "recipes" / "smollm2-135m"
-
-
-def test_every_row_has_a_recipe_and_every_recipe_is_a_row():
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == {cell.row for cell in all_cells(1)}
+ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("row", sorted({cell.row for cell in all_cells(1)}))
-def test_a_recipe_says_what_its_runs_are_trained_with(row, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)  # without what a study in the clone has found
-    cells = [cell for cell in all_cells(Settings().distil.seeds) if cell.row == row]
-    shipped = load_recipe(FOLDER / f"{row}.yaml").model_dump()
-    assert shipped["seeds"] == [cell.seed for cell in cells]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # where the study samples and loads otherwise
-    made = Comparison(Path("runs/smollm2"), Settings(), {}).recipe_of(cells[0]).model_dump()
-    for recipe in (shipped, made):
-        del recipe["seeds"], recipe["output"]
-    assert shipped == made
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_trains_in_the_studys_folder_and_is_scored_on_its_held_out_prompts(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    recipe = Study(tmp_path, changes=SMALL).recipe(name)
+    assert recipe.name == name
+    assert config_of(recipe, recipe.seeds[0]).run_dir.startswith(str(tmp_path))
+    assert "runs/smollm2" not in recipe.model_dump_json()
+    benchmarks = [get_benchmark(place) for place in recipe.evaluation.benchmarks]
+    assert [benchmark.domain for benchmark in benchmarks] == list(recipe.teachers)
+    assert {benchmark.name for benchmark in benchmarks} == recipe.evaluation.data.keys()
 
 
-def test_the_hubs_recipe_is_the_same_in_a_folder_of_its_own():
-    """Every path in it: one that still named the other folder would mix two models' files."""
-    hub = load_recipe(FOLDER / "hub" / "singlecap-trust.yaml").model_dump_json()
-    ours = load_recipe(FOLDER / "singlecap-trust.yaml").model_dump_json()
-    assert hub == ours.replace("runs/smollm2/", "runs/smollm2-hub/")
+def test_the_stages_name_recipes_that_there_are():
+    assert {REFERENCE, SWEPT, *DIAGNOSED} <= set(recipe_names())
+    assert recipe_names()[0] == REFERENCE
+
+
+def test_the_benchmarks_are_found_from_the_root_without_it_on_the_path():
+    """As the command `trustmopd` starts: only `python -m` puts the current directory on the path."""
+    places = [f"studies/smollm2/benchmarks.py:smollm2_{kind.replace('+', '_')}" for kind in ("svamp", *KINDS)]
+    load = f"from trustmopd.evaluation import get_benchmark; [get_benchmark(place) for place in {places}]"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    assert subprocess.run([sys.executable, "-P", "-c", load], cwd=ROOT, env=env).returncode == 0

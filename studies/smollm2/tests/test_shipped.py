@@ -1,25 +1,23 @@
-"""The weights of the package and the adapters in checkpoints/ are those that the cards and tables speak of."""
+"""What ships in checkpoints/ is what the card and the page of results speak of."""
 
 import json
+import re
 import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from studies.small_world.cells import finished_cells
-from studies.smollm2.distillation import METHODS
+from studies.smollm2.__main__ import main
 from studies.smollm2.lora import ADAPTER
-from studies.smollm2.stages import Study
+from studies.smollm2.settings import Base
+from studies.smollm2.supervised import make_base
 from studies.smollm2.tasks import DOMAINS
-from studies.smollm2.weights import INSTRUCT, find_gguf, load_gguf
-from trustmopd.cli import app
+from studies.smollm2.weights import find_gguf, load_gguf
 from trustmopd.evaluation.checkpoint import weight_files
 from trustmopd.evaluation.run_record import read_record
-from trustmopd.policies.fingerprint import fingerprint
-from trustmopd.quickstart.shipped import digest
 from trustmopd.recipe.teacher_source import TeacherSource
+from trustmopd.util.files import file_sha256
 
 ROOT = Path(__file__).parents[3]
 SHIPPED, PAGE = ROOT / "checkpoints" / "smollm2-135m", ROOT / "docs" / "results" / "smollm2.md"
@@ -35,69 +33,59 @@ def recorded():
 
 def test_adapters_are_those_of_their_records_and_of_the_table():
     files = {path.parent.name: path for path in SHIPPED.glob(f"adapters/*/{ADAPTER}")}
-    assert {name: digest(path) for name, path in files.items()} == recorded()
+    assert {name: file_sha256(path) for name, path in files.items()} == recorded()
     table = (SHIPPED / "README.md").read_text()
     assert all(f"| `{name}` |" in table and f"`{sha[:12]}…`" in table for name, sha in recorded().items())
     assert sum(path.stat().st_size for path in files.values()) < 20e6
 
 
-def unpacked(name, out):
-    """The shipped files in a folder of their own, with an archive of results."""
-    shutil.copytree(SHIPPED, out, copy_function=shutil.copyfile)
-    with tarfile.open(SHIPPED / f"{name}.tar.xz") as archive:
-        archive.extractall(out, filter="data")
-    return out
-
-
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    return unpacked("comparison", tmp_path_factory.mktemp("shipped") / "study")
+def unpacked(tmp_path_factory):
+    """Each archive of results in a folder of its own, with what one command makes of it."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("comparison", "longer")}
+    for name, out in folders.items():
+        with tarfile.open(SHIPPED / f"{name}.tar.xz") as archive:
+            archive.extractall(out, filter="data")
+        main(["results", "--out", str(out)])
+    return folders
 
 
-def page_of(study):
-    """What `--stage results` makes of it, as it would stand in docs/results."""
-    result = CliRunner().invoke(app, ["reproduce", "smollm2", "--stage", "results", "--out", str(study)])
-    assert result.exit_code == 0, result.output
-    assert len(finished_cells(study, METHODS)) == len(list(study.glob("runs/*/*/seed-*")))
-    return (study / "results.md").read_text().replace("](figures/", "](../images/smollm2-")
+def tables(page):
+    return re.findall(r"(?:^\|.*\|\n)+", page, re.MULTILINE)
 
 
-def test_the_page_is_what_the_shipped_results_make(study):
-    _, _, made = page_of(study).partition("\n## ")
-    assert made in PAGE.read_text()
+def test_the_tables_of_the_page_are_those_that_the_shipped_results_make(unpacked):
+    """Some of the page's leave rows out; tables under other headers are not made here."""
+    made = {name: tables((out / "results.md").read_text()) for name, out in unpacked.items()}
+    lines = {line for some in made.values() for table in some for line in table.splitlines()}
+    shown = [table for table in tables(PAGE.read_text()) if table.partition("\n")[0] in lines]
+    assert len(shown) == len(made["comparison"]) + 2  # and the two of the longer runs
+    assert [line for table in shown for line in table.splitlines() if line not in lines] == []
+    assert {made["comparison"][0], made["longer"][0]} <= set(shown)  # every row of scores
 
 
-def test_the_longer_runs_are_told_as_their_archive_makes_them(tmp_path):
-    _, _, made = page_of(unpacked("longer", tmp_path / "study")).partition("## Held-out prompts of one domain\n\n")
-    scores, picture, _ = made.partition("\n\n![")
-    assert picture and scores in PAGE.read_text()
+def test_every_shipped_run_is_in_the_tables(unpacked):
+    for out in unpacked.values():
+        rows = json.loads((out / "evaluation" / "scores.json").read_text())
+        runs = [manifest.parent.relative_to(out / "runs").parts for manifest in out.glob("runs/*/*/*/manifest.json")]
+        assert runs
+        assert all(int(seed[-1]) in rows[f"{prompts}-{rule}"]["seeds"] for prompts, rule, seed in runs)
+        assert (out / "report.html").is_file()
 
 
-def test_the_shipped_teachers_are_the_ones_that_were_evaluated(study):
+def test_the_shipped_teachers_are_the_ones_that_were_evaluated(unpacked):
     for domain in DOMAINS:
-        record = read_record(study / "evaluation" / f"teacher-{domain}")
-        assert record["files"][-1:] == weight_files(TeacherSource(adapter=str(study / "adapters" / domain)))
+        record = read_record(unpacked["comparison"] / "evaluation" / f"teacher-{domain}")
+        assert record["files"][-1:] == weight_files(TeacherSource(adapter=str(SHIPPED / "adapters" / domain)))
 
 
-@pytest.fixture(scope="module")
-def gguf():
+@pytest.mark.slow
+def test_the_base_merged_here_has_the_fingerprint_of_the_card(tmp_path):
     pytest.importorskip("gguf")
     try:
-        return find_gguf()
+        gguf = find_gguf()
     except FileNotFoundError as error:
         pytest.skip(str(error))
-
-
-@pytest.mark.slow
-def test_the_packages_weights_are_the_ones_that_were_measured(gguf):
-    model, tokenizer = load_gguf(gguf)
-    assert fingerprint(model) == INSTRUCT
-    assert tokenizer.eos_token == "<|im_end|>" == tokenizer.pad_token
-    assert getattr(model.config, "quantization_config", None) is None
-
-
-@pytest.mark.slow
-def test_the_base_merged_here_has_the_fingerprint_of_the_card(gguf, tmp_path):
-    out = shutil.copytree(SHIPPED, tmp_path / "study")
-    Study(out, [], {}, gguf).base()  # refuses another fingerprint
+    out = shutil.copytree(SHIPPED, tmp_path / "study", ignore=shutil.ignore_patterns("*.tar.xz"))
+    make_base(out, lambda: load_gguf(gguf), list, Base())  # refuses another fingerprint, of either model
     assert (out / "base" / "model.safetensors").stat().st_size > 250e6

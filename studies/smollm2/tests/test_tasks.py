@@ -6,14 +6,18 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+from bubblewrap import needs_sandbox
 from shared_data import real
 
 from studies.smollm2 import constraints, list_functions, renumbered, stories, word_problems
 from studies.smollm2.domains import demonstrations, evaluation_tasks, training_tasks
 from studies.smollm2.held_out import part
 from studies.smollm2.settings import Base
-from studies.smollm2.tasks import Check, Task, passes
+from studies.smollm2.tasks import Check, Task, passes, verdicts
 from studies.smollm2.worked import value_of, worked_equation
+from trustmopd.evaluation.benchmark import Unavailable
+from trustmopd.evaluation.graders.programs import grade_asserts
+from trustmopd.evaluation.sandbox import sandbox
 
 
 @pytest.fixture(scope="module")
@@ -33,30 +37,59 @@ def test_a_split_is_three_tenths_and_depends_on_the_names_alone():
     assert set(part(names, False)) == set(names) - set(held_out)
 
 
-def test_every_function_passes_with_its_solution_and_not_with_a_neighbours():
-    tasks = list_functions.tasks(False, 60, random.Random(1))
-    assert len({task.prompt for task in tasks}) == 60
-    assert all(passes(task, task.solution) for task in tasks)
-    wrong = [passes(task, other.solution) for task, other in pairwise(tasks)]
-    assert not any(wrong)
+def source(task):
+    return task.solution.removeprefix("```python\n").removesuffix("\n```")
 
 
-def test_functions_are_told_from_those_that_leave_a_step_out():
-    for task in list_functions.tasks(True, 40, random.Random(2)):
+@needs_sandbox
+def test_every_function_passes_with_its_solution():
+    tasks = list_functions.tasks(False, 250, random.Random(3)) + list_functions.tasks(True, 250, random.Random(3))
+    assert len({task.prompt for task in tasks}) == 500
+    # All in one program, since each call of the sandbox costs 50 ms.
+    code = "\n".join(source(task).replace("solve(", f"solve_{number}(") for number, task in enumerate(tasks))
+    asserts = [
+        f"assert solve_{number}({argument!r}) == {expected!r}"
+        for number, task in enumerate(tasks)
+        for argument, expected in task.checks[0].arguments["tests"]
+    ]
+    grade = grade_asserts({"tests": "\n".join(asserts)}, code)
+    assert grade.score == 1.0, grade.details
+
+
+@needs_sandbox
+def test_functions_are_told_from_a_neighbours_and_from_those_that_leave_a_step_out():
+    asked, responses = [], []
+    for task, other in pairwise(list_functions.tasks(True, 6, random.Random(2))):
         lines = task.solution.split("\n")
-        for number, line in enumerate(lines):
-            if line.startswith("    ") and "return" not in line:
-                assert not passes(task, "\n".join([*lines[:number], *lines[number + 1 :]]))
+        steps = [n for n, line in enumerate(lines) if line.startswith("    ") and "return" not in line]
+        wrong = [other.solution, *("\n".join([*lines[:n], *lines[n + 1 :]]) for n in steps)]
+        asked += [task] * (1 + len(wrong))
+        responses += [task.solution, *wrong]
+    passed = [response for response, right in zip(responses, verdicts(asked, responses), strict=True) if right]
+    assert len(asked) > 12
+    assert passed == list(dict.fromkeys(task.solution for task in asked))
 
 
+@needs_sandbox
 def test_functions_are_found_in_prose_and_in_open_blocks():
     task = list_functions.tasks(False, 1, random.Random(3))[0]
-    code = task.solution.removeprefix("```python\n").removesuffix("\n```")
-    assert passes(task, code)
-    assert passes(task, f"Here it is:\n```python\n{code}\n```\nUse it so:\n```python\nprint(solve([1]))\n```")
-    assert passes(task, f"```\n{code}")
-    assert not passes(task, "")
-    assert not passes(task, code.replace("solve", "answer"))
+    code = source(task)
+    right = [
+        code,
+        f"Here it is:\n```python\n{code}\n```\nUse it so:\n```python\nprint(solve([1]))\n```",
+        f"```\n{code}",
+    ]
+    wrong = ["", code.replace("solve", "answer"), "def solve(numbers):\n    while True:\n        pass"]
+    assert verdicts([task] * 6, [*right, *wrong]) == [True] * 3 + [False] * 3
+
+
+def test_without_a_sandbox_functions_are_not_judged_and_the_reason_is_told(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv(sandbox.UNSANDBOXED, raising=False)
+    sandbox._probed.cache_clear()
+    task = list_functions.tasks(False, 1, random.Random(3))[0]
+    with pytest.raises(Unavailable, match="bwrap"):
+        verdicts([task], [task.solution])
 
 
 def test_compositions_of_the_evaluation_are_not_trained_on():
@@ -246,6 +279,6 @@ def test_nothing_shown_or_asked_in_training_is_evaluated(data):
 
 def test_tasks_follow_from_the_seed_alone(data):
     for domain in ("math", "code", "if"):
-        again = [[task.id for task in training_tasks(domain, 3000, Base(), data, seed)] for seed in (0, 0, 1)]
+        again = [[task.id for task in training_tasks(domain, 300, Base(), data, seed)] for seed in (0, 0, 1)]
         assert again[0] == again[1]
         assert again[0] != again[2]
