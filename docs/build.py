@@ -29,11 +29,13 @@ ALSO = {
     "studies/small_world/README.md": "study-small-world.md",
     "studies/small_world/LOG.md": "study-small-world-log.md",
     "checkpoints/smollm2-135m/README.md": "smollm2-checkpoints.md",
+    "studies/smollm2/README.md": "smollm2.md",
+    "studies/smollm2/LOG.md": "smollm2-log.md",
 }
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 #: Linked from their own pages, and too special for the navigation.
-APART = {"smollm2-checkpoints.md", "study-small-world-log.md"}
+APART = {"smollm2-checkpoints.md", "study-small-world-log.md", "smollm2-log.md"}
 #: In a style: what it loads.
 STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?([^\"')\s]+)")
 #: In a script: an address on another host.
