@@ -33,7 +33,7 @@ def _generated(kind: str, count: int) -> list[dict[str, Any]]:
 
 
 def _benchmark(kind: str, domain: str) -> Benchmark:
-    judged = {"ready": check_sandbox} if "code" in kind else {}
+    judged: dict[str, Any] = {"ready": check_sandbox} if "code" in kind else {}
     return Benchmark(
         name=name_of(kind), domain=domain, generated=partial(_generated, kind), row=_row, grader=_grade, **judged
     )

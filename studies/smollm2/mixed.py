@@ -43,13 +43,13 @@ def _story_function(story: stories.Story, rng: random.Random) -> Task:
     letters = [letter for letter in "abc" if f"{{{letter}}}" in story.text]
     tests = []
     for _ in range(TESTS + 1):
-        numbers, equation = stories.draw(story, rng)
-        tests.append([[numbers[letter] for letter in letters], int(value_of(equation))])
-    (numbers, answer), *tests = tests
+        drawn, equation = stories.draw(story, rng)
+        tests.append(([drawn[letter] for letter in letters], int(value_of(equation))))
+    (numbers, answer), *others = tests
     text = stories.tell(story, {letter: letter for letter in "abc"}, rng)
     prompt = (
         f"Write a Python function `solve(numbers)` that answers this question, where numbers is the list "
         f"[{', '.join(letters)}]: {text} For example, solve({numbers}) returns {answer}."
     )
-    check = Check("function", {"function": "solve", "tests": tests})
+    check = Check("function", {"function": "solve", "tests": [list(test) for test in others]})
     return Task(f"story-function/{text}/{numbers}", "math+code", prompt, (check,))
