@@ -10,7 +10,7 @@ from studies.small_world.supervised import Supervision
 from trustmopd.quickstart.experiment import REFERENCES
 from trustmopd.quickstart.shipped import MODELS, SHIPPED, checkpoint, expected_digests
 from trustmopd.quickstart.tasks import DOMAINS
-from trustmopd.runs.reference_rows import AVERAGE
+from trustmopd.runs.layout import AVERAGE
 
 SECOND_BASE = "second-base"
 SECOND_SEED = 1

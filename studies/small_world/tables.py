@@ -16,7 +16,7 @@ from trustmopd.quickstart.tasks import DOMAINS
 from trustmopd.report.page.report import write_report
 from trustmopd.report.readers.run import open_run
 from trustmopd.runs import RunDirectory
-from trustmopd.runs.reference_rows import AVERAGE
+from trustmopd.runs.layout import AVERAGE
 from trustmopd.util.files import write_text
 from trustmopd.util.stats import paired_difference
 from trustmopd.util.text_tables import TextTable, text_table

@@ -20,7 +20,7 @@ from trustmopd.checkpoints.merge import merge_adapter, merge_checkpoints
 from trustmopd.cli import app
 from trustmopd.evaluation.rows_to_score import make_average, methods_of
 from trustmopd.recipe import load_recipe
-from trustmopd.runs.reference_rows import AVERAGE
+from trustmopd.runs.layout import AVERAGE
 
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 

@@ -158,20 +158,19 @@ def test_a_full_disk_stops_with_whole_lines(tmp_path: Path) -> None:
     """By the file-size limit, which also fails in the middle of a line."""
     path = tmp_path / "journal.jsonl"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Journal(path, {"n": int}) as journal:
-        journal.append({"n": 0})
-        try:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
-            with pytest.raises(OSError, match=str(path)):
-                for n in range(1, 100):
-                    journal.append({"n": n})
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    journal = Journal(path, {"n": int})
+    journal.append({"n": 0})
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
+        with pytest.raises(OSError, match=str(path)):
+            for n in range(1, 100):
+                journal.append({"n": n})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     entries, whole = read_entries(path, {"n": int})
     assert whole == path.stat().st_size > 150
     assert [entry["n"] for entry in entries] == list(range(len(entries)))
-    with Journal(path, {"n": int}) as journal:
-        journal.append({"n": len(entries)})
+    Journal(path, {"n": int}).append({"n": len(entries)})
     assert len(read_entries(path, {"n": int})[0]) == len(entries) + 1
 
 

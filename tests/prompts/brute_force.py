@@ -23,10 +23,10 @@ class Text:
 
 
 def brute_force(candidates, comparison, *, parents=None, n=5, threshold=0.8):
-    """(kept, [(index, rule, matched text, similarity)], [place of the matched text])"""
+    """(kept, [(index, rule, matched text, similarity, place of the matched text)])"""
     comparison = [Text(text, n, place) for place, text in enumerate(comparison)]
     accepted, accepted_parents = [], []
-    kept, removed, matched = [], [], []
+    kept, removed = [], []
     for index, candidate in enumerate(candidates):
         text = Text(candidate, n, index)
         looks = [(text, comparison, accepted)]
@@ -44,13 +44,12 @@ def brute_force(candidates, comparison, *, parents=None, n=5, threshold=0.8):
                             similarity = jaccard(mine.grams, other.grams)
                             similarity = similarity if similarity >= threshold else 0.0
                         if similarity and not found:
-                            found = (index, f"{side}_{kind}", other.text, similarity), other.place
+                            found = (index, f"{side}_{kind}", other.text, similarity, other.place)
         if found:
-            removed.append(found[0])
-            matched.append(found[1])
+            removed.append(found)
             continue
         kept.append(index)
         accepted.append(text)
         if parent and parent.key:
             accepted_parents.append(parent)
-    return kept, removed, matched
+    return kept, removed

@@ -8,9 +8,8 @@ import tiny
 import yaml
 from prompts import pools
 
-from trustmopd.prompts.build import build
+from trustmopd.prompts.build import DERIVATION, build, with_block
 from trustmopd.prompts.build_config import load_config
-from trustmopd.prompts.compose import DERIVATION, with_block
 from trustmopd.prompts.ngrams import words_of
 from trustmopd.prompts.prompt_card import write_prompt_set
 from trustmopd.prompts.prompt_set import check_prompts, load_prompts, prompt_hash
@@ -26,7 +25,8 @@ def built(path, *overrides):
 
 def by_category(prompt_set):
     found = {}
-    for category, record in zip(prompt_set.categories, prompt_set.records, strict=True):
+    for record in prompt_set.records:
+        category = record["id"].split("/")[0]
         found.setdefault(category, []).append(record)
     return found
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from prompts import pools
 
-from trustmopd.prompts.build_config import Columns, Source
+from trustmopd.prompts.build_config import Columns, PoolSource
 from trustmopd.prompts.corpora import read_pool
 
 ROWS = [
@@ -48,24 +48,26 @@ KINDS += ["jsonl.gz", "json.gz", "csv.gz", "folder of jsonl.gz"]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file_gives_the_same_rows(tmp_path, kind):
-    pool = read_pool("pools.x", Source(path=stored(ROWS, kind, tmp_path), columns=COLUMNS))
+    pool = read_pool("pools.x", PoolSource(path=stored(ROWS, kind, tmp_path), columns=COLUMNS))
     assert [(row.source_id, row.text, row.constraints) for row in pool.rows] == [
         ("a", ROWS[0]["prompt"], (("x:y", '{"N": 2}'),)),
         ("b", ROWS[1]["prompt"], ()),
     ]
-    reference = read_pool("pools.x", Source(path=pools.write_jsonl(tmp_path / "r" / "r.jsonl", ROWS), columns=COLUMNS))
+    reference = read_pool(
+        "pools.x", PoolSource(path=pools.write_jsonl(tmp_path / "r" / "r.jsonl", ROWS), columns=COLUMNS)
+    )
     assert pool.sha256 == reference.sha256
 
 
 def test_conversations_are_kept_and_only_the_user_is_screened(tmp_path):
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi."}]
-    pool = read_pool("pools.x", Source(path=pools.write_jsonl(tmp_path / "a.jsonl", [{"prompt": turns}])))
+    pool = read_pool("pools.x", PoolSource(path=pools.write_jsonl(tmp_path / "a.jsonl", [{"prompt": turns}])))
     assert (pool.rows[0].messages, pool.rows[0].text, pool.rows[0].words) == (turns, "Hi.", 1)
 
 
 def test_a_block_is_what_follows_the_last_separator_and_rows_without_one_have_none(tmp_path):
     rows = [{"prompt": "problem\n\nmore of it\n\nblock of\nlines"}, {"prompt": "no block"}]
-    pool = read_pool("pools.x", Source(path=pools.write_jsonl(tmp_path / "a.jsonl", rows), block_after="\n\n"))
+    pool = read_pool("pools.x", PoolSource(path=pools.write_jsonl(tmp_path / "a.jsonl", rows), block_after="\n\n"))
     assert [row.block for row in pool.rows] == ["block of\nlines", None]
 
 
@@ -83,7 +85,7 @@ GOOD = b'{"prompt": "a", "id": "1"}\n'
         ("a.jsonl", GOOD + b'{"prompt": "\\ud800 x"}\n', {}, ("line 2", "surrogate")),
         ("a.jsonl", GOOD + b'{"prompt": "b"\n', {}, ("line 2", "JSON")),
         ("a.jsonl", GOOD + b'["b"]\n', {}, ("line 2", "['b']")),
-        ("a.jsonl", GOOD + b'{"prompt": [{"role": "user"}]}\n', {}, ("line 2", "NoneType")),
+        ("a.jsonl", GOOD + b'{"prompt": [{"role": "user"}]}\n', {}, ("line 2", "'content'")),
         ("a.jsonl", GOOD + b'{"prompt": ["b"]}\n', {}, ("line 2", "'b'", "message")),
         ("a.jsonl", b'{"prompt": [{"role": "system", "content": "b"}]}\n', {}, ("line 1", "user")),
         ("a.jsonl", GOOD * 2, {"id": "id"}, ("line 2", "'1'", "line 1", "columns.id")),
@@ -106,7 +108,7 @@ GOOD = b'{"prompt": "a", "id": "1"}\n'
             "a.csv",
             b"prompt,c,k\na,[],[]\n" + b'a,"[""x""]","[""' + b"[" * 100_000 + b'""]"\n',
             {"checkers": "c", "arguments": "k"},
-            ("line 3", "recursion"),
+            ("line 3", "JSON"),
         ),
         ("a.csv", b"prompt,c\na," + b"[" * 100_000 + b"\n", {"checkers": "c"}, ("line 2", "list")),
         ("a.json", b'[{"prompt": "a"},\n {"prompt": }]', {}, ("line 2", "JSON")),
@@ -127,7 +129,7 @@ GOOD = b'{"prompt": "a", "id": "1"}\n'
 def test_what_is_wrong_with_a_file_is_named_with_its_line(tmp_path, name, content, columns, words):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError) as refusal:
-        read_pool("pools.math", Source(path=str(tmp_path / name), columns=Columns(**columns)))
+        read_pool("pools.math", PoolSource(path=str(tmp_path / name), columns=Columns(**columns)))
     said = str(refusal.value)
     assert [word for word in ("pools.math", name, *words) if word not in said] == [], said
     assert "\n" not in said and len(said) < 400
@@ -136,36 +138,36 @@ def test_what_is_wrong_with_a_file_is_named_with_its_line(tmp_path, name, conten
 def test_a_missing_column_of_a_table_is_named_with_those_that_are_there(tmp_path):
     path = stored(ROWS, "parquet", tmp_path)
     with pytest.raises(ValueError, match=r"pool.parquet.*'question'.*id, prompt, checkers"):
-        read_pool("pools.x", Source(path=path, columns=Columns(prompt="question")))
+        read_pool("pools.x", PoolSource(path=path, columns=Columns(prompt="question")))
 
 
 def test_a_missing_field_of_a_struct_is_named(tmp_path):
     path = pools.write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "metadata": {"mode": "x"}}])
     with pytest.raises(ValueError, match=r"line 1.*'metadata.parent'.*mode"):
-        read_pool("pools.x", Source(path=path, columns=Columns(parent="metadata.parent")))
+        read_pool("pools.x", PoolSource(path=path, columns=Columns(parent="metadata.parent")))
 
 
 def test_a_filter_that_no_row_passes_is_named_with_the_rows_read(tmp_path):
     path = pools.write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "subset": "x"}] * 3)
     with pytest.raises(ValueError, match=r"3 rows.*\{'subset': 'y'\}"):
-        read_pool("pools.x", Source(path=path, where={"subset": "y"}))
+        read_pool("pools.x", PoolSource(path=path, where={"subset": "y"}))
 
 
 @pytest.mark.parametrize("path", ["missing.jsonl", "./missing", "/missing/folder"])
 def test_a_missing_file_is_named(path):
     with pytest.raises(OSError, match=r"pools.x: .*missing"):
-        read_pool("pools.x", Source(path=path))
+        read_pool("pools.x", PoolSource(path=path))
 
 
 def test_a_folder_of_two_kinds_of_file_is_refused(tmp_path):
     stored(ROWS, "json", tmp_path), stored(ROWS, "csv", tmp_path)
     with pytest.raises(ValueError, match=r"\.csv, \.json"):
-        read_pool("pools.x", Source(path=str(tmp_path)))
+        read_pool("pools.x", PoolSource(path=str(tmp_path)))
 
 
 def test_a_hub_dataset_without_network_is_named_with_the_way_out():
     with pytest.raises(FileNotFoundError, match=r"pools.math: .*nobody/nothing.*pools.math.path=FILE"):
-        read_pool("pools.math", Source(path="nobody/nothing"))
+        read_pool("pools.math", PoolSource(path="nobody/nothing"))
 
 
 def test_only_the_columns_that_are_needed_are_read(tmp_path):
@@ -174,7 +176,7 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path):
     pq.write_table(pa.Table.from_pylist([{"prompt": "a", "solution": "s" * 1000}]), path, compression="none")
     raw = path.read_bytes()
     path.write_bytes(raw.replace(b"s" * 900, b"\xff" * 900))  # the statistics and one page of that column
-    assert read_pool("pools.x", Source(path=str(path))).rows[0].text == "a"
+    assert read_pool("pools.x", PoolSource(path=str(path))).rows[0].text == "a"
 
 
 def test_text_that_is_not_utf8_inside_a_table_is_named_with_row_and_column(tmp_path):
@@ -184,25 +186,25 @@ def test_text_that_is_not_utf8_inside_a_table_is_named_with_row_and_column(tmp_p
     )
     path.write_bytes(path.read_bytes().replace(b"xxxxxxxx", b"\xff" * 8))
     with pytest.raises(ValueError, match=r"pool.parquet, row 2.*'prompt'.*UTF-8"):
-        read_pool("pools.x", Source(path=str(path)))
+        read_pool("pools.x", PoolSource(path=str(path)))
 
 
 def test_a_cell_of_a_csv_file_may_be_long_and_numbers_in_it_are_text(tmp_path):
     (tmp_path / "a.csv").write_text("prompt,level\n" + "x" * 200_000 + ",5\nb,4\n")
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
     for name in ("a.csv", "a.csv.gz"):
-        pool = read_pool("pools.x", Source(path=str(tmp_path / name), where={"level": 5}))
+        pool = read_pool("pools.x", PoolSource(path=str(tmp_path / name), where={"level": 5}))
         assert [len(row.text) for row in pool.rows] == [200_000]
 
 
 def test_a_struct_that_is_null_has_no_parent(tmp_path):
     rows = [{"prompt": "a", "metadata": {"o": "p"}}, {"prompt": "b", "metadata": None}]
-    source = Source(path=pools.write_jsonl(tmp_path / "a.jsonl", rows), columns=Columns(parent="metadata.o"))
+    source = PoolSource(path=pools.write_jsonl(tmp_path / "a.jsonl", rows), columns=Columns(parent="metadata.o"))
     assert [row.parent for row in read_pool("pools.x", source).rows] == ["p", None]
 
 
 def texts(path, **fields):
-    return [row.text for row in read_pool("pools.x", Source(path=str(path), **fields)).rows]
+    return [row.text for row in read_pool("pools.x", PoolSource(path=str(path), **fields)).rows]
 
 
 def test_split_chooses_among_the_files_of_a_folder(tmp_path):
@@ -235,10 +237,12 @@ def test_subset_is_a_folder_inside_a_folder_and_a_file_has_none(tmp_path):
     pools.write_jsonl(tmp_path / "socratic" / "test.jsonl", [{"prompt": "socratic"}])
     assert texts(tmp_path, subset="main", split="test") == ["main"]
     assert texts(tmp_path / "main" / "test.jsonl", subset="main") == ["main"]
-    source = Source(path=str(tmp_path / "main"), subset="full", split="test")  # a folder of one's own has no such part
+    source = PoolSource(
+        path=str(tmp_path / "main"), subset="full", split="test"
+    )  # a folder of one's own has no such part
     own = read_pool("pools.x", source)
     assert [row.text for row in own.rows] == ["main"] and own.lacks_subset
-    assert not read_pool("pools.x", Source(path=str(tmp_path), subset="main", split="test")).lacks_subset
+    assert not read_pool("pools.x", PoolSource(path=str(tmp_path), subset="main", split="test")).lacks_subset
     with pytest.raises(ValueError, match=r"pools\.x.*'nope'.*main, socratic"):
         texts(tmp_path, subset="nope", split="test")
 

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from prompts import pools
 
-from trustmopd.prompts.build import build
+from trustmopd.prompts.build import DERIVATION, build
 from trustmopd.prompts.build_config import load_config
-from trustmopd.prompts.compose import DERIVATION
 from trustmopd.prompts.corpora import read_pool
 from trustmopd.prompts.prompt_card import write_prompt_set
 from trustmopd.prompts.prompt_set import load_prompts
@@ -85,11 +84,11 @@ def local(name, files, output):
 
 
 def of(built, category):
-    return [record for name, record in zip(built.categories, built.records, strict=True) if name == category]
+    return [record for record in built.records if record["id"].split("/")[0] == category]
 
 
 def counts(built):
-    return dict(Counter(built.categories))
+    return dict(Counter(record["id"].split("/")[0] for record in built.records))
 
 
 @pytest.fixture(scope="module")

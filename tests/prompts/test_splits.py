@@ -2,7 +2,7 @@
 
 import pytest
 
-from trustmopd.prompts.reading.splits import is_of, split_of
+from trustmopd.prompts.reading.sources import is_of, split_of
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def analyze(
 ) -> None:
     """Whom a run trusted where: tables, figures and the token viewer, from the run's own files."""
     with errors():
-        from trustmopd.report.readers.missing import as_commands
+        from trustmopd.report.readers.contents import as_commands
         from trustmopd.report.readers.run import open_run
 
         opened = open_run(run)

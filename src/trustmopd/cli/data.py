@@ -26,17 +26,17 @@ def build(
         from trustmopd.prompts.build import build as make
         from trustmopd.prompts.build_config import load_config
         from trustmopd.prompts.decontaminate import removal_table
-        from trustmopd.prompts.prompt_card import check_output, removal_counts, write_prompt_set
+        from trustmopd.prompts.prompt_card import check_output, write_prompt_set
 
         settings = load_config(config, overrides or [])
         check_output(settings, overwrite=overwrite)  # before minutes are spent
         built = make(settings, progress=console.is_terminal)
         folder = write_prompt_set(built, overwrite=overwrite)
-        show_table(removal_table(removal_counts(built)), "screening")
+        show_table(removal_table(built.screenings), "screening")
         for name in dict.fromkeys(category.blocks for category in settings.categories.values() if category.blocks):
-            blocks = [row.block for row in built.pools[name].rows if row.block]
-            rows = f"{len(blocks):,} of the {len(built.pools[name].rows):,} rows of {name!r}"
-            say(f"Blocks: {rows} have one, such as {blocks[0]!r}. Read a few.")
+            donors = built.pools[name].donors
+            rows = f"{len(donors):,} of the {len(built.pools[name].rows):,} rows of {name!r}"
+            say(f"Blocks: {rows} have one, such as {donors[0].block!r}. Read a few.")
         read = {f"pools.{name}": pool for name, pool in built.pools.items()}
         read |= {f"comparison.{name}": pool for name, pool in built.comparison.items()}
         if whole := [name for name, pool in read.items() if pool.lacks_subset]:
@@ -72,7 +72,7 @@ def decontaminate(
         from trustmopd.prompts.decontaminate import removal_table
         from trustmopd.prompts.screen import screen_file
 
-        screened, listing, compared = screen_file(
+        screening, listing, compared = screen_file(
             candidates,
             against,
             out,
@@ -84,8 +84,7 @@ def decontaminate(
             overwrite=overwrite,
             progress=console.is_terminal,
         )
-        size = len(screened.kept) + len(screened.removed)
-        show_table(removal_table({Path(candidates).name: (size, screened.counts)}), "screening")
+        show_table(removal_table({Path(candidates).name: screening}), "screening")
         for path, pool in compared:
             files = f" ({', '.join(Path(file).name for file in pool.files)})" if Path(path).is_dir() else ""
             say(f"Compared with {len(pool.rows):,} texts of {path}{files}.")

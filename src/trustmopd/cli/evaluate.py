@@ -64,14 +64,19 @@ def evaluate(
 
         if allow_unsandboxed_code:
             os.environ[UNSANDBOXED] = "1"
-        sampling = {"temperature": temperature, "top_p": top_p, "samples": samples, "seed": seed}
-        sampling["max_new_tokens"] = max_new_tokens
+        sampling = {
+            "temperature": temperature,
+            "top_p": top_p,
+            "max_new_tokens": max_new_tokens,
+            "samples": samples,
+            "engine": engine,
+            "seed": seed,
+        }
         options = EvaluationOptions(
-            [each.strip() for each in benchmarks.split(",")] if benchmarks else None,
+            [name.strip() for name in benchmarks.split(",")] if benchmarks else None,
             local_copies(data or []),
             limit,
             {name: value for name, value in sampling.items() if value is not None},
-            engine,
             batch_size,
             tensor_parallel_size,
             jobs,

@@ -7,7 +7,7 @@ import typer
 
 from trustmopd.cli.common import app, errors, say
 from trustmopd.cli.training import Overrides, load
-from trustmopd.runs.layout import AVERAGE, CHECKPOINT, CHECKPOINTS
+from trustmopd.runs.layout import CHECKPOINT, CHECKPOINTS, MERGED
 
 
 @app.command(
@@ -20,7 +20,7 @@ def merge(
     ],
     overrides: Overrides = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the new checkpoint.", show_default=f"<output>/{AVERAGE}, of a recipe")
+        Path | None, typer.Option(help="Folder of the new checkpoint.", show_default=f"<output>/{MERGED}, of a recipe")
     ] = None,
     base: Annotated[
         str | None, typer.Option(help="The model that the adapter is for.", show_default="the one it names")

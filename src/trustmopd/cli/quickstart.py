@@ -7,8 +7,7 @@ import typer
 
 from trustmopd.cli.common import app, errors, say, show_table
 from trustmopd.runs import RunDirectory
-from trustmopd.runs.layout import FIGURES, REPORT
-from trustmopd.runs.reference_rows import INITIAL
+from trustmopd.runs.layout import FIGURES, INITIAL, REPORT
 from trustmopd.util.text_tables import text_table
 
 

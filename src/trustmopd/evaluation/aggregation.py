@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from trustmopd.evaluation.read_graded import ByBenchmark, Graded
-from trustmopd.runs.layout import SCORES, TABLES
-from trustmopd.runs.reference_rows import AVERAGE, INITIAL, ROUTED, TEACHER, is_reference_row
+from trustmopd.runs.layout import AVERAGE, INITIAL, ROUTED, SCORES, TABLES, TEACHER, is_reference_row
 from trustmopd.runs.schemas import write_file
 from trustmopd.util.stats import Spread, bootstrap_means, paired_difference, recovery, spread
 from trustmopd.util.text_tables import TextTable, text_table

@@ -47,25 +47,19 @@ class Journal:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self.entries, whole = read_entries(path, fields)
-        self._file = path.open("ab", buffering=0)
-        if os.fstat(self._file.fileno()).st_size > whole:
-            self._file.truncate(whole)
+        if path.exists() and path.stat().st_size > whole:
+            os.truncate(path, whole)
 
     def append(self, entry: dict[str, Any]) -> None:
         line = memoryview(json.dumps(entry, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-        end = os.fstat(self._file.fileno()).st_size
-        try:
-            while line:
-                line = line[self._file.write(line) :]
-        except OSError as error:
-            self._file.truncate(end)
-            raise OSError(
-                f"cannot write {self.path} ({error.strerror}). Its {end} bytes so far are kept. Free some space and "
-                "run the same command again: it continues from there."
-            ) from error
-
-    def __enter__(self) -> "Journal":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with self.path.open("ab", buffering=0) as file:
+            end = file.tell()
+            try:
+                while line:
+                    line = line[file.write(line) :]
+            except OSError as error:
+                file.truncate(end)
+                raise OSError(
+                    f"cannot write {self.path} ({error.strerror}). Its {end} bytes so far are kept. Free some space "
+                    "and run the same command again: it continues from there."
+                ) from error

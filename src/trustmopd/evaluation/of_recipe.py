@@ -22,8 +22,7 @@ from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.card_results import refresh_card
 from trustmopd.runs.cost import counted_evaluation
-from trustmopd.runs.layout import EVALUATION, student_folder
-from trustmopd.runs.reference_rows import AVERAGE, INITIAL, TEACHER
+from trustmopd.runs.layout import AVERAGE, EVALUATION, INITIAL, TEACHER, student_folder
 
 PAPER = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
 
@@ -41,14 +40,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How to evaluate. None: as the recipe says; without one, the paper's benchmarks and the defaults of `Sampling`.
-    `sampling` holds fields of `Sampling`, `data` local copies by benchmark, `limit` the most prompts of each."""
+    """How to evaluate. What is not given is as the recipe says; without one, the paper's benchmarks and the defaults of
+    `Sampling`. `sampling` holds fields of `Sampling`, `data` local copies by benchmark, `limit` the most prompts of
+    each."""
 
     benchmarks: Sequence[str] | None = None
     data: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    engine: str | None = None
     batch_size: int = 16
     tensor_parallel_size: int = 1
     jobs: int | None = None  # responses graded at a time; None: one a core
@@ -63,56 +62,39 @@ def evaluate_recipe(
 ) -> Evaluation:
     """Sample and grade every checkpoint that a recipe names, or those rows that are in `only`. What cannot be evaluated
     yet is left out; `methods_of` gives the reason. After an interruption it continues where it stopped."""
-    options = options or EvaluationOptions()
-    wish = recipe.evaluation
+    wish, options = recipe.evaluation, options or EvaluationOptions()
     methods, _ = methods_of(recipe, list(only or []))
-    data = {**wish.data, **options.data}
-    names = options.benchmarks or wish.benchmarks or PAPER
-    sampling = _sampling(sampling_of(recipe), options)
-    found = _evaluate(recipe, methods, out or recipe.output / EVALUATION, options, names, data, sampling)
+    options = replace(options, benchmarks=options.benchmarks or wish.benchmarks, data={**wish.data, **options.data})
+    found = _evaluate(recipe, methods, out or recipe.output / EVALUATION, options, sampling_of(recipe))
     hand_over(recipe, found.folder, found.benchmarks)
     return found
 
 
 def evaluate_model(model: str, out: Path | None = None, options: EvaluationOptions | None = None) -> Evaluation:
     """Sample and grade one checkpoint, a path or a Hub id."""
-    options = options or EvaluationOptions()
     name = Path(model).name
     methods = [Method(name, TeacherSource(model=model), name)]
-    folder = out or Path("runs", "evaluation", name)
-    sampling = _sampling(Sampling(), options)
-    return _evaluate(None, methods, folder, options, options.benchmarks or PAPER, options.data, sampling)
-
-
-def _sampling(given: Sampling, options: EvaluationOptions) -> Sampling:
-    return replace(given, engine=options.engine or given.engine, **options.sampling)
+    return _evaluate(None, methods, out or Path("runs", "evaluation", name), options or EvaluationOptions(), Sampling())
 
 
 def _evaluate(
-    recipe: Recipe | None,
-    methods: Sequence[Method],
-    folder: Path,
-    options: EvaluationOptions,
-    names: Sequence[str],
-    data: Mapping[str, str],
-    sampling: Sampling,
+    recipe: Recipe | None, methods: Sequence[Method], folder: Path, options: EvaluationOptions, sampling: Sampling
 ) -> Evaluation:
-    engine = sampling.engine
+    sampling = replace(sampling, **options.sampling)
     for method in methods:
-        check_engine(engine, method.source)
+        check_engine(sampling.engine, method.source)
         if method.name != AVERAGE:  # which is made
             check_checkpoint(method.source, method.base)
-    loaded = load_benchmarks(names, data, options.limit)
-    devices = options.tensor_parallel_size if engine == "vllm" else 1
-    own = {"tensor_parallel_size": devices} if engine == "vllm" else {}
+    benchmarks = load_benchmarks(options.benchmarks or PAPER, options.data, options.limit)
+    joined = {"tensor_parallel_size": options.tensor_parallel_size} if sampling.engine == "vllm" else {}
 
     def sampler_of(method: Method) -> Sampler:
-        return make_sampler(engine, method.source, method.base, batch_size=options.batch_size, options=own)
+        return make_sampler(sampling.engine, method.source, method.base, batch_size=options.batch_size, options=joined)
 
-    evaluate_rows(
-        recipe, methods, folder, loaded, sampling, sampler_of, devices=devices, jobs=options.jobs or os.cpu_count() or 1
-    )
-    return scored([folder], folder, benchmarks=[each.benchmark.name for each in loaded])
+    jobs = options.jobs or os.cpu_count() or 1
+    devices = joined.get("tensor_parallel_size", 1)
+    evaluate_rows(recipe, methods, folder, benchmarks, sampling, sampler_of, devices=devices, jobs=jobs)
+    return scored([folder], folder, benchmarks=[loaded.benchmark.name for loaded in benchmarks])
 
 
 def scored(
@@ -127,8 +109,7 @@ def scored(
 
 
 def sampling_of(recipe: Recipe) -> Sampling:
-    wish = recipe.evaluation
-    return Sampling(wish.temperature, wish.top_p, wish.max_new_tokens, samples=wish.samples, engine=wish.engine)
+    return Sampling(**recipe.evaluation.model_dump(exclude={"benchmarks", "data"}))
 
 
 def evaluate_rows(

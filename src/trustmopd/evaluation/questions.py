@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trustmopd.prompts.reading import Location, hub_rows, local_files, named, read_rows
-from trustmopd.prompts.reading.splits import is_of, split_of
+from trustmopd.prompts.reading.formats import read_rows
+from trustmopd.prompts.reading.sources import Location, hub_rows, is_of, local_files, named, split_of
 
 Row = Mapping[str, Any]
 Convert = Callable[[Mapping[str, Any], int], Row]

@@ -9,8 +9,7 @@ from typing import Any
 from trustmopd.evaluation.journal import GRADED, by_key, read_entries
 from trustmopd.evaluation.run_record import differing, read_record
 from trustmopd.runs import RowDirectory
-from trustmopd.runs.layout import ASKED
-from trustmopd.runs.reference_rows import INITIAL, TEACHER
+from trustmopd.runs.layout import ASKED, INITIAL, TEACHER
 
 #: What graders report of a response besides its score. Lists, as of instructions, are averaged over their members.
 _DETAILS = ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose", "strict_match", "understood")

@@ -6,8 +6,7 @@ from pathlib import Path
 from trustmopd.recipe import Recipe
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.runs import newest_checkpoint
-from trustmopd.runs.layout import student_folder
-from trustmopd.runs.reference_rows import AVERAGE, INITIAL, TEACHER
+from trustmopd.runs.layout import AVERAGE, INITIAL, TEACHER, student_folder
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from trustmopd.runs.layout import ASKED, SCORES
 from trustmopd.runs.schemas import read_file, write_file
 from trustmopd.util.files import locked
 
+ELSEWHERE = "Wait for it, or choose another --out."
 #: Of a checkpoint. Files of the same content are the same weights, wherever they are.
 _PLACE = ("model", "adapter", "base", "revision")
 
@@ -30,7 +31,7 @@ def run_folder(folder: Path, method: Method, sampling: Sampling, benchmarks: Seq
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise FileExistsError(f"{folder} is, or lies below, a file. Choose another --out.") from None
-    with locked(folder, "Wait for it, or choose another --out."):
+    with locked(folder, ELSEWHERE):
         _write_record(RowDirectory(folder), method, sampling, benchmarks)
         yield
 

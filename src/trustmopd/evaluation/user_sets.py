@@ -3,33 +3,18 @@
 import ast
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from trustmopd.evaluation.benchmark import Benchmark
+from trustmopd.evaluation.benchmark import Benchmark, Grade
 from trustmopd.evaluation.benchmarks import ifeval
 from trustmopd.evaluation.graders import instructions, mathematics, numeric, programs
 from trustmopd.evaluation.questions import Row, read_local, text_of
 from trustmopd.evaluation.sandbox.sandbox import check_sandbox
-
-#: By the field that a set has: its domain, unless the rows say another, and its grader.
-_GRADERS = {
-    "answer": ("math", mathematics.grade_answer, mathematics.ready),
-    "tests": ("code", programs.grade_asserts, check_sandbox),
-    "input_output": ("code", programs.grade_programs, check_sandbox),
-}
+from trustmopd.prompts.reading.messages import malformed
 
 _APART = "Give such rows a file of their own"
-
-
-def _messages(prompt: list[Any]) -> list[Any]:
-    for message in prompt:
-        if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
-            raise ValueError(f"{message!r:.60} in its prompt is not a message with role and content")
-    if not prompt:
-        raise ValueError("its prompt has no message")
-    return prompt
 
 
 def _answer(source: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -69,12 +54,23 @@ def _instructions(source: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-#: By the field that a set has: what of a row is checked, and made ready for the grader.
-_FIELDS = {
-    "answer": _answer,
-    "tests": _tests,
-    "input_output": _input_output,
-    "instruction_id_list": _instructions,
+class _Kind(NamedTuple):
+    """A kind of set: its domain, unless the rows say another, its grader, and what of a row is checked, and made ready
+    for the grader."""
+
+    domain: str
+    grader: Callable[[Row, str], Grade]
+    ready: Callable[[], None]
+    checked: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+(_IFEVAL,) = ifeval.BENCHMARKS
+#: By the field that a set has.
+_KINDS = {
+    "instruction_id_list": _Kind("if", _IFEVAL.grader, _IFEVAL.ready, _instructions),
+    "answer": _Kind("math", mathematics.grade_answer, mathematics.ready, _answer),
+    "tests": _Kind("code", programs.grade_asserts, check_sandbox, _tests),
+    "input_output": _Kind("code", programs.grade_programs, check_sandbox, _input_output),
 }
 
 
@@ -96,30 +92,28 @@ def own_benchmark(path: Path) -> Benchmark:
     which domain's mean the set counts in."""
     name = path.name.partition(".")[0]
     first = read_local(path, lambda source, number: {"id": str(number), "prompt": "", **source}, name, limit=1)[0]
-    if "instruction_id_list" in first:
-        (official,) = ifeval.BENCHMARKS
-        domain, grader, ready, needs = "if", official.grader, official.ready, "instruction_id_list"
-    else:
-        needs = next((field for field in _GRADERS if field in first), "")
-        if not needs:
-            raise ValueError(
-                f"{path}: its first row has {', '.join(first)}, which no grader reads. Give every row an `answer`, "
-                "`tests` (asserts), `input_output` (inputs and outputs) or `instruction_id_list` with `kwargs`."
-            )
-        domain, grader, ready = _GRADERS[needs]
-        if needs == "answer" and _is_numeric(path, name):
-            grader, ready = numeric.grade_number, lambda: None
+    needs = next((field for field in _KINDS if field in first), None)
+    if needs is None:
+        raise ValueError(
+            f"{path}: its first row has {', '.join(first)}, which no grader reads. Give every row an `answer`, "
+            "`tests` (asserts), `input_output` (inputs and outputs) or `instruction_id_list` with `kwargs`."
+        )
+    domain, grader, ready, checked = _KINDS[needs]
+    if needs == "answer" and _is_numeric(path, name):
+        grader, ready = numeric.grade_number, lambda: None
     domain = str(first.get("domain") or domain)
 
     def row(source: Mapping[str, Any], number: int) -> Row:
         if needs not in source:
-            if any(field in source for field in _FIELDS):
+            if any(field in source for field in _KINDS):
                 raise ValueError(f"the first row has `{needs}`, and this row another grader's field. {_APART}")
             raise ValueError(f"it has no {needs}")
         if (source.get("domain") or domain) != domain:
             raise ValueError(f"the first row has domain {domain!r}, and this row another. {_APART}")
-        prompt = source.get("prompt")
-        checked = _messages(prompt) if isinstance(prompt, list) else text_of(source, "prompt")
-        return {**source, "id": text_of(source, "id"), "prompt": checked, **_FIELDS[needs](source)}
+        if not isinstance(source.get("prompt"), list):
+            prompt: Any = text_of(source, "prompt")
+        elif reason := malformed(prompt := source["prompt"]):
+            raise ValueError(f"its prompt {str(prompt)[:60]}: {reason}")
+        return {**source, "id": text_of(source, "id"), "prompt": prompt, **checked(source)}
 
     return Benchmark(name=name, domain=domain, row=row, grader=grader, ready=ready, path=path)

@@ -1,20 +1,28 @@
-"""From a config to a prompt set: read the pools, screen them, fill the quotas, compose."""
+"""From a config to a prompt set: read the pools, screen them, fill the quotas, compose. A composed prompt is a source
+problem followed by a constraint block, copied verbatim, or by the one derivation block."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trustmopd.prompts.build_config import Category, DataConfig
-from trustmopd.prompts.compose import DERIVATION, donors, with_block
-from trustmopd.prompts.corpora import Pool, Row, read_pool
-from trustmopd.prompts.decontaminate import Screening, decontaminate
+from trustmopd.prompts.corpora import Pool, PoolRow, read_pool
+from trustmopd.prompts.decontaminate import Removal, Screening, decontaminate
 from trustmopd.prompts.ngrams import words_of
 from trustmopd.prompts.quotas import Bucket, Need, apportion, bucket_of, fill, shuffled
+from trustmopd.prompts.reading.messages import Messages
+
+#: The paper's wording, the same for every mathematics–code prompt.
+DERIVATION = (
+    "Alongside your implementation, derive the answer mathematically: state the closed-form expression or recurrence "
+    "your algorithm is computing, justify it, and give its complexity. Put the final expression in \\boxed{}."
+)
+_BETWEEN = "\n\n"
 
 
 @dataclass(frozen=True)
-class Place:
+class Slot:
     """One prompt to make: its category, what it needs of a source row, how long it will be, the block that follows
     and the row that gives the block."""
 
@@ -22,7 +30,12 @@ class Place:
     need: Need
     length: Bucket
     block: str | None = None
-    giver: Row | None = None
+    giver: PoolRow | None = None
+
+    @property
+    def cell(self) -> tuple[str, int | None, Bucket]:
+        """What a shortage is counted by."""
+        return self.category, self.need.constraints, self.length
 
 
 class Match(NamedTuple):
@@ -36,7 +49,6 @@ class Match(NamedTuple):
 class PromptSet:
     config: DataConfig
     records: list[dict[str, Any]]
-    categories: list[str]  # of each record
     pools: dict[str, Pool]
     comparison: dict[str, Pool]
     screenings: dict[str, Screening[Match]]  # by candidate pool; indices are rows of it
@@ -60,82 +72,78 @@ def build(config: DataConfig, *, progress: bool = False) -> PromptSet:
         name: read_pool(f"comparison.{name}", source, progress=progress) for name, source in config.compared.items()
     }
     screenings = _screen(config, pools, comparison, progress)
-    places = [place for name, category in config.categories.items() for place in _places(config, name, category, pools)]
-    rows = _choose(config, places, pools, screenings)
-    records = [_record(config.categories[place.category], place, row) for place, row in zip(places, rows, strict=True)]
-    return PromptSet(config, records, [place.category for place in places], pools, comparison, screenings)
+    slots = [slot for name, category in config.categories.items() for slot in _slots(config, name, category, pools)]
+    rows = _choose(config, slots, pools, screenings)
+    records = [_record(config.categories[slot.category], slot, row) for slot, row in zip(slots, rows, strict=True)]
+    return PromptSet(config, records, pools, comparison, screenings)
 
 
 def _screen(
     config: DataConfig, pools: dict[str, Pool], comparison: dict[str, Pool], progress: bool
 ) -> dict[str, Screening[Match]]:
     """All candidate pools in one pass, in the order of the config: a later pool repeats nothing of an earlier one."""
-    rule = config.decontamination
-    rows = [(name, place, row) for name in config.candidate_pools for place, row in enumerate(pools[name].rows)]
+    how = config.decontamination
+    rows = [(name, number, row) for name in config.candidate_pools for number, row in enumerate(pools[name].rows)]
     others = [(f"comparison.{name}", row) for name, pool in comparison.items() for row in pool.rows]
-    found = decontaminate(
+    screened = decontaminate(
         [row.text for _, _, row in rows],
         [row.text for _, row in others],
         parents=[row.parent for _, _, row in rows],
-        ngram=rule.ngram,
-        threshold=rule.threshold,
-        within=rule.within,
+        ngram=how.ngram,
+        threshold=how.threshold,
+        within=how.within,
         progress=progress,
     )
-    screenings = {name: Screening[Match]([], [], []) for name in config.candidate_pools}
-    for index in found.kept:
-        name, place, _ = rows[index]
-        screenings[name].kept.append(place)
-    for removal, matched in zip(found.removed, found.matched, strict=True):
-        name, place, _ = rows[removal.index]
-        screenings[name].removed.append(removal._replace(index=place))
-        cross = removal.rule.startswith("cross")
-        other, row = others[matched] if cross else (f"pools.{rows[matched][0]}", rows[matched][2])
-        screenings[name].matched.append(Match(other, row.source_id))
+    screenings = {name: Screening[Match]([], []) for name in config.candidate_pools}
+    for index in screened.kept:
+        name, number, _ = rows[index]
+        screenings[name].kept.append(number)
+    for index, rule, text, similarity, matched in screened.removed:
+        name, number, _ = rows[index]
+        source, row = others[matched] if rule.startswith("cross") else (f"pools.{rows[matched][0]}", rows[matched][2])
+        screenings[name].removed.append(Removal(number, rule, text, similarity, Match(source, row.source_id)))
     return screenings
 
 
-def _places(config: DataConfig, name: str, category: Category, pools: dict[str, Pool]) -> Iterator[Place]:
-    """The places of one category, with what each asks of its row."""
-    edges = config.length_edges
+def _slots(config: DataConfig, name: str, category: Category, pools: dict[str, Pool]) -> Iterator[Slot]:
+    """The slots of one category, with what each asks of its row."""
     if category.blocks:
-        for giver, length in _givers(config, name, category, pools[category.blocks].rows):
+        for giver, length in _givers(config, name, category, pools[category.blocks]):
             block = giver.block or ""
-            yield Place(name, Need(length=length.without(len(words_of(block)))), length, block, giver)
+            yield Slot(name, Need(length=length.without(len(words_of(block)))), length, block, giver)
         return
     block_words = len(words_of(DERIVATION)) if category.derivation else 0
-    for (constraints, length), count in _cells(category, pools, edges).items():
+    for (constraints, length), count in _cells(category, pools, config.length_edges).items():
         need = Need(constraints, length.without(block_words))
-        yield from [Place(name, need, length, DERIVATION if category.derivation else None)] * count
+        yield from [Slot(name, need, length, DERIVATION if category.derivation else None)] * count
 
 
-def _givers(config: DataConfig, name: str, category: Category, rows: list[Row]) -> Iterator[tuple[Row, Bucket]]:
+def _givers(config: DataConfig, name: str, category: Category, pool: Pool) -> Iterator[tuple[PoolRow, Bucket]]:
     """The rows whose blocks are copied, in the proportions that are asked for, and how long each composed prompt is to
     be. A row gives again only when all of its cell have given."""
-    without, rows = len(rows), donors(rows)
-    without -= len(rows)
+    donors = pool.donors
     matched = category.match if category.like else []
     by_number, by_length = category.constraints is not None or "constraints" in matched, "length" in matched
-    cells: dict[tuple[int | None, Bucket], list[Row]] = {}
-    for row in shuffled(rows, config.seed, f"blocks/{name}", (row.source_id for row in rows)):
+    cells: dict[tuple[int | None, Bucket], list[PoolRow]] = {}
+    for row in shuffled(donors, config.seed, f"blocks/{name}", (row.source_id for row in donors)):
         length = bucket_of(row.words, config.length_edges) if by_length else Bucket()
         cells.setdefault((len(row.constraints) if by_number else None, length), []).append(row)
     asked = [(None, category.count)] if category.constraints is None else category.constraints.items()
     for number, count in asked:
         if not count:
             continue
-        weights = {cell: len(there) for cell, there in cells.items() if number in (None, cell[0])}
-        there = sum(weights.values())
-        if count > there and not (there and category.reuse_blocks):
-            many = "" if number is None else f" with {number} constraint{'s' * (number != 1)}"
+        weights = {cell: len(members) for cell, members in cells.items() if number in (None, cell[0])}
+        available = sum(weights.values())
+        if count > available and not (available and category.reuse_blocks):
             raise ValueError(
-                f"category {name!r} needs {count} constraint blocks{many}, and pool {category.blocks!r} has {there}: "
-                f"short by {count - there} ({without} of its rows have no block). Lower the count, "
-                + ("or set reuse_blocks." if there else "or look at the pool's block_after or columns.block.")
+                f"category {name!r} needs {count} constraint blocks{_constraints(' with', number)}, and pool "
+                f"{category.blocks!r} has {available}: short by {count - available} ({len(pool.rows) - len(donors)} of "
+                "its rows have no block). Lower the count, "
+                + ("or set reuse_blocks." if available else "or look at the pool's block_after or columns.block.")
             )
         for cell, share in apportion(count, weights).items():
-            for place in range(share):
-                yield cells[cell][place % len(cells[cell])], cell[1]
+            for turn in range(share):
+                yield cells[cell][turn % len(cells[cell])], cell[1]
 
 
 def _cells(category: Category, pools: dict[str, Pool], edges: list[int]) -> dict[tuple[int | None, Bucket], int]:
@@ -159,46 +167,44 @@ def _cells(category: Category, pools: dict[str, Pool], edges: list[int]) -> dict
 
 
 def _choose(
-    config: DataConfig, places: list[Place], pools: dict[str, Pool], screenings: dict[str, Screening[Match]]
-) -> list[Row]:
-    """A row for each place: all categories of a pool choose together, so that none takes what another needs."""
-    chosen: list[Row | None] = [None] * len(places)
+    config: DataConfig, slots: list[Slot], pools: dict[str, Pool], screenings: dict[str, Screening[Match]]
+) -> list[PoolRow]:
+    """A row for each slot: all categories of a pool choose together, so that none takes what another needs."""
+    chosen: dict[int, PoolRow] = {}
     short: Counter[tuple[str, int | None, Bucket]] = Counter()
     for name in config.candidate_pools:
-        rows = [pools[name].rows[place] for place in screenings[name].kept]
+        rows = [pools[name].rows[number] for number in screenings[name].kept]
         rows = shuffled(rows, config.seed, f"rows/{name}", (row.source_id for row in rows))
-        asking = [place for place, each in enumerate(places) if config.categories[each.category].pool == name]
-        found = fill([places[place].need for place in asking], [(row.words, len(row.constraints)) for row in rows])
-        for place, row in zip(asking, found, strict=True):
+        asking = [number for number, slot in enumerate(slots) if config.categories[slot.category].pool == name]
+        filled = fill([slots[number].need for number in asking], [(row.words, len(row.constraints)) for row in rows])
+        for number, row in zip(asking, filled, strict=True):
             if row is None:
-                short[places[place].category, places[place].need.constraints, places[place].length] += 1
+                short[slots[number].cell] += 1
             else:
-                chosen[place] = rows[row]
+                chosen[number] = rows[row]
     if short:
-        raise ValueError(_shortage(config, places, pools, screenings, short))
-    return [row for row in chosen if row is not None]
+        raise ValueError(_shortage(config, slots, pools, screenings, short))
+    return [chosen[number] for number in range(len(slots))]
 
 
 def _shortage(
     config: DataConfig,
-    places: list[Place],
+    slots: list[Slot],
     pools: dict[str, Pool],
     screenings: dict[str, Screening[Match]],
     short: Counter[tuple[str, int | None, Bucket]],
     most: int = 4,
 ) -> str:
-    wanted = Counter((place.category, place.need.constraints, place.length) for place in places)
+    wanted = Counter(slot.cell for slot in slots)
     lines = []
-    for key, missing in short.most_common(most):
-        category, number, length = key
-        many = "" if number is None else f", {number} constraint{'s' * (number != 1)}"
-        pool = config.categories[category].pool
-        together = _together([place.block for place in places if place.category == category and place.length == length])
+    for cell, missing in short.most_common(most):
+        category, number, length = cell
+        together = _together([slot.block for slot in slots if slot.category == category and slot.length == length])
         lines.append(
-            f"{category!r}{many}, {length}{together if length != Bucket() else ''}: {wanted[key]} wanted of pool "
-            f"{pool!r}, short by {missing}"
+            f"{category!r}{_constraints(',', number)}, {length}{together if length != Bucket() else ''}: "
+            f"{wanted[cell]} wanted of pool {config.categories[category].pool!r}, short by {missing}"
         )
-    asked = Counter(config.categories[place.category].pool for place in places)
+    asked = Counter(config.categories[slot.category].pool for slot in slots)
     lacking = sorted({config.categories[category].pool for category, _, _ in short})
     sizes = ", ".join(f"{asked[pool]} of the {len(screenings[pool].kept)} in {pool!r}" for pool in lacking)
     screened = "".join(_screened(pool, pools[pool], screenings[pool]) for pool in lacking)
@@ -210,7 +216,11 @@ def _shortage(
     )
 
 
-def _together(blocks: list[str | None]) -> str:
+def _constraints(before: str, number: int | None) -> str:
+    return "" if number is None else f"{before} {number} constraint{'s' * (number != 1)}"
+
+
+def _together(blocks: Sequence[str | None]) -> str:
     """What the length of a composed prompt counts, and how much of it the blocks take."""
     words = sorted({len(words_of(block)) for block in blocks if block})
     if not words:
@@ -219,24 +229,24 @@ def _together(blocks: list[str | None]) -> str:
     return f" of problem and block together (the block has {span})"
 
 
-def _screened(name: str, pool: Pool, found: Screening[Match]) -> str:
-    if not found.removed:
+def _screened(name: str, pool: Pool, screening: Screening[Match]) -> str:
+    if not screening.removed:
         return ""
-    first, match = found.removed[0], found.matched[0]
-    rules = ", ".join(f"{rule} {count}" for rule, count in found.counts.items() if count)
+    first = screening.removed[0]
+    rules = ", ".join(f"{rule} {count}" for rule, count in screening.counts.items() if count)
     return (
-        f"{len(found.removed)} of the {len(pool.rows)} rows of {name!r} were removed by screening ({rules}), the first "
-        f"id {pool.rows[first.index].source_id!r}, which matched {first.matched_text[:60]!r} "
-        f"({match.source}, id {match.id!r}). "
+        f"{len(screening.removed)} of the {len(pool.rows)} rows of {name!r} were removed by screening ({rules}), the "
+        f"first id {pool.rows[first.index].source_id!r}, which matched {first.matched_text[:60]!r} "
+        f"({first.matched.source}, id {first.matched.id!r}). "
     )
 
 
-def _record(category: Category, place: Place, row: Row) -> dict[str, Any]:
-    giver = place.giver
+def _record(category: Category, slot: Slot, row: PoolRow) -> dict[str, Any]:
+    giver = slot.giver
     constraints = (*row.constraints, *(giver.constraints if giver else ()))
     return {
-        "id": f"{place.category}/{row.source_id}",
-        "prompt": with_block(row.messages, place.block) if place.block else row.messages,
+        "id": f"{slot.category}/{row.source_id}",
+        "prompt": with_block(row.messages, slot.block) if slot.block else row.messages,
         "domain": category.capabilities[0] if len(category.capabilities) == 1 else None,
         "capabilities": category.capabilities,
         "source": row.source,
@@ -245,3 +255,11 @@ def _record(category: Category, place: Place, row: Row) -> dict[str, Any]:
         "block_source": giver.source if giver else None,
         "block_source_id": giver.source_id if giver else None,
     }
+
+
+def with_block(messages: Messages, block: str) -> Messages:
+    """The prompt with a block below the user's last message."""
+    last = max(number for number, message in enumerate(messages) if message["role"] == "user")
+    composed = [dict(message) for message in messages]
+    composed[last]["content"] += _BETWEEN + block
+    return composed

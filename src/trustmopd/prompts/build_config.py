@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from trustmopd.prompts.reading import Location
+from trustmopd.prompts.reading.sources import Location
 from trustmopd.recipe.sections import Folder, Section, Text, check_fields
 from trustmopd.recipe.yaml_layers import Fields, Layers, check_droppable, read_layers, without_dropped
 
@@ -27,7 +27,7 @@ class Columns(Section):
     block: Column = None
 
 
-class Source(Section):
+class PoolSource(Section):
     """A pool: a Hub dataset, a file (JSON, JSON Lines, Parquet, CSV) or a folder of files of one kind."""
 
     path: Annotated[Text, Field(description="Give a Hub id, a file or a folder.")]
@@ -119,13 +119,13 @@ class DataConfig(Section):
     output: Annotated[Folder, Field(description="Give a folder.")]
     format: Annotated[Literal["parquet", "jsonl"], Field(description="Write parquet or jsonl.")] = "parquet"
     seed: Annotated[int, Field(ge=0, description="Give a whole number.")] = 0
-    pools: Annotated[dict[Text, Source], Field(min_length=1, description="Write {math: {path: ...}}.")]
+    pools: Annotated[dict[Text, PoolSource], Field(min_length=1, description="Write {math: {path: ...}}.")]
     categories: Annotated[
         dict[Annotated[Text, AfterValidator(_no_slash)], Category],
         Field(min_length=1, description="Write {math: {pool: math, ...}}; {math: null} drops one."),
     ]
     comparison: Annotated[
-        dict[Text, Annotated[Source | None, BeforeValidator(_none_if_empty)]],
+        dict[Text, Annotated[PoolSource | None, BeforeValidator(_none_if_empty)]],
         Field(description="Write {aime25: {path: ...}}; {aime25: null} leaves a set out."),
     ] = {}
     decontamination: Annotated[Decontamination, Field(description="Write {threshold: 0.8}.")] = Decontamination()
@@ -153,7 +153,7 @@ class DataConfig(Section):
         return self
 
     @property
-    def compared(self) -> dict[str, Source]:
+    def compared(self) -> dict[str, PoolSource]:
         """The comparison corpora but for those that are null."""
         return {name: source for name, source in self.comparison.items() if source is not None}
 

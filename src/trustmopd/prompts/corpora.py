@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
 
-from trustmopd.prompts.build_config import Source
+from trustmopd.prompts.build_config import PoolSource
 from trustmopd.prompts.ngrams import words_of
-from trustmopd.prompts.reading import Location, kind_of, local_files, named, no_column, read_source
+from trustmopd.prompts.reading.formats import kind_of, no_column
+from trustmopd.prompts.reading.messages import Messages, malformed, user_text
+from trustmopd.prompts.reading.sources import Location, local_files, named, read_source
 from trustmopd.util.files import file_sha256
-
-Messages = list[dict[str, str]]
 
 
 class Constraint(NamedTuple):
@@ -23,7 +23,7 @@ class Constraint(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class PoolRow:
     source: str
     source_id: str
     messages: Messages
@@ -41,27 +41,22 @@ class Row:
         return user_text(self.messages)
 
 
-def user_text(prompt: str | list[dict[str, Any]]) -> str:
-    """The text of the user's messages; of a message in parts, the text."""
-    if isinstance(prompt, str):
-        return prompt
-    contents = [message["content"] for message in prompt if message["role"] == "user"]
-    parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    return "\n".join(text for text in texts if isinstance(text, str))
-
-
 @dataclass(frozen=True)
 class Pool:
-    rows: list[Row]
+    rows: list[PoolRow]
     read: int  # before `where`
     sha256: str  # of the rows in order
     files: dict[str, str]  # local files and their sha256
     lacks_subset: bool = False  # the folder has none of that name, and was read whole
 
+    @property
+    def donors(self) -> list[PoolRow]:
+        """The rows that have a block to copy."""
+        return [row for row in self.rows if row.block]
+
 
 def read_pool(
-    name: str, source: Source, location: Location | None = None, *, answered: bool = True, progress: bool = False
+    name: str, source: PoolSource, location: Location | None = None, *, answered: bool = True, progress: bool = False
 ) -> Pool:
     """Every row of a source, checked. `name` is what errors call it, such as pools.math; `location` is for a source
     that no config names. `answered` allows conversations that end with the assistant: they can be compared with, but a
@@ -71,11 +66,11 @@ def read_pool(
         return _read_pool(source, location, answered, f"reading {name}" if progress else None)
 
 
-def _read_pool(source: Source, location: Location, answered: bool, progress: str | None) -> Pool:
+def _read_pool(source: PoolSource, location: Location, answered: bool, progress: str | None) -> Pool:
     columns = source.columns
     files = local_files(location)
     text = any(kind_of(file) == ".csv" for file in files)
-    rows: list[Row] = []
+    rows: list[PoolRow] = []
     seen: dict[str, str] = {}
     digest = hashlib.sha256()
     number = -1
@@ -105,9 +100,9 @@ def _read_pool(source: Source, location: Location, answered: bool, progress: str
     return Pool(rows, number + 1, digest.hexdigest(), hashes, location.lacks_subset)
 
 
-def _row(record: dict[str, Any], source: Source, source_id: str, where: str) -> Row:
+def _row(record: dict[str, Any], source: PoolSource, source_id: str, where: str) -> PoolRow:
     columns = source.columns
-    messages = _messages(_at(record, columns.prompt, where), columns.prompt, where)
+    messages = _messages(_at(record, columns.prompt, where), f"{where}, column {columns.prompt!r}")
     parent = _at(record, columns.parent, where) if columns.parent else None
     if parent is not None:
         _text(parent, f"{where}, column {columns.parent!r}")
@@ -118,7 +113,7 @@ def _row(record: dict[str, Any], source: Source, source_id: str, where: str) -> 
         contents = [message["content"] for message in messages if message["role"] == "user"]
         _, found, after = contents[-1].rpartition(source.block_after)
         block = after if found else None
-    return Row(source.path, source_id, messages, parent, _constraints(record, source, where), block or None)
+    return PoolRow(source.path, source_id, messages, parent, _constraints(record, source, where), block or None)
 
 
 def _identifier(value: Any, where: str) -> str:
@@ -129,23 +124,21 @@ def _identifier(value: Any, where: str) -> str:
     return str(value)
 
 
-def _messages(prompt: Any, column: str, where: str) -> Messages:
-    where = f"{where}, column {column!r}"
-    if not isinstance(prompt, list):
-        return [{"role": "user", "content": _text(prompt, where, blank=False)}]
-    for message in prompt:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise ValueError(
-                f"{where} holds {str(message)[:80]!r}, not a message. Give text, or a list such as "
-                "[{'role': 'user', 'content': '…'}]."
-            )
-    messages = [{"role": m["role"], "content": _text(m.get("content"), where, blank=False)} for m in prompt]
+def _messages(prompt: Any, where: str) -> Messages:
+    if reason := malformed(prompt):
+        raise ValueError(
+            f"{where} holds {str(prompt)[:80]!r} ({type(prompt).__name__}): {reason}. Give text, or a list such as "
+            "[{'role': 'user', 'content': '…'}]."
+        )
+    if isinstance(prompt, str):
+        prompt = [{"role": "user", "content": prompt}]
+    messages = [{"role": message["role"], "content": _text(message["content"], where)} for message in prompt]
     if not any(message["role"] == "user" for message in messages):
         raise ValueError(f"{where} has no user message, so there is no prompt. Remove this row.")
     return messages
 
 
-def _constraints(record: dict[str, Any], source: Source, where: str) -> tuple[Constraint, ...]:
+def _constraints(record: dict[str, Any], source: PoolSource, where: str) -> tuple[Constraint, ...]:
     columns = source.columns
     if columns.checkers is None:
         return ()
@@ -159,32 +152,33 @@ def _constraints(record: dict[str, Any], source: Source, where: str) -> tuple[Co
             "Each checker needs its arguments, {} for none."
         )
     return tuple(
-        Constraint(checker, _arguments(given, f"{where}, column {columns.arguments!r}"))
-        for checker, given in zip(checkers, arguments, strict=True)
+        Constraint(checker, _arguments(value, f"{where}, column {columns.arguments!r}"))
+        for checker, value in zip(checkers, arguments, strict=True)
     )
 
 
-def _arguments(given: Any, where: str) -> str:
-    try:
-        given = json.loads(given) if isinstance(given, str) else given
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{where} holds {given[:80]!r}, which is not JSON ({error}). Fix this row.") from None
-    if given is not None and not isinstance(given, dict):
-        raise ValueError(f"{where} holds {str(given)[:80]!r}, not a mapping of arguments. Fix this row.")
-    kept = {key: value for key, value in (given or {}).items() if value is not None}
+def _arguments(value: Any, where: str) -> str:
+    arguments = _unpacked(value)
+    if arguments is not None and not isinstance(arguments, dict):
+        raise ValueError(f"{where} holds {str(value)[:80]!r}, not a mapping of arguments or its JSON. Fix this row.")
+    kept = {name: argument for name, argument in (arguments or {}).items() if argument is not None}
     return json.dumps(kept, ensure_ascii=False, sort_keys=True)
 
 
 def _list_at(record: dict[str, Any], column: str, where: str) -> list[Any]:
-    """A list, or the JSON text of one, which is how CSV holds it."""
-    value = _at(record, column, where)
-    if isinstance(value, str):
-        with suppress(json.JSONDecodeError, RecursionError):
-            value = json.loads(value)
+    value = _unpacked(_at(record, column, where))
     if value is None:
         return []
     if not isinstance(value, list):
         raise ValueError(f"{where}, column {column!r} holds {str(value)[:80]!r}, not a list. Fix this row.")
+    return value
+
+
+def _unpacked(value: Any) -> Any:
+    """Of text, the JSON that it holds, if it does: CSV has no other lists and mappings."""
+    if isinstance(value, str):
+        with suppress(json.JSONDecodeError, RecursionError):
+            return json.loads(value)
     return value
 
 

@@ -7,9 +7,9 @@ those finds every pair that can match; each is then compared in full.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,25 +19,30 @@ from trustmopd.prompts.ngrams import Corpus, read_corpus
 from trustmopd.util.text_tables import TextTable, text_table
 
 Rule = Literal["within_exact", "within_ngram", "cross_exact", "cross_ngram"]
-Where = TypeVar("Where")
+Match = TypeVar("Match")
 RULES: tuple[Rule, ...] = get_args(Rule)
 _SLACK = 1e-9  # filters may let a pair through that comparison then refuses, never the other way round
 
 
-class Removal(NamedTuple):
-    """Why one candidate was removed. A parent's match is reported like its candidate's."""
+class Removal(NamedTuple, Generic[Match]):
+    """Why one candidate was removed. A parent's match is reported like its candidate's. `matched` is the index of the
+    comparison text (cross) or of the candidate (within)."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
     rule: Rule
     matched_text: str
     similarity: float
+    matched: Match
 
 
 @dataclass(frozen=True)
-class Screening(Generic[Where]):
+class Screening(Generic[Match]):
     kept: list[int]
-    removed: list[Removal]
-    matched: list[Where]  # of each removal: the index of the comparison text (cross) or of the candidate (within)
+    removed: list[Removal[Match]]
+
+    @property
+    def candidates(self) -> int:
+        return len(self.kept) + len(self.removed)
 
     @property
     def counts(self) -> dict[Rule, int]:
@@ -82,27 +87,26 @@ def decontaminate(
             if part == 0 or corpus.keys[text]:
                 yield part, text
 
-    def judge(index: int) -> tuple[Removal, int] | None:
+    def judge(index: int) -> Removal[int] | None:
         for kind, find in (("exact", _Index.exact), ("ngram", _Index.similar)):
             for side in ("cross", "within") if within else ("cross",):
                 for part, text in parts(index):
                     match = find(against if side == "cross" else accepted[part], text)
                     if match is not None:
                         rule: Rule = f"{side}_{kind}"  # type: ignore[assignment]
-                        place = match[0] if side == "cross" else (match[0] - first) % count
-                        return Removal(index, rule, texts[match[0]], match[1]), place
+                        matched = match[0] if side == "cross" else (match[0] - first) % count
+                        return Removal(index, rule, texts[match[0]], match[1], matched)
         return None
 
-    kept, removed, matched = [], [], []
+    kept, removed = [], []
     for index in tqdm(range(count), desc="screening", disable=not progress):
-        if found := judge(index):
-            removed.append(found[0])
-            matched.append(found[1])
+        if removal := judge(index):
+            removed.append(removal)
             continue
         kept.append(index)
         for part, text in parts(index):
             accepted[part].add(text)
-    return Screening(kept, removed, matched)
+    return Screening(kept, removed)
 
 
 class _Index:
@@ -161,12 +165,12 @@ class _Index:
         return np.array(sorted(found), dtype=np.int64)
 
 
-def removal_table(pools: dict[str, tuple[int, dict[Rule, int]]]) -> TextTable:
+def removal_table(pools: Mapping[str, Screening[Any]]) -> TextTable:
     """Candidates, removals by rule and what is left, for each pool: the paper's decontamination table."""
     header = ("pool", "candidates", "within exact", "within n-gram", "cross exact", "cross n-gram", "kept")
     rows = [
-        (name, f"{size:,}", *(f"{counts[rule]:,}" for rule in RULES), f"{size - sum(counts.values()):,}")
-        for name, (size, counts) in pools.items()
+        (name, *(f"{count:,}" for count in (screening.candidates, *screening.counts.values(), len(screening.kept))))
+        for name, screening in pools.items()
     ]
     return text_table(header, rows)
 

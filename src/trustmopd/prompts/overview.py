@@ -8,11 +8,11 @@ from typing import Any
 from datasets import Dataset
 
 from trustmopd.prompts.build_config import LENGTH_EDGES
-from trustmopd.prompts.corpora import user_text
 from trustmopd.prompts.ngrams import words_of
 from trustmopd.prompts.prompt_set import card_of, check_prompts, load_prompts
 from trustmopd.prompts.quotas import bucket_of
-from trustmopd.prompts.reading import no_column
+from trustmopd.prompts.reading.formats import no_column
+from trustmopd.prompts.reading.messages import user_text
 from trustmopd.util.text_tables import TextTable, text_table
 
 _BAR = 30  # characters of the longest bar

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 
 from trustmopd.prompts.build import PromptSet
 from trustmopd.prompts.build_config import Category, DataConfig
-from trustmopd.prompts.compose import donors
-from trustmopd.prompts.corpora import Pool, user_text
-from trustmopd.prompts.decontaminate import Rule, removal_table
+from trustmopd.prompts.corpora import Pool
+from trustmopd.prompts.decontaminate import removal_table
 from trustmopd.prompts.ngrams import words_of
 from trustmopd.prompts.prompt_set import SCHEMA, hash_of, read_card
 from trustmopd.prompts.quotas import bucket_of
-from trustmopd.prompts.reading import local_files, named
+from trustmopd.prompts.reading.messages import user_text
+from trustmopd.prompts.reading.sources import local_files, named
 from trustmopd.runs.layout import CARD
 from trustmopd.runs.schemas import write_file
 from trustmopd.util.files import check_free, file_sha256, whole_file, whole_folder, write_json, write_text
@@ -79,19 +79,14 @@ def write_table(path: Path, table: pa.Table) -> None:
         pq.write_table(table, partial)
 
 
-def removal_counts(built: PromptSet) -> dict[str, tuple[int, dict[Rule, int]]]:
-    """Rows of each candidate pool, and how many each rule removed."""
-    return {name: (len(built.pools[name].rows), found.counts) for name, found in built.screenings.items()}
-
-
 def _removed(built: PromptSet) -> list[dict[str, Any]]:
     listed = []
-    for name, found in built.screenings.items():
-        for removal, match in zip(found.removed, found.matched, strict=True):
-            row = built.pools[name].rows[removal.index]
+    for name, screening in built.screenings.items():
+        for index, rule, text, similarity, matched in screening.removed:
+            row = built.pools[name].rows[index]
             what = {"pool": name, "source_id": row.source_id, "text": row.text, "parent": row.parent}
-            why = {"rule": removal.rule, "similarity": removal.similarity, "matched": removal.matched_text}
-            listed.append({**what, **why, "matched_source": match.source, "matched_id": match.id})
+            why = {"rule": rule, "similarity": similarity, "matched": text}
+            listed.append({**what, **why, "matched_source": matched.source, "matched_id": matched.id})
     return listed
 
 
@@ -102,15 +97,19 @@ def _card(built: PromptSet) -> dict[str, Any]:
     def sources(pools: dict[str, Pool], described: dict[str, Any]) -> dict[str, Any]:
         return {
             name: described[name]
-            | {"rows_read": pool.read, "rows": len(pool.rows), "rows_with_block": len(donors(pool.rows))}
+            | {
+                "rows_read": pool.read,
+                "rows": len(pool.rows),
+                "rows_with_block": len(pool.donors),
+            }
             | {"rows_sha256": pool.sha256, "files_sha256": pool.files}
             | ({"subset_found": False} if pool.lacks_subset else {})
             for name, pool in pools.items()
         }
 
-    screening = {
-        name: {"candidates": size, **counts, "kept": size - sum(counts.values())}
-        for name, (size, counts) in removal_counts(built).items()
+    screenings = {
+        name: {"candidates": found.candidates, **found.counts, "kept": len(found.kept)}
+        for name, found in built.screenings.items()
     }
     return {
         "name": config.name,
@@ -122,14 +121,14 @@ def _card(built: PromptSet) -> dict[str, Any]:
         "comparison": sources(built.comparison, plain["comparison"]),
         "comparison_left_out": config.left_out,
         "comparison_texts": sum(len(pool.rows) for pool in built.comparison.values()),
-        "decontamination": plain["decontamination"] | {"pools": screening},
+        "decontamination": plain["decontamination"] | {"pools": screenings},
         "length_edges": config.length_edges,
     }
 
 
 def _counts(built: PromptSet, category: str) -> dict[str, Any]:
     """Of the finished prompts: by number of constraints, by length bucket, and by checker."""
-    records = [r for name, r in zip(built.categories, built.records, strict=True) if name == category]
+    records = [record for record in built.records if record["id"].startswith(f"{category}/")]
     lengths = [bucket_of(len(words_of(user_text(record["prompt"]))), built.config.length_edges) for record in records]
     return {
         "prompts_by_constraints": _sorted(Counter(len(record["constraints"]) for record in records)),
@@ -174,7 +173,7 @@ def _readme(built: PromptSet, card: dict[str, Any]) -> str:
         f"{config.decontamination.threshold} or more."
         + (f" Left out of the comparison: {', '.join(config.left_out)}." if config.left_out else "")
         + "\n",
-        removal_table(removal_counts(built)).to_markdown(),
+        removal_table(built.screenings).to_markdown(),
         f"Prompt hash: `{card['prompt_hash']}`\n",
     )
     return "\n".join(parts)

@@ -4,7 +4,6 @@
 import glob
 import hashlib
 import json
-import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,9 @@ import datasets
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Json, concatenate_datasets, load_dataset, load_from_disk
 
-from trustmopd.prompts.reading import Location, hub_dataset, kind_of, local_files, named, read_source
+from trustmopd.prompts.reading.formats import kind_of
+from trustmopd.prompts.reading.messages import malformed
+from trustmopd.prompts.reading.sources import Location, hub_dataset, local_files, named, read_source
 from trustmopd.runs.layout import CARD
 from trustmopd.runs.schemas import read_file
 from trustmopd.util.files import file_sha256, read_json
@@ -34,8 +35,6 @@ SCHEMA = pa.schema(
         ("block_source_id", pa.string()),
     ]
 )
-#: How a conversation begins that was written out as text, by json.dumps or by str.
-_WRITTEN_OUT = re.compile(r"""\s*\[\s*\{\s*["'](role|content)["']\s*:""")
 
 
 def load_prompts(path: str | Path, split: str = "train") -> Dataset:
@@ -167,36 +166,11 @@ def check_prompts(dataset: Dataset) -> None:
 
 def _check_rows(prompts: Iterable[Any]) -> None:
     for row, prompt in enumerate(prompts):
-        if reason := _malformed(prompt):
+        if reason := malformed(prompt):
             raise ValueError(
                 f"row {row} of the prompt set has a malformed prompt, {str(prompt)[:80]!r}: {reason}. A prompt is "
                 "non-empty text, or a list of messages such as [{'role': 'user', 'content': '…'}]."
             )
-
-
-def _malformed(prompt: Any) -> str | None:
-    if isinstance(prompt, str):
-        if _WRITTEN_OUT.match(prompt):
-            return (
-                "it is a conversation written out as text, so the student would read its brackets and quotes. Store it "
-                "as a list, in JSON Lines or Parquet; CSV cannot hold one"
-            )
-        return None if prompt.strip() else "it is blank"
-    if not isinstance(prompt, list) or not prompt:
-        return "it is neither text nor a list of messages"
-    for message in prompt:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or not message.get("content"):
-            return "a message lacks 'role' or 'content'"
-        if isinstance(message["content"], str) and not message["content"].strip():
-            return "the 'content' of a message is blank"
-        parts = message["content"] if isinstance(message["content"], list) else []
-        kinds = [part.get("type") or "text" for part in parts if isinstance(part, dict)]
-        if other := [kind for kind in kinds if kind != "text"]:
-            return (
-                f"a message has a part of type {other[0]!r}, but only text is read: the student would answer without "
-                "it. Remove this row, or that part"
-            )
-    return None
 
 
 def check_labels(dataset: Dataset, column: str | None, teachers: Sequence[str]) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trustmopd.prompts.build_config import Columns, Source
+from trustmopd.prompts.build_config import Columns, PoolSource
 from trustmopd.prompts.corpora import Pool, read_pool
 from trustmopd.prompts.decontaminate import Screening, decontaminate
 from trustmopd.prompts.prompt_card import write_table
-from trustmopd.prompts.reading import EVERY_SPLIT, Location, local_files, named, read_source
+from trustmopd.prompts.reading.sources import EVERY_SPLIT, Location, local_files, named, read_source
 from trustmopd.util.files import write_json, write_text
 
 
@@ -31,7 +31,7 @@ def screen_file(
 ) -> tuple[Screening[int], Path, list[tuple[str, Pool]]]:
     """Write the rows kept, unchanged, to `out`, and next to it what was removed and why. Returns the screening, that
     second file, and what was compared with. `split` is the candidates'."""
-    source = Source(path=candidates, columns=Columns(prompt=column, parent=parent))
+    source = PoolSource(path=candidates, columns=Columns(prompt=column, parent=parent))
     here = Location(
         candidates,
         split,
@@ -53,7 +53,7 @@ def screen_file(
             table = _table(here)
         else:
             deque(_lines(here), maxlen=0)
-    found = decontaminate(
+    screening = decontaminate(
         [row.text for row in rows],
         [text for _, _, text in comparison],
         parents=[row.parent for row in rows],
@@ -61,22 +61,23 @@ def screen_file(
         threshold=threshold,
         progress=progress,
     )
-    kept = set(found.kept)
+    kept = set(screening.kept)
     if table is not None:
         write_table(out, table.filter(pa.array([row in kept for row in range(len(rows))])))
     else:
         write_text(out, "".join(line for row, line in enumerate(_lines(here)) if row in kept))
     removed = []
-    for (place, rule, text, similarity), match in zip(found.removed, found.matched, strict=True):
-        path, row = comparison[match][:2] if rule.startswith("cross") else (candidates, match)
-        what = {"row": place, "text": rows[place].text, "parent": rows[place].parent}
+    for index, rule, text, similarity, matched in screening.removed:
+        path, row = comparison[matched][:2] if rule.startswith("cross") else (candidates, matched)
+        what = {"row": index, "text": rows[index].text, "parent": rows[index].parent}
         why = {"rule": rule, "similarity": similarity, "matched": text, "matched_source": path, "matched_row": row}
         removed.append(what | why)
     sources = [{"source": path, "files": [*pool.files], "rows": len(pool.rows)} for path, pool in compared]
-    return found, write_json(listing, {"counts": found.counts, "compared": sources, "removed": removed}), compared
+    write_json(listing, {"counts": screening.counts, "compared": sources, "removed": removed})
+    return screening, listing, compared
 
 
-def _comparison(against: str) -> tuple[Source, Location]:
+def _comparison(against: str) -> tuple[PoolSource, Location]:
     """PATH or PATH:COLUMN; a path that exists is taken as it is, even with a colon in it. Every split is read: too much
     loses a row, which is reported, but too little lets a test row through."""
     path, colon, column = against.rpartition(":")
@@ -88,7 +89,7 @@ def _comparison(against: str) -> tuple[Source, Location]:
         path_option="give local files: --against FILE:COLUMN",
         column_option=f"--against {path}:COLUMN",
     )
-    return Source(path=path, columns=Columns(prompt=column)), location
+    return PoolSource(path=path, columns=Columns(prompt=column)), location
 
 
 def _check_out(out: Path, listing: Path, inputs: dict[str, Location], overwrite: bool) -> None:

@@ -19,8 +19,7 @@ from trustmopd.quickstart.shipped import checkpoint
 from trustmopd.quickstart.tasks import DOMAINS
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RowDirectory, RunDirectory
-from trustmopd.runs.layout import student_folder
-from trustmopd.runs.reference_rows import INITIAL, TEACHER
+from trustmopd.runs.layout import INITIAL, TEACHER, student_folder
 from trustmopd.training.from_recipe import trainer_of
 from trustmopd.training.run.progress import show_progress
 from trustmopd.util.files import write_text

@@ -16,7 +16,7 @@ from trustmopd.quickstart.machine import quiet, reproducibly
 from trustmopd.report.page.report import write_report
 from trustmopd.report.readers.run import open_run
 from trustmopd.runs import RunDirectory
-from trustmopd.runs.reference_rows import INITIAL, ROUTED, TITLES
+from trustmopd.runs.layout import INITIAL, ROUTED, TITLES
 from trustmopd.training.environment import check_writable
 
 PROMPTS = "multicap"  # most of its prompts need two specialists, so trust can be seen to move within a response

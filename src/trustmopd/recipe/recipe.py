@@ -16,7 +16,7 @@ from trustmopd.recipe.sections import Folder, Place, Section, Text, check_fields
 from trustmopd.recipe.teacher_source import STUDENT, TeacherName
 from trustmopd.recipe.teacher_source import TeacherSource as TeacherSource
 from trustmopd.recipe.yaml_layers import Dumper, RecipeError, read_layers, without_dropped
-from trustmopd.runs.layout import AVERAGE, CALIBRATION, seed_folder
+from trustmopd.runs.layout import CALIBRATION, MERGED, seed_folder
 
 
 def _distinct(values: list[Any]) -> list[Any]:
@@ -150,7 +150,7 @@ class Recipe(Section):
     @property
     def average(self) -> Path:
         """Where the parameter average of the teachers goes."""
-        return self.output / AVERAGE
+        return self.output / MERGED
 
     def to_yaml(self) -> str:
         """Every field, inherited and default ones too. `load_recipe` reads it back as an equal recipe."""

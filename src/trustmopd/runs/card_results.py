@@ -6,9 +6,8 @@ from typing import Any
 import yaml
 
 from trustmopd.runs.cost import read_cost
-from trustmopd.runs.layout import RunDirectory
-from trustmopd.runs.reference_rows import TITLES
-from trustmopd.runs.schemas import read_parts
+from trustmopd.runs.layout import TITLES, RunDirectory
+from trustmopd.runs.schemas import read_file
 from trustmopd.util.files import write_text
 from trustmopd.util.text_tables import text_table
 
@@ -37,8 +36,7 @@ def _scores(run: RunDirectory) -> str:
     # Scores that are older than the manifest are of a run that was in this folder before.
     if not run.scores.is_file() or run.scores.stat().st_mtime < run.manifest.stat().st_mtime:
         return "**Scores.** Not evaluated yet: `trustmopd evaluate RECIPE` adds them.\n"
-    rows, _ = read_parts(run.scores, what="scores", remedy="Evaluate again.")
-    rows = {name: row for name, row in rows.items() if isinstance(row, dict)}
+    rows = read_file(run.scores, what="scores", remedy="Evaluate again.")
     domains = list(dict.fromkeys(each["domain"] for row in rows.values() for each in row["benchmarks"].values()))
     benchmarks = sorted({name for row in rows.values() for name in row["benchmarks"]})
     table = text_table(

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from trustmopd.runs.layout import CHECKPOINT, MANIFEST, RunDirectory
-from trustmopd.runs.schemas import read_file, read_parts
+from trustmopd.runs.schemas import read_file
+from trustmopd.util.files import read_json
 
 _REMEDY = "Restore the file, resume from another checkpoint, or start the run again."
 
@@ -58,7 +59,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def run_id(folder: Path) -> str | None:
     path = folder / MANIFEST
-    return read_parts(path, what="manifest", remedy=_REMEDY)[0].get("run") if path.is_file() else None
+    return read_json(path, what="manifest", remedy=_REMEDY).get("run") if path.is_file() else None
 
 
 def _is_numbered(path: Path) -> bool:

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 from trustmopd.runs.layout import RunDirectory
-from trustmopd.runs.schemas import read_parts, write_file
+from trustmopd.runs.schemas import read_file, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ def read_cost(run: RunDirectory) -> dict[str, Any]:
         return {}
     aside = run.cost.with_name(f"{run.cost.name}.broken")
     try:
-        return read_parts(run.cost, what="cost", remedy=f"It is renamed to {aside.name}, and a new one is written.")[0]
+        return read_file(run.cost, what="cost", remedy=f"It is renamed to {aside.name}, and a new one is written.")
     except (ValueError, OSError) as error:
         logger.warning("%s", error)
         run.cost.rename(aside)

@@ -1,4 +1,4 @@
-"""Every file of a run by name."""
+"""Every file of a run by name, and every row of scores that is not a student's."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +24,22 @@ TABLES = "tables"
 FIGURES = "figures"
 CASES = "cases"
 #: The parameter average of a recipe's teachers, in the recipe's output.
-AVERAGE = "merged"
+MERGED = "merged"
 #: The prefix that transformers gives its checkpoints.
 CHECKPOINT = "checkpoint-"
 #: The prefix of the folder of one seed, where there are several.
 SEED = "seed-"
 #: Inside a folder of checkpoints: what was there before a run began. transformers uploads nothing that begins with _.
 SET_ASIDE = "_set-aside"
+#: Rows of scores that need no distillation: the initial student, all teachers routed, their average, each teacher.
+INITIAL, ROUTED, AVERAGE = "initial", "routed-teachers", "parameter-average"
+#: The prefix of a teacher's row.
+TEACHER = "teacher-"
+TITLES = {INITIAL: "initial student", ROUTED: "routed teachers", AVERAGE: "parameter average"}
+
+
+def is_reference_row(name: str) -> bool:
+    return name in TITLES or name.startswith(TEACHER)
 
 
 def seed_folder(seed: int) -> str:

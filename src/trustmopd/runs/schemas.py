@@ -1,13 +1,13 @@
-"""What each JSON file of a run and of an evaluation holds. Fields that are not named here are kept as they are."""
+"""What each JSON file of a run and of an evaluation holds. Fields that are not named here are kept as they are; a file
+that lacks one of the others, or has it in a wrong shape, is not used."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, FiniteFloat, RootModel
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, RootModel, ValidationError
 
-from trustmopd.runs.checking import Parts, Whole, problems, usable
 from trustmopd.runs.layout import ANALYSIS, ASKED, CALIBRATION, CARD, COST, DIAGNOSIS, MANIFEST, SCORES
 from trustmopd.util.files import read_json, write_json
 
@@ -15,18 +15,22 @@ Object = dict[str, Any]
 Interval = Annotated[list[FiniteFloat], Field(min_length=2, max_length=2)] | None
 
 
-class Models(Parts):
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class ManifestModels(Shape):
     student: Object
     reference: Object | None
     teachers: dict[str, Object | None]
     own_references: dict[str, Object] = {}
 
 
-class Prompts(Parts):
+class ManifestPrompts(Shape):
     fingerprint: str
 
 
-class Config(Parts):
+class ManifestConfig(Shape):
     """A TrustMOPDConfig, of which every stage after training reads this."""
 
     allocation: str | dict[str, Any]  # 0.1.0: the rule's name, its parameters beside it
@@ -38,7 +42,7 @@ class Config(Parts):
     output_dir: str | None = None
 
 
-class Engine(Whole):
+class ManifestEngine(Shape):
     """How the work was split between processes, and what the checkpoints look like."""
 
     name: str
@@ -46,23 +50,23 @@ class Engine(Whole):
     processes: int
 
 
-class Manifest(Parts):
+class Manifest(Shape):
     """Of a run, and of each of its checkpoints. Earlier releases wrote no fields with a default."""
 
     run: str
-    models: Models
-    prompts: Prompts
-    config: Config
+    models: ManifestModels
+    prompts: ManifestPrompts
+    config: ManifestConfig
     directory: str = ""
     versions: dict[str, str] = {}
     hardware: Object = {}
-    engine: Engine | None = None
+    engine: ManifestEngine | None = None
     planned_steps: int = 0
     experiment: list[str] = []
     resumed: list[Object] = []
 
 
-class CalibrationFile(Parts):
+class CalibrationFile(Shape):
     mu: Annotated[dict[str, Annotated[FiniteFloat, Field(gt=0)]], Field(min_length=1)]
     depends_on: Object
     spread: dict[str, FiniteFloat]
@@ -72,7 +76,7 @@ class CalibrationFile(Parts):
     engine: str = "transformers"
 
 
-class Time(Whole):
+class Time(Shape):
     seconds: FiniteFloat
     device_hours: FiniteFloat
 
@@ -82,7 +86,7 @@ class TrainingTime(Time):
     peak_memory_gib: FiniteFloat
 
 
-class Cost(Parts):
+class Cost(Shape):
     device: str = ""
     scored: dict[str, int] = {}
     elsewhere: dict[str, FiniteFloat] = {}
@@ -91,7 +95,7 @@ class Cost(Parts):
     evaluation: Time | None = None
 
 
-class DomainDiagnosis(Whole):
+class DomainDiagnosis(Shape):
     """One group of prompts. Means are over its response tokens. `spread` is the standard deviation (n − 1) of the mean
     scores of its responses. `leads` is the share of responses in which the domain's own teacher has the largest mean
     weight; None if no teacher has the domain's name."""
@@ -111,7 +115,7 @@ class DomainDiagnosis(Whole):
         return max(self.score, key=self.score.__getitem__)
 
 
-class ReferenceDiagnosis(Whole):
+class ReferenceDiagnosis(Shape):
     """One reference and the teachers that are measured from it. `distance` is how far the initial student is from it:
     the mean KL divergence on the student's candidates, in nats a response token."""
 
@@ -122,7 +126,7 @@ class ReferenceDiagnosis(Whole):
     verdict: str
 
 
-class Diagnosis(Parts):
+class Diagnosis(Shape):
     """By domain, and by reference: teachers that grew from different models are judged apart. `references` is empty if
     the score needs none."""
 
@@ -133,7 +137,7 @@ class Diagnosis(Parts):
     verdict: str
 
 
-class BenchmarkScore(Whole):
+class BenchmarkScore(Shape):
     """Of one benchmark: counts and shares that its grader adds are kept beside these."""
 
     domain: str
@@ -142,7 +146,7 @@ class BenchmarkScore(Whole):
     prompts: FiniteFloat
 
 
-class Difference(Whole):
+class Difference(Shape):
     """Overall score minus that of the row `against`; None where the two share no seed."""
 
     against: str
@@ -152,7 +156,7 @@ class Difference(Whole):
     interval: Interval
 
 
-class ScoreRow(Whole):
+class ScoreRow(Shape):
     """One row of scores. Each domain is a field of its own beside `overall`: a fraction, as all scores are."""
 
     __pydantic_extra__: dict[str, FiniteFloat]
@@ -171,7 +175,7 @@ class Scores(RootModel[dict[str, ScoreRow]]):
     """Row → scores."""
 
 
-class BenchmarkAsked(Whole):
+class BenchmarkAsked(Shape):
     """What is asked of a benchmark: every prompt of `ids`, `samples` times. Only this is scored."""
 
     domain: str
@@ -180,7 +184,7 @@ class BenchmarkAsked(Whole):
     malformed: list[str]
 
 
-class EvaluationRecord(Whole):
+class EvaluationRecord(Shape):
     """A checkpoint, how it was sampled, and what it was asked."""
 
     method: str
@@ -189,19 +193,19 @@ class EvaluationRecord(Whole):
     benchmarks: dict[str, BenchmarkAsked]
 
 
-class Decontamination(Parts):
+class CardDecontamination(Shape):
     pools: dict[str, dict[str, int]]
 
 
-class PromptCard(Parts):
+class PromptCard(Shape):
     prompt_hash: str
     files: dict[str, str]
     categories: Object
     length_edges: list[int]
-    decontamination: Decontamination
+    decontamination: CardDecontamination
 
 
-class CasePolicy(Whole):
+class CasePolicy(Shape):
     """What one policy says at a position; a teacher also has its score and weights."""
 
     __pydantic_extra__: dict[str, FiniteFloat]
@@ -209,7 +213,7 @@ class CasePolicy(Whole):
     mass: dict[str, FiniteFloat]
 
 
-class CaseStudy(Whole):
+class CaseStudy(Shape):
     """One position of one rollout."""
 
     step: int
@@ -226,7 +230,7 @@ class CaseStudy(Whole):
     difference: FiniteFloat
 
 
-class Analysis(Parts):
+class Analysis(Shape):
     """Written for users' own scripts. `Summary` in `report/statistics` has all of its fields."""
 
     path: str
@@ -250,29 +254,29 @@ _VERSIONS = {ASKED: 2}
 
 
 def read_file(path: Path, *, what: str, remedy: str, schema: type[BaseModel] | None = None) -> dict[str, Any]:
-    """A whole file. A field that is missing or of a wrong shape is an error that names it. `schema` is only needed for
-    a file that may have any name."""
+    """A file of the shape that it should have. `schema` is only needed for a file that may have any name."""
     payload = read_json(path, what=what, remedy=remedy, schema_version=_VERSIONS.get(path.name, 1))
-    if wrong := problems(schema or SCHEMAS[path.name], payload):
-        raise ValueError(f"{what} {path} has {wrong[0]}. {remedy}")
+    if wrong := _problem(schema or SCHEMAS[path.name], payload):
+        raise ValueError(f"{what} {path} has {wrong}. {remedy}")
     return payload
-
-
-def read_parts(path: Path, *, what: str, remedy: str) -> tuple[dict[str, Any], list[str]]:
-    """For reports: what can be used of a file, and a sentence on each part that cannot."""
-    payload = read_json(path, what=what, remedy=remedy, schema_version=_VERSIONS.get(path.name, 1))
-    return in_shape(path.name, payload)
 
 
 def write_file(path: Path, payload: Mapping[str, Any], schema: type[BaseModel] | None = None) -> Path:
     """A payload of another shape is a mistake of ours, and is not written."""
     plain = json.loads(json.dumps(payload, default=str))
-    if wrong := problems(schema or SCHEMAS[path.name], plain):
-        raise TypeError(f"{path.name} would have {wrong[0]}")
+    if wrong := _problem(schema or SCHEMAS[path.name], plain):
+        raise TypeError(f"{path.name} would have {wrong}")
     return write_json(path, plain, schema_version=_VERSIONS.get(path.name, 1))
 
 
-def in_shape(file: str, payload: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What can be used of the payload of `file`, and a sentence on each part that cannot."""
-    kept, wrong = usable(SCHEMAS[file], payload)
-    return kept, [f"{file} has {each}." for each in wrong]
+def _problem(schema: type[BaseModel], payload: Mapping[str, Any]) -> str | None:
+    """The first field that is missing or of a wrong shape, as the end of "It has …"."""
+    try:
+        schema.model_validate(payload, strict=True)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        field = ".".join(map(str, wrong["loc"]))
+        return (
+            f"no {field}" if wrong["type"] == "missing" else f"{field} = {wrong['input']!r:.60}: {wrong['msg'].lower()}"
+        )
+    return None

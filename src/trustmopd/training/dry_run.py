@@ -19,8 +19,8 @@ from trustmopd.policies.graph import units_of
 from trustmopd.policies.references import fallback_note, is_reference, starts_of
 from trustmopd.policies.sizes import size_of
 from trustmopd.prompts.prompt_set import load_prompts, prompt_hash
-from trustmopd.prompts.reading import SUFFIXES
 from trustmopd.recipe import Recipe
+from trustmopd.recipe.names import SUFFIXES
 from trustmopd.recipe.teacher_source import RAY
 from trustmopd.rollouts.vllm_package import vllm_version
 from trustmopd.runs import RunDirectory

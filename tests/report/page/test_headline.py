@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from trustmopd.cli import app
 from trustmopd.evaluation import of_recipe
 from trustmopd.evaluation.sampling import Reply
-from trustmopd.report.readers.score_rows import Certainty, over_seeds
+from trustmopd.report.readers.certainty import Certainty, over_seeds
 
 
 def run(*arguments: object) -> str:

@@ -4,7 +4,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from trustmopd.evaluation.benchmark import Benchmark, Grade, Unavailable
+from trustmopd.evaluation.benchmark import Grade, Unavailable
 from trustmopd.evaluation.graders import instructions
 from trustmopd.evaluation.questions import Row
 
@@ -65,14 +65,4 @@ def _ready() -> None:
     instructions.check_nltk_data("tokenizers/punkt_tab", "corpora/stopwords", tagger)
 
 
-BENCHMARKS = [
-    Benchmark(
-        name="ifbench",
-        domain="if",
-        hub="allenai/IFBench_test",
-        split="train",
-        row=instructions.row,
-        grader=_grade,
-        ready=_ready,
-    )
-]
+BENCHMARKS = [instructions.benchmark("ifbench", "allenai/IFBench_test", _grade, _ready)]

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from trustmopd.evaluation.benchmark import Benchmark, Grade, Unavailable
+from trustmopd.evaluation.benchmark import Grade, Unavailable
 from trustmopd.evaluation.graders import instructions
 from trustmopd.evaluation.questions import Row
 
@@ -52,14 +52,4 @@ def _ready() -> None:
     instructions.check_nltk_data("tokenizers/punkt_tab")
 
 
-BENCHMARKS = [
-    Benchmark(
-        name="ifeval",
-        domain="if",
-        hub="google/IFEval",
-        split="train",
-        row=instructions.row,
-        grader=_grade,
-        ready=_ready,
-    )
-]
+BENCHMARKS = [instructions.benchmark("ifeval", "google/IFEval", _grade, _ready)]

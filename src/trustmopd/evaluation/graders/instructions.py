@@ -2,11 +2,11 @@
 
 import random
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from trustmopd.evaluation.benchmark import Grade, Unavailable
+from trustmopd.evaluation.benchmark import Benchmark, Grade, Unavailable
 from trustmopd.evaluation.questions import Row, text_of
 
 _one_at_a_time = threading.Lock()
@@ -38,6 +38,10 @@ def check_instructions(source: Mapping[str, Any]) -> None:
 def row(source: Mapping[str, Any], number: int) -> Row:
     check_instructions(source)
     return {**source, "id": text_of(source, "id", "key"), "prompt": text_of(source, "prompt")}
+
+
+def benchmark(name: str, hub: str, grader: Callable[[Row, str], Grade], ready: Callable[[], None]) -> Benchmark:
+    return Benchmark(name=name, domain="if", hub=hub, split="train", row=row, grader=grader, ready=ready)
 
 
 def grade_of(response: str, strict: list[bool], loose: list[bool]) -> Grade:

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trustmopd.recipe.names import SUFFIXES as SUFFIXES
-
 Row = dict[str, Any]
 #: A place, such as "pool.jsonl, line 3", and the row there, or what is wrong with it.
 Read = tuple[str, Row | ValueError]

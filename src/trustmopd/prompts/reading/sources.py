@@ -1,22 +1,14 @@
 """Where rows are: a file, a folder of files, or a Hub dataset; and which of them are meant."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trustmopd.prompts.reading.formats import (
-    SUFFIXES,
-    NoColumn,
-    Row,
-    is_readable,
-    kind_of,
-    read_rows,
-    top_level,
-    whole_rows,
-)
-from trustmopd.prompts.reading.splits import is_known, is_of, split_of
+from trustmopd.prompts.reading.formats import NoColumn, Row, is_readable, kind_of, read_rows, top_level, whole_rows
+from trustmopd.recipe.names import SUFFIXES
 from trustmopd.util.files import meant_here
 from trustmopd.util.messages import first_line
 
@@ -24,6 +16,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 EVERY_SPLIT = "all"  # what datasets calls them on the Hub
+#: The split in a file's name: train rows must not be scored, nor test rows trained on.
+_WORD = re.compile(r"(?<![a-z])(train|val|dev|test)(?:ing|set|id|idation)?(?![a-z])")
+_SHARD = re.compile(r"(\w+)-\d{5}-of-\d{5}(?!\d)")
 
 
 @dataclass(frozen=True)
@@ -140,6 +135,28 @@ def _of_split(files: list[Path], location: Location, folder: Path) -> list[Path]
             f"({location.split_option}), or give a file instead of the folder."
         )
     return chosen
+
+
+def split_of(name: str) -> str | None:
+    """The split in a file name: train for gsm8k_train_v1.jsonl; on shards, as the Hub has them, any word is a split. A
+    name with two words, as train_dev.csv, is of neither: its split is train+dev."""
+    words = "+".join(dict.fromkeys(found[0] for found in _WORD.finditer(name.lower())))
+    shard = _SHARD.search(name.lower())
+    if shard and (is_known(shard[1]) or not words):  # and not train_data-part-00000-of-00002
+        return shard[1]
+    return words or None
+
+
+def is_of(name_split: str, split: str) -> bool:
+    """Whether a file's split is the one that is asked for: training is train, validation is val, and train_sft train,
+    but not the other way round."""
+    kinds = {found[1] for found in _WORD.finditer(name_split)}
+    asked = _WORD.fullmatch(split.lower())
+    return name_split == split.lower() or (asked is not None and kinds == {asked[1]})
+
+
+def is_known(name_split: str) -> bool:
+    return _WORD.search(name_split) is not None
 
 
 def read_source(location: Location, columns: Sequence[str] | None = None) -> Iterator[tuple[str, Row]]:

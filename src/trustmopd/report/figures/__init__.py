@@ -1,7 +1,5 @@
 """The paper's figures from run files, each as PNG and SVG. A figure that these runs cannot fill is not drawn."""
 
-from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,8 +10,8 @@ from trustmopd.report.figures import score_figures, trust_figures
 from trustmopd.report.figures.drawing import Picture
 from trustmopd.report.statistics.comparison import Comparison
 
-#: By the name of the files.
-_FIGURES: dict[str, Callable[[Comparison, Path], Picture | None]] = {
+#: By the name of the files, in the order of the page.
+_FIGURES = {
     "scores": score_figures.draw_scores,
     "allocation": trust_figures.draw_allocation,
     "margins": trust_figures.draw_margins,
@@ -29,8 +27,5 @@ _FIGURES: dict[str, Callable[[Comparison, Path], Picture | None]] = {
 
 
 def draw_all(comparison: Comparison, folder: Path) -> list[Picture]:
-    drawn = (
-        comparison.attempt(f"figure of {name}", partial(draw, comparison, folder / name))
-        for name, draw in _FIGURES.items()
-    )
+    drawn = (draw(comparison, folder / name) for name, draw in _FIGURES.items())
     return [picture for picture in drawn if picture is not None]

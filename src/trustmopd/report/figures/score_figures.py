@@ -21,7 +21,7 @@ from trustmopd.report.figures.drawing import (
 from trustmopd.report.figures.palette import GREY, INK
 from trustmopd.report.statistics.comparison import ABLATIONS, UNIFORM, Comparison, differences
 from trustmopd.report.statistics.summary import Summary
-from trustmopd.runs.reference_rows import INITIAL, ROUTED, TITLES
+from trustmopd.runs.layout import INITIAL, ROUTED, TITLES
 from trustmopd.util.stats import Spread, spread
 
 _PANELS = 3  # side by side

@@ -5,10 +5,10 @@ import shlex
 
 from trustmopd.recipe.rules import TRUST
 from trustmopd.report.page.headline import nothing_shown, overlap, recovered
-from trustmopd.report.readers.missing import as_commands
+from trustmopd.report.readers.contents import as_commands
 from trustmopd.report.statistics.comparison import UNIFORM, Comparison, Setting
 from trustmopd.report.statistics.summary import Summary
-from trustmopd.runs.reference_rows import INITIAL
+from trustmopd.runs.layout import INITIAL
 
 #: Below this share of the gap a student has learnt little; within this of uniform's mass a rule is close to uniform.
 LITTLE = 0.25

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trustmopd.report.figures.drawing import Picture, figure, grouped_bars, legend, styles
-from trustmopd.report.readers.missing import Missing
+from trustmopd.report.readers.contents import Missing
 from trustmopd.report.readers.run import Run
 from trustmopd.report.readers.token_records import Rollout, TokenRecords
 from trustmopd.report.tables import write_tables

@@ -1,7 +1,7 @@
 """Did it work? The report's first sentence for each setting, and what the scored prompts can and cannot show."""
 
 from trustmopd.recipe.rules import TRUST
-from trustmopd.report.readers.score_rows import GAIN, Certainty
+from trustmopd.report.readers.certainty import GAIN, Certainty
 from trustmopd.report.statistics.comparison import UNIFORM, Comparison, Setting
 from trustmopd.report.statistics.summary import Summary
 from trustmopd.util.stats import Spread, spread

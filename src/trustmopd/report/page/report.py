@@ -4,7 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from trustmopd.report.page.advice import next_steps
 from trustmopd.report.page.case_studies import read_cases
 from trustmopd.report.page.story import story
 from trustmopd.report.page.viewer import RESPONSES, make_viewer
-from trustmopd.report.readers.missing import Missing, as_commands
+from trustmopd.report.readers.contents import Missing, as_commands
 from trustmopd.report.readers.run import Run
 from trustmopd.report.statistics.comparison import Comparison, compare
 from trustmopd.report.statistics.summary import Summary, summarise_run
@@ -34,11 +34,10 @@ _OWN = {"css": "style.css", "theme_js": "theme.js", "viewer_js": "viewer.js"}
 def analyse(run: Run) -> tuple[Summary, list[Titled], list[Picture]]:
     """One run's statistics, tables and figures, in its own folder."""
     comparison = compare([summarise_run(run)])
-    (found,) = comparison.runs
+    (summary,) = comparison.runs
     tables, pictures = _tables_and_figures(comparison, run.path)
-    found = replace(found, missing=(*found.missing, *comparison.missing))
-    write_file(run.path / ANALYSIS, found.to_dict())
-    return found, tables, pictures
+    write_file(run.path / ANALYSIS, summary.to_dict())
+    return summary, tables, pictures
 
 
 def write_report(
@@ -67,14 +66,14 @@ def write_report(
         next_steps=next_steps(comparison),
         warnings=[
             *comparison.warnings,
-            *(f"{run.path}: {each}" if named else each for run in comparison.runs for each in run.warnings),
+            *(f"{run.path}: {warning}" if named else warning for run in comparison.runs for warning in run.warnings),
         ],
         tables=tables,
         pictures=pictures,
         viewer=make_viewer(chosen, chosen.records(candidates=True), responses) if chosen else None,
         cases=cases,
-        missing=[*_missing(comparison.runs, skipped), *map(str, comparison.missing)],
-        documents=[each for run in comparison.one_seed() for each in _documents(by_path[run.path], named)],
+        missing=_missing(comparison.runs, skipped),
+        documents=[document for run in comparison.one_seed() for document in _documents(by_path[run.path], named)],
     )
     return write_text(out / REPORT, page)
 
@@ -102,7 +101,7 @@ def render(title: str, **content: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """An entry of the table of contents, and those below it: (anchor, title)."""
 
     id: str
@@ -110,21 +109,21 @@ class Section:
     parts: Sequence[tuple[str, str]] = ()
 
 
-def _contents(page: dict[str, Any]) -> list[Section]:
+def _contents(page: dict[str, Any]) -> list[PageSection]:
     """The page's sections, in order. The first table is at the top."""
-    tables = [(f"table-{each.name}", each.title) for each in page.get("tables", ())]
-    pictures = [(f"figure-{each.path.name}", each.title) for each in page.get("pictures", ())]
-    cases = [(f"case-{number}", each.title) for number, each in enumerate(page.get("cases", ()), start=1)]
+    tables = tuple((f"table-{table.name}", table.title) for table in page.get("tables", ()))
+    pictures = tuple((f"figure-{picture.path.name}", picture.title) for picture in page.get("pictures", ()))
+    cases = tuple((f"case-{number}", case.title) for number, case in enumerate(page.get("cases", ()), start=1))
     sections = {
-        Section("next", "What to try next"): page.get("next_steps"),
-        Section("tokens", "Token by token"): page.get("viewer"),
-        Section("figures", "Figures", tuple(pictures)): pictures,
-        Section("cases", "Case studies", tuple(cases)): cases,
-        Section("tables", "Tables", tuple(tables[1:])): tables[1:],
-        Section("missing", "What is not here"): page.get("missing"),
-        Section("documents", "Recipe and manifest"): page.get("documents"),
+        PageSection("next", "What to try next"): page.get("next_steps"),
+        PageSection("tokens", "Token by token"): page.get("viewer"),
+        PageSection("figures", "Figures", pictures): pictures,
+        PageSection("cases", "Case studies", cases): cases,
+        PageSection("tables", "Tables", tables[1:]): tables[1:],
+        PageSection("missing", "What is not here"): page.get("missing"),
+        PageSection("documents", "Recipe and manifest"): page.get("documents"),
     }
-    first = [Section(*each) for each in tables[:1]]
+    first = [PageSection(*table) for table in tables[:1]]
     return [*first, *(section for section, content in sections.items() if content)]
 
 
@@ -145,18 +144,18 @@ def _missing(runs: Sequence[Summary], skipped: Mapping[str, Sequence[Missing]]) 
     path of their run."""
     lacking: dict[str, list[str]] = {}
     for run in runs:
-        for each in (*run.missing, *skipped.get(run.path, ())):
-            lacking.setdefault(str(each), []).append(run.path)
+        for gap in (*run.missing, *skipped.get(run.path, ())):
+            lacking.setdefault(str(gap), []).append(run.path)
 
     def whose(paths: list[str]) -> str:
         return "All runs" if len(paths) == len(runs) else first_few(paths, 4 if len(paths) == 4 else 3)
 
     return [
-        (f"{whose(paths)}: " if len(runs) > 1 else "") + as_commands(said, paths[0]) for said, paths in lacking.items()
+        (f"{whose(paths)}: " if len(runs) > 1 else "") + as_commands(gap, paths[0]) for gap, paths in lacking.items()
     ]
 
 
 def _documents(run: Run, named: bool) -> list[tuple[str, str]]:
     manifest = json.dumps(run.manifest, indent=2, ensure_ascii=False) if run.manifest else ""
-    found = {RECIPE: run.recipe_text, MANIFEST: manifest}
-    return [(str(run.path / name) if named else name, text) for name, text in found.items() if text]
+    texts = {RECIPE: run.recipe_text, MANIFEST: manifest}
+    return [(str(run.path / name) if named else name, text) for name, text in texts.items() if text]

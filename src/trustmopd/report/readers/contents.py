@@ -1,6 +1,9 @@
 """What the files of a run say. What is missing or damaged is noted, with the remedy."""
 
+import json
+import math
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,12 +13,28 @@ from typing import Any
 import yaml
 
 from trustmopd.recipe.rules import scores_of
-from trustmopd.report.readers.metrics_log import read_metrics
-from trustmopd.report.readers.missing import Missing
 from trustmopd.runs import RunDirectory, located
 from trustmopd.runs.layout import CARD, COST
-from trustmopd.runs.schemas import read_parts
-from trustmopd.util.messages import first_line
+from trustmopd.runs.schemas import read_file
+from trustmopd.util.messages import first_few, first_line
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that a report would show and this run does not have, and how to add it."""
+
+    what: str
+    how: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.how}".strip()
+
+
+def as_commands(text: str, run: str | Path) -> str:
+    """Advice with RECIPE replaced by the run's own recipe. Its commands work in the folder where the run was
+    trained."""
+    recipe = RunDirectory(Path(run)).recipe
+    return text.replace("RECIPE", shlex.quote(str(recipe))) if os.path.isfile(recipe) else text
 
 
 @dataclass(frozen=True)
@@ -31,11 +50,8 @@ class Contents:
     def _json(self, file: Path, what: str, how: str | None = None) -> dict[str, Any]:
         """The file's fields; empty if it is absent or damaged. Damage is noted; absence is noted only if `how` is
         given."""
-        own, remedy = file.is_relative_to(self.path), f"It is left out. {how or ''}".strip()
         try:
-            payload, said = read_parts(file, what=what, remedy=remedy)
-            self.missing.extend(Missing(each if own else f"{file.parent}: {each}", remedy) for each in said)
-            return payload
+            return read_file(file, what=what, remedy=f"It is left out. {how or ''}".strip())
         except FileNotFoundError:
             if how:
                 self._note(f"There is no {file.relative_to(self.path)} ({what}).", how)
@@ -73,9 +89,9 @@ class Contents:
         payer = Contents((located(bill, self.path, self.manifest) or bill).parent)
         paid = payer._json(payer._files.cost, "what calibrating cost").get("calibration")
         if not paid:
-            said = [f"{payer.path}: {each.what}" for each in payer.missing] or [f"It is not in {payer.path}."]
+            reasons = [f"{payer.path}: {gap.what}" for gap in payer.missing] or [f"It is not in {payer.path}."]
             how = "Keep the folder in which `trustmopd calibrate`, or the seed that calibrated, wrote it."
-            self._note(f"The cost of calibration is unknown. {' '.join(said)}", how)
+            self._note(f"The cost of calibration is unknown. {' '.join(reasons)}", how)
         return {**cost, "calibration": paid}
 
     @cached_property
@@ -98,11 +114,11 @@ class Contents:
     @cached_property
     def recipe(self) -> dict[str, Any]:
         try:
-            loaded = yaml.safe_load(self.recipe_text)
+            fields = yaml.safe_load(self.recipe_text)
         except yaml.YAMLError as error:
             self._note(f"{self._files.recipe.name} cannot be read ({first_line(error)}).")
-            loaded = None
-        return loaded if isinstance(loaded, dict) else {}
+            fields = None
+        return fields if isinstance(fields, dict) else {}
 
     @cached_property
     def _prompt_path(self) -> str | None:
@@ -112,9 +128,23 @@ class Contents:
 
     @cached_property
     def logged(self) -> list[dict[str, float]]:
-        found, said = read_metrics(self._files.metrics)
-        self.missing.extend(said)
-        return found
+        """The metrics, line by line: steps, evaluations, and the summary of a run that reached its end."""
+        file = self._files.metrics
+        try:
+            lines = [_numbers_of(line) for line in file.read_bytes().splitlines()]
+        except FileNotFoundError:
+            self._note(f"There is no {file.name}.", "Training writes it step by step.")
+            return []
+        except OSError as error:
+            self._note(f"{file} cannot be read ({error.strerror}).", "It is left out.")
+            return []
+        if bad := [str(number) for number, numbers in enumerate(lines, start=1) if numbers is None]:
+            plural = len(bad) > 1  # the last line of a killed run may be incomplete
+            self._note(
+                f"Line{'s' * plural} {first_few(bad)} of {file.name} cannot be read.",
+                f"{'They are' if plural else 'It is'} left out.",
+            )
+        return [numbers for numbers in lines if numbers is not None]
 
     @cached_property
     def decontamination(self) -> dict[str, dict[str, int]]:
@@ -125,3 +155,16 @@ class Contents:
         path = located(self._prompt_path, self.path, self.manifest) or Path(self._prompt_path)
         card = (path if os.path.isdir(path) else path.parent) / CARD
         return self._json(card, "the prompt set's card").get("decontamination", {}).get("pools", {})
+
+
+def _numbers_of(line: bytes) -> dict[str, float] | None:
+    """The numbers of a line of metrics; None for a line that training did not write as a whole."""
+    try:
+        logged = json.loads(line)
+    except ValueError:  # not JSON, or not UTF-8
+        return None
+    if not isinstance(logged, dict):
+        return None
+    numbers = {name: value for name, value in logged.items() if type(value) in (int, float)}
+    whole = math.isfinite(numbers.get("step", math.nan)) and ("loss" in numbers) == ("loss" in logged)
+    return numbers if whole else None

@@ -6,13 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trustmopd.report.readers.certainty import Certainty, certainty_of
 from trustmopd.report.readers.contents import Contents
 from trustmopd.report.readers.method_name import method_name, settings_that_count
-from trustmopd.report.readers.score_rows import Certainty, certainty_of, numbers_of
 from trustmopd.report.readers.token_records import TokenRecords, read_records
 from trustmopd.runs import RunDirectory, newest_checkpoint
-from trustmopd.runs.layout import CALIBRATION, CHECKPOINT, MANIFEST, METRICS, RECORDS, SEED
-from trustmopd.runs.reference_rows import is_reference_row
+from trustmopd.runs.layout import CALIBRATION, CHECKPOINT, MANIFEST, METRICS, RECORDS, SEED, is_reference_row
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,14 @@ class Run(Contents):
     def evaluation(self) -> dict[str, dict[str, float]]:
         """The rows of scores: method → domain scores, overall, recovery. Only numbers are kept."""
         newest = newest_checkpoint(self.path)
-        found, said = numbers_of(self._rows, newest.name if newest else None)
-        self.missing.extend(said)
-        return found
+        for row in self._rows.values():
+            if newest and row.get("checkpoint") not in (None, newest.name):
+                how = "Evaluate again with `trustmopd evaluate RECIPE`; it says which folder to remove."
+                self._note(f"The scores are of {row['checkpoint']}, but the run now has {newest.name}.", how)
+        return {
+            name: {column: value for column, value in row.items() if type(value) in (int, float)}
+            for name, row in self._rows.items()
+        }
 
     @cached_property
     def _own_row(self) -> str:

@@ -2,17 +2,14 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from trustmopd.recipe.rules import DISPLACEMENT, RULES, SCORES, TRUST
-from trustmopd.report.readers.missing import Missing
-from trustmopd.report.readers.score_rows import Certainty, over_seeds
+from trustmopd.report.readers.certainty import Certainty, over_seeds
 from trustmopd.report.statistics.same_experiment import unambiguous
 from trustmopd.report.statistics.summary import Summary
-from trustmopd.runs.reference_rows import INITIAL, ROUTED, is_reference_row
+from trustmopd.runs.layout import INITIAL, ROUTED, is_reference_row
 from trustmopd.util.stats import Spread, paired_difference, recovery, spread
 
-Made = TypeVar("Made")
 UNIFORM = "uniform"
 ABLATIONS = (*(score.title for score in SCORES.values() if score.name != DISPLACEMENT), "without μ", "response-level")
 _SCORED = [name for name, rule in RULES.items() if rule.scored]
@@ -74,18 +71,6 @@ class Comparison:
     references: dict[tuple[str, str], dict[str, dict[str, float]]] = field(default_factory=dict)
     columns: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
-
-    def attempt(self, what: str, make: Callable[[], Made | None]) -> Made | None:
-        """Make a table or figure. If that fails, it is noted and the others are still made. A full disk is an error."""
-        try:
-            return make()
-        except OSError:
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            self.missing.append(Missing(f"The {what} could not be made from these files ({reason:.120}).", ""))
-            return None
 
     @property
     def seeds(self) -> int:

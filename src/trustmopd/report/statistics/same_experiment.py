@@ -2,7 +2,7 @@
 or compared."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,47 +17,48 @@ def unambiguous(summaries: Sequence[Summary]) -> list[Summary]:
     fingerprint: two files called train.jsonl must not become one setting. If a run differs from most runs of its
     setting (in its teachers or its `setup`), the difference is added to the name of its method. So is the step at which
     an unfinished run stopped: it is not another seed of the finished ones."""
-    named = list(summaries)
+    runs = list(summaries)
     for what in ("student", "prompts"):
-        meant = [(getattr(run, what), run.fingerprints[what]) for run in named]
+        meant = [(getattr(run, what), run.fingerprints[what]) for run in runs]
         names: dict[Any, Any] = _marked(meant)
-        named = [replace(run, **{what: names[key]}) for run, key in zip(named, meant, strict=True)]
-    named = _with_teams(named)
-    usual = _by_setting(named, lambda runs: _usual([run.team for run in runs]))
-    settings = _by_setting(named, _usual_settings)
-    keys: list[tuple[tuple[str, str], ...]] = []  # what is shown, and what distinguishes 1 from "1"
-    for run in named:
-        where = (run.student, run.prompts)
-        odd = [(f"teachers {run.team}", "")] if run.team != usual[where] else []
-        odd += [
-            (f"{name} {run.setup[name]}", repr(run.setup[name]))
-            for name, value in settings[where].items()
-            if run.setup.get(name, value) != value
-        ]
-        odd += [(run.stopped, "")] if run.stopped else []
-        keys.append(((run.method, ""), *odd))
+        runs = [replace(run, **{what: names[key]}) for run, key in zip(runs, meant, strict=True)]
+    runs = _with_teams(runs)
+    settings: dict[tuple[str, str], list[Summary]] = {}
+    # Trust comes first: in a tie it keeps its plain name, whatever the order of the runs.
+    for run in sorted(runs, key=lambda run: (run.method != TRUST, run.seed, run.path)):
+        settings.setdefault((run.student, run.prompts), []).append(run)
+    keys = [((run.method, ""), *_oddities(run, settings[run.student, run.prompts])) for run in runs]
     methods = _distinct({key: ", ".join(text for text, _ in key) for key in keys})
-    return [replace(run, method=methods[key]) for run, key in zip(named, keys, strict=True)]
+    return [replace(run, method=methods[key]) for run, key in zip(runs, keys, strict=True)]
+
+
+def _oddities(run: Summary, setting: Sequence[Summary]) -> Iterator[tuple[str, str]]:
+    """In what a run differs from most runs of its setting: what is shown, and what distinguishes 1 from "1"."""
+    if run.team != _usual([other.team for other in setting]):
+        yield f"teachers {run.team}", ""
+    for name in dict.fromkeys(name for other in setting for name in other.setup):
+        usual = _usual([other.setup[name] for other in setting if name in other.setup])
+        if (value := run.setup.get(name, usual)) != usual:
+            yield f"{name} {value}", repr(value)
+    if run.stopped:
+        yield run.stopped, ""
 
 
 def _with_teams(summaries: Sequence[Summary]) -> list[Summary]:
     """Each run with a title of its teachers: their names, with part of a fingerprint if one name stands for two."""
     teams: list[tuple[str, dict[str, str | None]]] = []  # of a student
-    places = []
+    team_of: list[dict[str, str | None]] = []  # of a run
     for run in summaries:
-        known = (
-            n for n, (student, team) in enumerate(teams) if student == run.student and _same(team, run.teacher_marks)
-        )
-        place = next(known, len(teams))
-        if place == len(teams):
-            teams.append((run.student, {}))
+        known = (team for student, team in teams if student == run.student and _same(team, run.teacher_marks))
+        if (team := next(known, None)) is None:
+            teams.append((run.student, team := {}))
         # A rule may not load all teachers: their fingerprints come from another run.
-        teams[place][1].update({n: mark for n, mark in run.teacher_marks.items() if mark or n not in teams[place][1]})
-        places.append(place)
+        team.update({name: mark for name, mark in run.teacher_marks.items() if mark or name not in team})
+        team_of.append(team)
     names = _marked((name, str(mark)) for _, team in teams for name, mark in team.items())
-    marked = [tuple((name, str(mark)) for name, mark in team.items()) for _, team in teams]
-    titles = _distinct({team: " + ".join(names[member] for member in team) for team in marked})
-    return [replace(run, team=titles[marked[place]]) for run, place in zip(summaries, places, strict=True)]
+    keys = [tuple((name, str(mark)) for name, mark in team.items()) for team in team_of]
+    titles = _distinct({key: " + ".join(names[member] for member in key) for key in keys})
+    return [replace(run, team=titles[key]) for run, key in zip(summaries, keys, strict=True)]
 
 
 def _same(one: Mapping[str, str | None], other: Mapping[str, str | None]) -> bool:
@@ -81,27 +82,11 @@ def _marked(meant: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
 
 def _distinct(texts: Mapping[Key, str]) -> dict[Key, str]:
     """The texts, numbered if two keys have the same text."""
-    given: dict[Key, str] = {}
+    distinct: dict[Key, str] = {}
     for key, text in texts.items():
         tries = (text, *(f"{text} ({number})" for number in range(2, len(texts) + 2)))
-        given[key] = next(each for each in tries if each not in given.values())
-    return given
-
-
-def _by_setting(summaries: Sequence[Summary], of: Callable[[list[Summary]], Any]) -> dict[tuple[str, str], Any]:
-    """What `of` returns for the runs of each setting. Trust comes first: in a tie it keeps its plain name, whatever the
-    order of the runs."""
-    runs: dict[tuple[str, str], list[Summary]] = {}
-    for run in sorted(summaries, key=lambda run: (run.method != TRUST, run.seed, run.path)):
-        runs.setdefault((run.student, run.prompts), []).append(run)
-    return {key: of(each) for key, each in runs.items()}
-
-
-def _usual_settings(runs: list[Summary]) -> dict[str, Any]:
-    """The fields that differ between runs, with their most common values."""
-    names = dict.fromkeys(name for run in runs for name in run.setup)
-    values = {name: [run.setup[name] for run in runs if name in run.setup] for name in names}
-    return {name: _usual(found) for name, found in values.items() if any(value != found[0] for value in found)}
+        distinct[key] = next(attempt for attempt in tries if attempt not in distinct.values())
+    return distinct
 
 
 def _usual(values: Sequence[Any]) -> Any:

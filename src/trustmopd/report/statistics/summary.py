@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from trustmopd.report.readers.missing import Missing
+from trustmopd.report.readers.certainty import Certainty
+from trustmopd.report.readers.contents import Missing
 from trustmopd.report.readers.run import Reference, Run
-from trustmopd.report.readers.score_rows import Certainty
 from trustmopd.report.readers.token_records import TokenRecords
 from trustmopd.report.statistics.over_training import Drift, drift, drift_warnings, not_numbers, series
 from trustmopd.report.statistics.trust import (

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from trustmopd.recipe.rules import TRUST
 from trustmopd.report.statistics.comparison import ABLATIONS, UNIFORM, Comparison, Setting
 from trustmopd.report.tables.titled import NONE, Titled, percent, score_cells, signed, text, titled
-from trustmopd.runs.reference_rows import AVERAGE, INITIAL, ROUTED, TEACHER, TITLES
+from trustmopd.runs.layout import AVERAGE, INITIAL, ROUTED, TEACHER, TITLES
 from trustmopd.util.stats import recovery, spread
 
 _REFERENCE_ORDER = (INITIAL, TEACHER, ROUTED, AVERAGE)

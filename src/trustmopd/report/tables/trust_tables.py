@@ -1,10 +1,16 @@
 """Tables of what teachers said and whom a run trusted: mu, scores, weights, drift, changes."""
 
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
 from trustmopd.report.statistics.comparison import Comparison, united
 from trustmopd.report.statistics.over_training import BAND, WINDOW
 from trustmopd.report.statistics.summary import Summary
 from trustmopd.report.tables.titled import NONE, Titled, by_teacher, one_seed_note, text, titled
 from trustmopd.util.stats import Spread, spread
+
+#: Group of prompts → teacher → its score.
+Groups = Mapping[str, Mapping[str, Any]]
 
 
 def calibration_table(comparison: Comparison) -> Titled:
@@ -64,31 +70,32 @@ def _measured(run: Summary) -> str:
 
 
 def score_table(comparison: Comparison) -> Titled:
-    runs = comparison.one_seed(lambda run: run.scores)
-    groups = united(run.scores for run in runs)
-
-    def cells(run: Summary, teacher: str) -> list[str]:
-        return [run.scores[group][teacher].text(3) if group in run.scores else NONE for group in groups]
-
     note = (
         "Recorded rollouts of training, by what their prompts need: mean over response tokens ± standard deviation "
-        f"across responses; raw where a run is not calibrated.{one_seed_note(comparison, runs)}"
+        "across responses; raw where a run is not calibrated."
     )
-    rows = by_teacher(comparison, runs, cells)
-    return titled("scores", "Calibrated scores in training", note, ("teacher", *groups), rows)
+    rows = _by_group(comparison, note, lambda run: run.scores, lambda score: score.text(3))
+    return titled("scores", "Calibrated scores in training", *rows)
 
 
 def displacement_table(comparison: Comparison) -> Titled:
-    runs = comparison.one_seed(lambda run: run.displacement)
-    groups = united(run.displacement for run in runs)
+    note = "Mean raw score over the response tokens of recorded rollouts, by what their prompts need."
+    rows = _by_group(comparison, note, lambda run: run.displacement, lambda score: f"{score:.3f}")
+    return titled("displacement", "Raw scores by teacher and prompts", *rows)
+
+
+def _by_group(
+    comparison: Comparison, note: str, scores_of: Callable[[Summary], Groups], shown: Callable[[Any], str]
+) -> tuple[str, Iterable[str], list[list[str]]]:
+    """Note, header and rows of a table with a column for each group of prompts."""
+    runs = comparison.one_seed(scores_of)
+    groups = united(map(scores_of, runs))
 
     def cells(run: Summary, teacher: str) -> list[str]:
-        return [f"{run.displacement[group][teacher]:.3f}" if group in run.displacement else NONE for group in groups]
+        scores = scores_of(run)
+        return [shown(scores[group][teacher]) if group in scores else NONE for group in groups]
 
-    note = "Mean raw score over the response tokens of recorded rollouts, by what their prompts need."
-    note += one_seed_note(comparison, runs)
-    rows = by_teacher(comparison, runs, cells)
-    return titled("displacement", "Raw scores by teacher and prompts", note, ("teacher", *groups), rows)
+    return note + one_seed_note(comparison, runs), ("teacher", *groups), by_teacher(comparison, runs, cells)
 
 
 def allocation_table(comparison: Comparison) -> Titled:
@@ -128,10 +135,10 @@ def drift_table(comparison: Comparison) -> Titled:
     runs = comparison.one_seed(lambda run: run.drift)
 
     def cells(run: Summary, teacher: str) -> list[str]:
-        if (found := run.drift.get(teacher)) is None:
+        if (drift := run.drift.get(teacher)) is None:
             return []
-        numbers = [f"{value:.2f}" for value in (found.first, found.last, found.farthest)]
-        return [*numbers, "leaves the band" if found.outside else "inside"]
+        numbers = [f"{value:.2f}" for value in (drift.first, drift.last, drift.farthest)]
+        return [*numbers, "leaves the band" if drift.outside else "inside"]
 
     note = (
         f"A teacher's mean calibrated score over all tokens of {WINDOW} steps; 1 is its calibration, the band is "

@@ -1,29 +1,15 @@
-"""Rows of an evaluation's scores: their numbers, and how certain they are."""
+"""How certain an evaluation's scores are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from trustmopd.report.readers.missing import Missing
-from trustmopd.runs.reference_rows import INITIAL
+from trustmopd.runs.layout import INITIAL
 
 Interval = tuple[float, float]
 #: The gain over the initial student, beside the columns of a row.
 GAIN = "gain"
-
-
-def numbers_of(
-    rows: Mapping[str, Mapping[str, Any]], newest: str | None
-) -> tuple[dict[str, dict[str, float]], list[Missing]]:
-    """Row → domain scores, overall, recovery, if they are numbers. `newest` is the run's newest checkpoint."""
-    found, said = {}, []
-    for name, row in rows.items():
-        found[name] = {key: value for key, value in row.items() if type(value) in (int, float)}
-        if (scored := row.get("checkpoint")) and newest not in (None, scored):
-            how = "Evaluate again with `trustmopd evaluate RECIPE`; it says which folder to remove."
-            said.append(Missing(f"The scores are of {scored}, but the run now has {newest}.", how))
-    return found, said
 
 
 @dataclass(frozen=True)
