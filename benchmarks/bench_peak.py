@@ -11,6 +11,7 @@ the student learns. The first step warms up: AdamW's moments appear at its end. 
 import gc
 import tempfile
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,7 @@ from rich.table import Table
 from trustmopd import TrustMOPDTrainer
 from trustmopd.planning import Setup, Workload, moments
 from trustmopd.planning.shapes import Shape
-from trustmopd.planning.workload import Base
+from trustmopd.planning.workload import FrozenModel
 from trustmopd.training.step.timing import PhaseClock
 
 RESULTS = Path(__file__).parent / "results" / "peak.csv"
@@ -51,10 +52,10 @@ class PeakClock(PhaseClock):
 def workload(shape: Shape, *, trust: bool, tokens: int, responses: int, micro_batch: int, candidates: int) -> Workload:
     """What bench_step's trainer does, in the planner's numbers."""
     widths = 4 * shape.hidden + 2 * shape.hidden + shape.key_value  # in and out of q, o and of k, v
+    reference = FrozenModel(shape, is_student=True)
     return Workload(
         student=shape,
-        teachers=dict.fromkeys(NAMES, shape),
-        bases=(Base(shape, is_student=True, asked=True),) if trust else (),
+        frozen=(*(FrozenModel(shape, teacher=name) for name in NAMES), *([reference] if trust else [])),
         is_lora=False,
         lora=shape.layers * RANK * widths,
         prompt=PROMPT,
@@ -69,16 +70,17 @@ def measure(case: Case, student_dtype: str, rollouts: str) -> dict[str, float]:
     """GiB by moment, of the step after the one that warms up."""
     with tempfile.TemporaryDirectory() as folder:
         made = trainer(case, 1, Path(folder), kind=ROLLOUTS[rollouts], student_dtype=getattr(torch, student_dtype))
-        clock = made.clock = made.judge_of_step.clock = PeakClock(made.accelerator.device)
-        finish = made._finish_step
+        clock = PeakClock(made.accelerator.device)
+        made.context = replace(made.context, clock=clock)
+        finish = made.step_log.finish
 
-        def forget_the_warm_up() -> None:
-            finish()
-            if made.state.global_step == 0:
+        def forget_the_warm_up(step: int) -> dict[str, float]:
+            if step == 0:
                 clock._turn()
                 clock.peaks.clear()
+            return finish(step)
 
-        made._finish_step = forget_the_warm_up
+        made.step_log.finish = forget_the_warm_up
         made.train()
         clock._turn()
     del made

@@ -34,9 +34,9 @@ from transformers.trainer_callback import PrinterCallback
 
 from trustmopd import Teacher, TrustMOPDConfig
 from trustmopd.heads import Head
-from trustmopd.policies import Rollouts, as_teachers, build_pool
+from trustmopd.policies import Rollouts, build_pool, resolve
 from trustmopd.policies.hosts.ray import policies
-from trustmopd.policies.hosts.ray.actor import PolicyActor, Question
+from trustmopd.policies.hosts.ray.actor import PolicyActor, Question, Terms
 
 RESULTS = Path(__file__).parent / "results"
 WAYS = ("candidates", "hidden", "logits")
@@ -119,17 +119,10 @@ def transport(case: Case, address: str | None) -> dict[str, tuple[float, float, 
     ids = torch.randint(4, vocab, (case.responses, width), generator=generator)
     asked = Rollouts(ids, torch.ones_like(ids), torch.ones_like(ids[:, PROMPT:]), case.micro_batch)
     wanted = torch.randint(0, vocab, (case.responses * case.tokens, case.candidates), generator=generator)
-    terms = policies.Terms("bench", address, 600.0, torch.bfloat16, None, False, False, None)
+    terms = Terms("bench", address, 600.0, torch.bfloat16, None, False, None, False, None)
     remote = policies.RayPolicies(terms, lambda decide: decide())
-    pool = build_pool(
-        as_teachers({"math": Teacher(Built(case, 1), on="ray")}),
-        None,
-        here,
-        with_reference=False,
-        device=torch.device("cpu"),
-        dtype=torch.bfloat16,
-        elsewhere=remote,
-    )
+    graph = resolve({"math": Teacher(Built(case, 1), on="ray")}, None, here, with_reference=False)
+    pool = build_pool(graph, here, device=torch.device("cpu"), dtype=torch.bfloat16, elsewhere=remote)
     answer = pool.ask(asked)["math"]
     (host,) = remote._hosts
     actor, question = host.replicas[0], answer._questions[0]

@@ -20,7 +20,7 @@ from rich.table import Table
 from transformers import TrainerCallback
 
 from trustmopd.quickstart.experiment import Experiment, Scale
-from trustmopd.training.from_recipe import trainer_of
+from trustmopd.training.prepare import prepare
 
 RESULTS = Path(__file__).parent / "results" / "ray-memory.csv"
 EVERY = 5
@@ -65,7 +65,7 @@ def main(
         recipe = Experiment(folder, Scale(steps=steps)).recipe(
             "trust", "multicap", {"rule": "trust"}, 0, folder / "run"
         )
-        trainer = trainer_of(recipe, 0, teacher_placement="ray", use_cpu=True)
+        trainer = prepare(recipe, teacher_placement="ray", use_cpu=True).trainer(0)
         trainer.add_callback(Watch(trainer, output, table))
         trainer.train()
         trainer.pool.close()

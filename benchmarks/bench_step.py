@@ -18,7 +18,7 @@ import json
 import statistics
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +43,9 @@ from trl import DistillationTrainer
 from trl.trainer.distillation_trainer import _chunked_divergence_loss
 
 from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd.policies import TeacherPool
 from trustmopd.policies.backbone import backbone_of, last_hidden_states
+from trustmopd.training.step import batch_of
 
 RESULTS = Path(__file__).parent / "results" / "step.csv"
 PHASES = ("student", "teachers", "reference", "backward")
@@ -82,7 +84,6 @@ class GivenRollouts(TrustMOPDTrainer):
     """Everything of a step but the sampling."""
 
     def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> list[list[int]]:
-        self._empty = []
         generator = torch.Generator().manual_seed(self.state.global_step)
         shape = (len(prompt_ids), self.args.max_completion_length)
         return torch.randint(4, self.identity.vocab_size, shape, generator=generator).tolist()
@@ -93,7 +94,7 @@ class TRLLoss(GivenRollouts):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.judge_of_step.ask = lambda batch: torch.arange(len(batch["completion_ids"]))
+        self.context = replace(self.context, pool=TeacherPool({}, {}))  # TRL asks the teachers itself
 
     def _compute_loss(self, student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple:
         losses = []
@@ -108,18 +109,15 @@ class SharedTRLLoss(GivenRollouts):
     """TRL's divergence over the whole vocabulary, teacher by teacher, from the hidden states that we share."""
 
     def _compute_loss(self, student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple:
-        width, mask = inputs["completion_ids"].shape[1], inputs["completion_mask"]
-        with self.clock("student"):
-            sequence = [
-                torch.cat([inputs[f"prompt_{part}"], inputs[f"completion_{part}"]], 1) for part in ("ids", "mask")
-            ]
-            hidden = last_hidden_states(backbone_of(student), *sequence)[:, -width - 1 : -1]
+        batch = batch_of(inputs)
+        with self.context.clock("student"):
+            width = batch.mask.shape[1]
+            hidden = last_hidden_states(backbone_of(student), *batch.sequences)[:, -width - 1 : -1]
             head, loss = student.get_output_embeddings().weight, hidden.new_zeros(())
             for name in self.pool.teachers:
-                kept = self.judge_of_step._answers[name]._states
-                states = torch.stack([kept[row] for row in inputs["asked"].tolist()])
+                states = torch.stack([batch.answers[name]._states[row] for row in batch.asked])
                 divergence, entropy, count = _chunked_divergence_loss(
-                    hidden, states, head, self.pool.members[name].head.weight, mask, beta=1.0
+                    hidden, states, head, self.pool.members[name].head.weight, batch.mask, beta=1.0
                 )
                 loss = loss + divergence / len(self.pool.teachers)
         return loss, entropy.detach(), count

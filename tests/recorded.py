@@ -23,6 +23,7 @@ from trustmopd.method.objective import SCORES
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.cost import counted_evaluation
 from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, write_file
+from trustmopd.training.step.batch import Rollout, RolloutId
 from trustmopd.training.step.candidates import ScoredCandidates
 from trustmopd.training.step.records import TokenTexts, token_table, write_records
 from trustmopd.util.files import write_json, write_text
@@ -114,18 +115,19 @@ def make_run(
             tables += token_table(
                 ScoredCandidates(state, mass),
                 result,
-                rows=[place],
-                meta=[
-                    {
-                        "id": f"p{place}",
-                        "domain": needs[0] if needs and len(needs) == 1 else None,
-                        "capabilities": needs,
-                        "prompt": [{"role": "user", "content": f"{prompt} {place}"}],
-                    }
+                [
+                    Rollout(
+                        RolloutId(place),
+                        draw=f"{seed}/{step}/{place}",
+                        prompt=[{"role": "user", "content": f"{prompt} {place}"}],
+                        prompt_id=f"p{place}",
+                        domain=needs[0] if needs and len(needs) == 1 else None,
+                        capabilities=needs,
+                        recorded=True,
+                    )
                 ],
-                keep={place},
-                teachers=teachers,
-                texts=TokenTexts(Vocabulary(vocabulary)),
+                teachers,
+                TokenTexts(Vocabulary(vocabulary)),
             )
         if tables:
             write_records(RunDirectory(folder).records(step), tables, step)

@@ -22,7 +22,7 @@ from trustmopd.prompts.build_config import load_config
 from trustmopd.prompts.prompt_set import check_prompts, load_prompts
 from trustmopd.recipe import load_recipe
 from trustmopd.recipe.yaml_layers import RecipeError
-from trustmopd.training.from_recipe import config_of
+from trustmopd.training.prepare import config_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "studies").glob("*/*.md"))]

@@ -19,7 +19,7 @@ from trustmopd.cli import app
 from trustmopd.prompts.build_config import load_config
 from trustmopd.quickstart.shipped import checkpoint
 from trustmopd.recipe import load_recipe
-from trustmopd.training.from_recipe import config_of
+from trustmopd.training.prepare import config_of
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "docs" / "guides"

@@ -16,7 +16,7 @@ from trustmopd.recipe import RecipeError
 from trustmopd.report.readers.run import find_runs
 from trustmopd.report.statistics.comparison import compare
 from trustmopd.report.statistics.summary import summarise_run
-from trustmopd.training.from_recipe import config_of
+from trustmopd.training.prepare import config_of
 
 OLD = Path(__file__).parent / "fixtures" / "run-0.1.0"
 ROWS = ("initial", "teacher-math", "teacher-code", "old")

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-from trustmopd.training.step.metrics import peak_memory_gib
+from trustmopd.training.step.note import peak_memory_gib
 
 # What POSIX alone, or Linux alone, has, and what is an extra. Other libraries on this machine may go on using theirs.
 IMPORT_WITHOUT = """

@@ -178,9 +178,9 @@ def test_one_reference_in_two_places_is_refused(refuse, models, tmp_path):
     other = tiny.save(tiny.model(5), tmp_path / "other")
     own = [
         f"teachers.{name}={{model: {models / name}, reference: {{model: {other}, on: {on}}}}}"
-        for name, on in (("math", "local"), ("code", "offload"))
+        for name, on in (("math", "resident"), ("code", "offload"))
     ]
-    refuse("'math'", "'code'", "local", "offload", overrides=own)
+    refuse("'math'", "'code'", "resident", "offload", overrides=own)
 
 
 def test_a_rule_that_reads_no_reference_does_not_ask_for_its_files(recipe, tmp_path):
@@ -223,7 +223,7 @@ def test_teachers_on_ray_without_ray_are_refused_with_the_command_that_installs_
     ],
 )
 def test_too_little_host_memory_names_what_the_user_wrote(recipe, models, tmp_path, monkeypatch, field, named):
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=0))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=0, total=2**36))
     other = tiny.save(tiny.model(5), tmp_path / "other") if "OTHER" in field else ""
     said = cli("train", recipe, field.replace("MODEL", str(models / "code")).replace("OTHER", str(other)), code=1)
     assert "only 0 GiB" in said and all(name in said for name in named)
@@ -622,7 +622,7 @@ def test_a_checkpoint_whose_files_lack_a_field_is_refused_with_file_and_field(re
 
 def test_a_dry_run_compares_the_models_of_a_resume(refuse, begun, models, tmp_path):
     resumes = ("--resume", "--dry-run")
-    refuse("teachers", "code", "checkpoint-2", overrides=["teachers.code=null"], options=resumes)
+    refuse("teacher 'code'", "checkpoint-2", overrides=["teachers.code=null"], options=resumes)
     refuse("peft", "checkpoint-2", overrides=["peft={target_modules: [q_proj]}"], options=resumes)
     moved = shutil.copytree(models / "math", tmp_path / "moved")
     said = "".join(cli("train", begun, f"teachers.math={moved}", *resumes).replace("│", "").split())

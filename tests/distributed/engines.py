@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from trustmopd.cli import app
 from trustmopd.cli.exit import leaving
-from trustmopd.training import from_recipe
+from trustmopd.training import prepare
 
 CONFIGS = Path(__file__).parents[2] / "recipes" / "accelerate"
 #: Two steps of eight responses, gone through twice.
@@ -178,8 +178,8 @@ def _gradients(model: nn.Module) -> dict[str, Tensor]:
 def train(recipe: Path, output: Path, *options: str, replayed: bool = True) -> int:
     """The exit status of `trustmopd train`."""
     own = ["training.use_cpu=true"] if os.environ.get("ACCELERATE_USE_DEEPSPEED") != "true" else []
-    kind = Watched if replayed else from_recipe.TrustMOPDTrainer
-    with mock.patch.object(from_recipe, "TrustMOPDTrainer", kind):
+    kind = Watched if replayed else prepare.TrustMOPDTrainer
+    with mock.patch.object(prepare, "TrustMOPDTrainer", kind):
         return app(["train", str(recipe), f"output={output}", *own, *options], standalone_mode=False) or 0
 
 

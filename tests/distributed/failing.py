@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trustmopd.cli.exit import leaving
+from trustmopd.training.step import Batch
 from trustmopd.training.step import candidates as scoring
 
 #: The last checkpoint before a failure has this step.
@@ -38,10 +39,10 @@ class Failing(engines.Watched):
             os.kill(os.getpid(), signal.SIGKILL)
         super()._save_rng_state(output_dir)
 
-    def judge(self, batch: dict[str, Any]) -> Any:
+    def objective(self, batch: Batch) -> Any:
         if self.moment == "calibration" and self.accelerator.is_last_process:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().judge(batch)
+        return super().objective(batch)
 
     def _compute_loss(self, *args: Any) -> tuple:
         if self.moment == "nan" and self.at_its_moment:

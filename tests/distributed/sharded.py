@@ -12,7 +12,7 @@ import tiny
 import torch
 from torch.distributed.tensor import DTensor
 
-from trustmopd.policies import REFERENCE, Rollouts, Teacher, TeacherPool, as_teachers, build_pool
+from trustmopd.policies import REFERENCE, Rollouts, Teacher, TeacherPool, build_pool, resolve
 
 CPU = torch.device("cpu")
 TEACHERS = ("math", "code")
@@ -21,16 +21,8 @@ TEACHERS = ("math", "code")
 def pool_of(base: Any, teachers: dict[str, Any], placement: str) -> TeacherPool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where the adapters say that they were trained
-        return build_pool(
-            as_teachers(teachers),
-            Teacher(model=copy.deepcopy(base)),
-            base,
-            with_reference=True,
-            device=CPU,
-            dtype=torch.float32,
-            placement=placement,
-            share=False,
-        )
+        graph = resolve(teachers, Teacher(model=copy.deepcopy(base)), base, placement=placement)
+        return build_pool(graph, base, device=CPU, dtype=torch.float32, share=False)
 
 
 def rollouts_of(rank: int) -> Rollouts:
@@ -64,7 +56,7 @@ def compare(name: str, base: Any, teachers: dict[str, Any]) -> dict[str, Any]:
             pool.ask(rollouts)
         found["seconds"][placement] = (time.perf_counter() - began) / 5
         found["parameters"][placement] = local_parameters(pool)
-        found["fingerprints"] = {member.name: member.fingerprint for member in pool.members.values()}
+        found["fingerprints"] = {member.name: member.origin.fingerprint for member in pool.members.values()}
         states[placement] = {n: {row: answers[n]._states[row] for row in answers[n].rows} for n in answers}
     found["asked"] = {n: len(rows) for n, rows in states["sharded"].items()}
     found["equal"] = all(

@@ -21,8 +21,8 @@ from transformers import TrainerCallback
 from trustmopd import Teacher
 from trustmopd.heads import use_implementation
 from trustmopd.method import ScoreTotals
-from trustmopd.training.calibration_rollouts import judge_rollouts
-from trustmopd.training.step import records
+from trustmopd.training.probe import probe
+from trustmopd.training.step import sample
 
 #: Two steps of eight responses, each with some of the rows; one of them is empty.
 LENGTHS = (*replay.LENGTHS, 4, 7, 2, replay.LONGEST, 10, 1, 11, 3)
@@ -74,7 +74,7 @@ def take_steps(folder: Path, calibration: str, adapters: Path, num_processes: in
     runs |= {name: {**runs[of], "max_tokens_per_micro_batch": 90} for name, of in BUDGETS.items()}
     for name in RUNS:
         head = use_implementation("fused" if name == "kernels" else "auto")
-        with head, mock.patch.object(records, "ROLLOUTS", RECORDED):
+        with head, mock.patch.object(sample, "RECORDED", RECORDED):
             trainer = replay.trainer_of(folder / name, **options_of(num_processes), **runs[name])
             synchronised = Synced(trainer)
             trainer.add_callback(synchronised)
@@ -90,7 +90,7 @@ def measure(folder: Path, num_processes: int) -> None:
     trainer = replay.trainer_of(folder / "calibrate", **options_of(num_processes))
     calibration = trainer.calibrate()
     totals = ScoreTotals(len(replay.TEACHERS))
-    for _, scored, result in judge_rollouts(trainer, SOME_ROWS, seed=0, description="Some rows"):
+    for _, scored, result in probe(trainer, SOME_ROWS, seed=0, description="Some rows"):
         totals.add(result.scores, scored.at.mask)
     totals.totals = trainer.accelerator.reduce(totals.totals, "sum")
     if trainer.accelerator.is_main_process:

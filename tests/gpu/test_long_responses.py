@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trustmopd.heads import Head
-from trustmopd.policies import Rollouts, as_teachers, build_pool
+from trustmopd.policies import Rollouts, build_pool, resolve
 from trustmopd.policies.answers import Shelf
 from trustmopd.policies.reading import Sequences
 
@@ -28,7 +28,7 @@ def rollouts(count, **options):
 def pool():
     base = tiny.model(hidden=HIDDEN).to(torch.bfloat16)
     teachers = {name: tiny.specialist(base, seed) for seed, name in enumerate(("math", "code"), 1)}
-    return build_pool(as_teachers(teachers), None, base, with_reference=True, device=DEVICE, dtype=torch.bfloat16)
+    return build_pool(resolve(teachers, None, base), base, device=DEVICE, dtype=torch.bfloat16)
 
 
 def test_states_beyond_the_limit_wait_in_pinned_memory():

@@ -40,7 +40,7 @@ def state(shape, seed=0, apart=1.0, own_references=False):
 
 def narrow(at):
     """The same in float32, where the kernel runs."""
-    fields = {field.name: getattr(at, field.name).to(DEVICE) for field in dataclasses.fields(at)}
+    fields = {name: x.to(DEVICE) for name, x in vars(at).items() if x is not None}
     return CandidateState(**{name: x.float() if x.is_floating_point() else x for name, x in fields.items()})
 
 
@@ -51,7 +51,7 @@ def by_kernel(at, mu, gamma=7.0):
 
 def wide(at):
     """The kernel's own inputs in float64."""
-    fields = {field.name: getattr(at, field.name).cpu() for field in dataclasses.fields(at)}
+    fields = {name: x.cpu() for name, x in vars(at).items() if x is not None}
     return CandidateState(**{name: x.double() if x.is_floating_point() else x for name, x in fields.items()})
 
 
@@ -161,8 +161,9 @@ def test_mu_gamma_and_shapes_are_checked_before_the_kernel_reads():
     [
         (lambda at: dataclasses.replace(at, student_logp=at.student_logp.double()), "they take float32"),
         (lambda at: narrow(state((2, 1, 1, 1100))), "C = 1100 is over their limit of 1024"),
+        (lambda at: dataclasses.replace(at, speaks=torch.eye(2, device=DEVICE).view(2, 1, 2)), "a teacher is silent"),
     ],
-    ids=["float64", "candidates"],
+    ids=["float64", "candidates", "silent"],
 )
 def test_what_the_kernel_cannot_take_goes_to_plain_torch_and_is_said_once(change, why):
     at = change(narrow(state((2, 1, 2, 8))))

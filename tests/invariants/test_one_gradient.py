@@ -8,6 +8,7 @@ import pytest
 import replay
 
 from trustmopd.heads import use_implementation
+from trustmopd.training.step import batch_of
 
 #: Two processes are in tests/distributed.
 WAYS = {
@@ -55,6 +56,26 @@ def test_every_way_of_taking_a_step_gives_one_gradient_and_one_line_of_metrics(
     assert step.loss == pytest.approx(expected.loss, rel=1e-5)
     assert sum(step.losses) == pytest.approx(expected.loss, rel=1e-5)
     assert step.token_metrics() == pytest.approx(expected.token_metrics(), rel=1e-5)
+
+
+@pytest.mark.parametrize("way", ["batch2_accum4", "budget80"])
+@pytest.mark.parametrize("rule", ["trust", "random", "routed"])
+def test_the_next_batch_is_sampled_and_asked_while_one_is_learnt_from(rule, way, whole_batch, calibration, tmp_path):
+    trainer = replay.trainer_of(tmp_path, calibration_path=calibration, **replay.RULES[rule], **WAYS[way])
+    sample_and_ask, batches = trainer._generate_and_score_completions, []
+
+    def one_ahead(inputs):
+        inputs, following = sample_and_ask(inputs), sample_and_ask(inputs[::-1])
+        batches.extend(map(batch_of, (inputs, following)))
+        return inputs
+
+    trainer._generate_and_score_completions = one_ahead
+    step, expected = replay.trained(trainer), whole_batch(rule)
+    assert replay.difference(expected.gradient, step.gradient) < 1e-5
+    assert step.token_metrics() == pytest.approx(expected.token_metrics(), rel=1e-5)
+    learnt, following = batches
+    assert not learnt.answers and [*following.answers] == [*trainer.pool.members]
+    assert trainer.objective(following)[1].token_loss.isfinite().all()
 
 
 def test_each_rule_has_a_gradient_of_its_own(whole_batch):

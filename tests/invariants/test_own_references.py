@@ -11,7 +11,8 @@ import torch
 from peft import PeftModel
 
 from trustmopd import Teacher
-from trustmopd.policies.references import as_pool, is_reference
+from trustmopd.policies import resolve
+from trustmopd.policies.graph import is_reference
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +90,15 @@ def test_own_references_that_are_all_the_common_one_change_no_bit(folder, refere
 def test_the_student_by_name_or_object_is_no_other_reference_and_its_revision_is_one():
     student = tiny.model()
     for named, given in (("org/model", "org/model"), ("student", "org/model"), (student, student)):
-        assert as_pool({"math": "m"}, named, given)[1] is None
+        assert resolve({"math": "m"}, named, given).references["reference"].checkpoint is None
     revision = Teacher("org/model", revision="step-1000")
-    pool, common = as_pool({"math": "m", "code": Teacher("c", reference=revision)}, None, "org/model")
-    assert common is None and pool["code"].reference.revision == "step-1000"
-    pool, _ = as_pool({"code": Teacher("c", reference="org/model")}, "other", "org/model")
-    assert pool["code"].reference == "student"  # not the common one
+    graph = resolve({"math": "m", "code": Teacher("c", reference=revision)}, None, "org/model")
+    assert {name: reference.checkpoint is None for name, reference in graph.references.items()} == {
+        "reference": True,
+        "reference:code": False,
+    }
+    graph = resolve({"code": Teacher("c", reference="org/model")}, "other", "org/model")
+    assert graph.teachers["code"].is_fallback  # not measured from the common one
 
 
 def test_a_copy_of_the_common_reference_is_read_once(folder):

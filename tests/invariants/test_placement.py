@@ -23,7 +23,7 @@ def test_offloaded_teachers_are_the_same_bit_for_bit_after_several_passes(offloa
     assert {*before} == {*replay.TEACHERS, "reference"}
     for name, model in models.items():
         assert (fingerprint(model), [p.data_ptr() for p in model.parameters()]) == before[name]
-        assert offloaded.pool.members[name].fingerprint == before[name][0]
+        assert offloaded.pool.members[name].origin.fingerprint == before[name][0]
 
 
 def test_what_happens_to_the_copy_of_a_pass_does_not_reach_the_kept_weights(offloaded):

@@ -14,6 +14,7 @@ import torch
 from peft import LoraConfig
 
 from trustmopd import Teacher, TrustMOPDConfig
+from trustmopd.training.probe import probe
 
 BUDGET = {"max_tokens_per_micro_batch": 80}
 #: Prompt and response by row.
@@ -93,8 +94,8 @@ def test_calibration_is_measured_on_the_same_tokens(tmp_path):
 
 def test_rows_that_fill_no_batch_are_judged_once_each_and_none_is_written_to_fill_it(tmp_path):
     trainer = replay.trainer_of(tmp_path, **BUDGET)
-    judged = [part["place"].tolist() for part, *_ in trainer.judge_rollouts([6, 2, 5], seed=0, description="")]
-    assert sorted(row for part in judged for row in part) == [2, 5, 6]
+    parts = [part for part, *_ in probe(trainer, [6, 2, 5], seed=0, description="")]
+    assert sorted(rollout.id.row for part in parts for rollout in part.rollouts) == [2, 5, 6]
 
 
 def test_evaluation_has_the_loss_and_the_metrics_that_it_has_without(tmp_path):

@@ -229,6 +229,23 @@ def test_a_sampled_token_outside_the_candidates_is_degenerate_for_the_likelihood
     assert result.weights[0, 0, 0].item() != 0.5
 
 
+@given(case=batches())
+def test_target_and_emphasis_are_functions_of_the_state_and_the_weights(case):
+    weights = tensor(case.some_weights())
+    emphases = tensor(case.rng.uniform(0.0, 3.0, case.mask.shape))
+    at = state(case)
+    result = objective(
+        at,
+        always(weights),
+        target=lambda at, weights: at.teacher_logp[weights.flatten(1).sum(1).argmax()],
+        emphasis=lambda at, weights: emphases,
+    )
+    strongest = case.teacher_logp[int(weights.flatten(1).sum(1).argmax())]
+    expected = emphases.numpy() * oracle.reverse_kl(case.student_logp, strongest)
+    assert_close(result.target_logp, strongest)
+    assert_close(result.token_loss, expected)
+
+
 @pytest.mark.parametrize("gamma", [0.0, -1.0, math.nan, math.inf])
 def test_a_wrong_gamma_is_refused_when_the_rule_is_made(gamma):
     with pytest.raises(ValueError, match="gamma"):

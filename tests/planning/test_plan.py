@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
 import yaml
 from accelerate.commands.launch import launch_command_parser
 from planned import measured_steps, work
@@ -17,14 +18,14 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner, Result
 
 from trustmopd.cli import app
-from trustmopd.planning import Row, Setup, fastest, plan, workload_of
+from trustmopd.planning import Row, Setup, Workload, fastest, plan, workload_of
 from trustmopd.planning.memory import frozen_weights, moments
-from trustmopd.planning.remote_gpus import gpus_of, policies_on
+from trustmopd.planning.remote_gpus import gpus_of
 from trustmopd.planning.seconds import learning_bytes, rates, rollout_bytes, sampling_seconds, seconds_per_step
 from trustmopd.planning.workload import DTYPES, ENGINES, PLACEMENTS
 from trustmopd.quickstart.shipped import SHIPPED
-from trustmopd.recipe import load_recipe
-from trustmopd.training.from_recipe import config_of, lora_of
+from trustmopd.recipe import Recipe, load_recipe
+from trustmopd.training.prepare import config_of, prepare
 
 ROOT = Path(__file__).parents[2]
 PARTS = ["weights", "gradients", "optimizer", "activations", "answers", "rollout_engine", "total"]
@@ -55,6 +56,11 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     path.write_text(yaml.safe_dump(fields))
     return path
+
+
+def work_of(recipe: Recipe) -> Workload:
+    prepared = prepare(recipe)
+    return workload_of(prepared.graph, recipe.student, prepared.args, prepared.lora)
 
 
 def invoke(*words: object) -> Result:
@@ -128,7 +134,7 @@ def test_every_row_says_how_it_is_launched(recipe: Path) -> None:
 
 def test_the_fastest_is_one_that_can_be_run(recipe: Path) -> None:
     loaded = load_recipe(recipe)
-    work = workload_of(loaded, config_of(loaded, 0))
+    work = work_of(loaded)
     rows = plan(loaded, work, gpus=8, memory=80)
     best = fastest(rows)
     assert best is not None and best.fits and best.setup.placement != "adapters", "its teachers are not adapters"
@@ -143,13 +149,13 @@ def test_the_fastest_is_one_that_can_be_run(recipe: Path) -> None:
 
 def test_rows_that_train_refuses_are_not_recommended(recipe: Path) -> None:
     loaded = load_recipe(recipe, ["training.use_vllm=true"])
-    rows = plan(loaded, workload_of(loaded, config_of(loaded, 0)), gpus=8, memory=80)
+    rows = plan(loaded, work_of(loaded), gpus=8, memory=80)
     assert {row.setup.engine for row in rows if row.at_hand} == {"DDP", "FSDP2"}
 
 
 def test_a_slower_row_is_not_the_fastest_however_simple(recipe: Path) -> None:
     loaded = load_recipe(recipe)
-    rows = plan(loaded, workload_of(loaded, config_of(loaded, 0)), gpus=8, memory=80)
+    rows = plan(loaded, work_of(loaded), gpus=8, memory=80)
     slow = [
         replace(row, seconds_per_step=row.seconds_per_step * (1.2 if row.setup.engine == "DDP" else 1)) for row in rows
     ]
@@ -162,7 +168,7 @@ def test_a_slower_row_is_not_the_fastest_however_simple(recipe: Path) -> None:
 
 def test_a_micro_batch_that_does_not_fit_is_made_smaller(recipe: Path) -> None:
     loaded = load_recipe(recipe, ["training.max_completion_length=4096"])
-    work = workload_of(loaded, config_of(loaded, 0))
+    work = work_of(loaded)
 
     def first(memory: float) -> Row:
         return plan(loaded, work, gpus=8, memory=memory)[0]
@@ -189,11 +195,11 @@ def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
     training = {"max_prompt_length": 64, "max_completion_length": 128}
     path.write_text(yaml.safe_dump({**fields, "training": training, "peft": {"r": 4, "target_modules": ["q_proj"]}}))
     loaded = load_recipe(path)
-    work = workload_of(loaded, config_of(loaded, 0), lora_of(loaded))
-    assert (work.teachers, [base.adapters for base in work.bases], work.policies) == ({}, [2], 3)
+    work = work_of(loaded)
     assert work.lora == 2 * 4 * (32 + 32), "two layers, rank 4, 32 × 32"
-    assert work.hosts(Setup("resident", "DDP", "float32")) == ()
-    assert work.hosts(Setup("resident", "FSDP2", "float32")) == (work.student,), "sharding takes the student's apart"
+    assert ([model.adapters for model in work.frozen], work.policies) == ([(work.lora, work.lora)], 3)
+    lent = {engine: [m.lent for m in work.models(Setup("resident", engine, "float32"))] for engine in ("DDP", "FSDP2")}
+    assert lent == {"DDP": [True], "FSDP2": [False]}, "sharding takes the student's apart"
     rows = plan(loaded, work, gpus=2, memory=80)
     assert all(row.at_hand for row in rows if row.setup.placement != "ray")
     assert {row.extra_gpus for row in rows if row.setup.placement == "ray"} == {1}, "one base for all"
@@ -201,8 +207,8 @@ def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
 
 def test_one_teacher_of_many_and_no_reference(recipe: Path) -> None:
     loaded = load_recipe(recipe, ["allocation={rule: single, teacher: code}"])
-    work = workload_of(loaded, config_of(loaded, 0))
-    assert (len(work.teachers), work.bases, work.policies) == (1, (), 1)
+    work = work_of(loaded)
+    assert ([model.teacher for model in work.frozen], work.policies) == (["code"], 1)
 
 
 @pytest.mark.parametrize(
@@ -283,13 +289,14 @@ def test_a_teachers_own_reference_is_one_more_model_and_a_smaller_budget_is_set(
     plain = load_recipe(recipe)
     first = next(iter(plain.teachers))
     own = load_recipe(recipe, [f"teachers.{first}.reference={other}"])
-    works = [workload_of(each, config_of(each, 0)) for each in (plain, own)]
-    assert [[base.is_student for base in work.bases] for work in works] == [[True], [True, False]]
+    works = [work_of(each) for each in (plain, own)]
+    references = [[model.is_student for model in work.frozen if not model.teacher] for work in works]
+    assert references == [[True], [True, False]]
     assert works[1].policies == works[0].policies + 1
     # 64 rows a pass, of which a small GPU holds fewer: the row that fits says so.
     length = works[0].prompt + works[0].response
     budgeted = load_recipe(recipe, [f"training.max_tokens_per_micro_batch={64 * length}"])
-    work = workload_of(budgeted, config_of(budgeted, 0))
+    work = work_of(budgeted)
     roomy = plan(budgeted, work, gpus=1, memory=1000)[0]
     assert "training.max_tokens_per_micro_batch" not in roomy.set
     tight = plan(budgeted, work, gpus=1, memory=roomy.gib.total * 0.7)[0]
@@ -301,10 +308,10 @@ def test_a_teacher_of_another_size_is_read_in_the_time_of_its_own(recipe: Path, 
 
     def seconds(*overrides: str) -> float:
         told = load_recipe(recipe, overrides)
-        return seconds_per_step(workload_of(told, config_of(told, 0)), Setup("resident", "ddp", "float32"))
+        return seconds_per_step(work_of(told), Setup("resident", "ddp", "float32"))
 
     plain, without = load_recipe(recipe), seconds("teachers.math=null")
-    usual = workload_of(plain, config_of(plain, 0)).student.parameters
+    usual = work_of(plain).student.parameters
     own = sum(parameter.numel() for parameter in AutoModelForCausalLM.from_pretrained(small).parameters())
     assert own < usual / 2
     share = (seconds(f"teachers.math={small}") - without) / (seconds() - without)
@@ -321,12 +328,11 @@ def test_ray_takes_the_frozen_models_off_the_training_gpus_and_counts_their_own(
 
 
 def test_a_teacher_larger_than_a_gpu_gets_several() -> None:
-    large = replace(work("smollm3-3b"), frozen_bytes=4)
-    small_gpus = Setup("ray", "DDP", "bfloat16", gpus=8, memory=8)
-    host = large.hosts(small_gpus)[0]
-    assert host.parameters * 4 > 8 * 2**30
-    assert gpus_of(host, large, small_gpus, 0.92 * 8 * 2**30) > 1
-    assert gpus_of(host, large, small_gpus, 0.92 * 80 * 2**30) == 1
+    given, small_gpus = work("smollm3-3b"), Setup("ray", "DDP", "bfloat16", gpus=8, memory=8)
+    large = replace(given.models(small_gpus)[0], dtype=torch.float32)
+    assert large.head + large.body == large.shape.parameters * 4 > 8 * 2**30
+    assert gpus_of(large, given, small_gpus, 0.92 * 8 * 2**30) > 1
+    assert gpus_of(large, given, small_gpus, 0.92 * 80 * 2**30) == 1
 
 
 def test_an_adapter_on_a_reference_of_its_own_is_no_model_of_its_own(recipe: Path, tmp_path: Path) -> None:
@@ -336,17 +342,17 @@ def test_an_adapter_on_a_reference_of_its_own_is_no_model_of_its_own(recipe: Pat
     own = [f"teachers.math={{model: {other}, adapter: {adapter}, reference: {other}}}"]
     for rules, policies, frozen in (([], 5, 4), (["allocation={rule: uniform}"], 3, 3)):
         loaded = load_recipe(recipe, [*own, *rules])
-        work = workload_of(loaded, config_of(loaded, 0))
-        assert (set(work.teachers), work.bases[-1].adapters, work.policies) == ({"code", "if"}, 1, policies)
-        assert len(work.hosts(Setup("resident", "DDP", "float32"))) == frozen
+        work = work_of(loaded)
+        assert (work.full_teachers, len(work.frozen[-1].adapters), work.policies) == (["code", "if"], 1, policies)
+        assert len(work.frozen) == frozen
     merged = load_recipe(recipe, [f"teachers.math={{model: {other}, adapter: {adapter}}}"])
-    assert set(workload_of(merged, config_of(merged, 0)).teachers) == {"math", "code", "if"}, "merged into its base"
+    assert set(work_of(merged).full_teachers) == {"math", "code", "if"}, "merged into its base"
 
 
 def test_answers_beyond_their_share_of_the_gpu_go_to_the_host(recipe: Path) -> None:
     def rows(gib: float) -> list[Row]:
         loaded = load_recipe(recipe, [f"training.answers_on_device_gib={gib}"])
-        return plan(loaded, workload_of(loaded, config_of(loaded, 0)), gpus=2, memory=80)
+        return plan(loaded, work_of(loaded), gpus=2, memory=80)
 
     roomy, tight, none = rows(4)[0], rows(0.001)[0], rows(0)[0]
     assert roomy.gib.answers > 0.001 and roomy.host_gib == 0
@@ -386,7 +392,7 @@ def test_what_models_of_another_size_leave_and_read_with_is_of_their_own_width(t
     assert rows["resident"]["gib"]["answers"] == pytest.approx(2 * tokens * widths / 2**30, abs=6e-4)
     assert rows["adapters"]["gib"]["answers"] == pytest.approx(2 * tokens * 4 * 3584 / 2**30, abs=6e-4)
     loaded = load_recipe(path)
-    work = workload_of(loaded, config_of(loaded, 0))
+    work = work_of(loaded)
     ask = moments(work, Setup("resident", "DDP", "float32", gpus=8))["ask"]
     read = 4 * (1024 + 2048) * (4 * 5120 + 3 * 27648)  # four rows a pass, by the widest model
     assert ask.activations == pytest.approx(2 * read / 2**30)
@@ -395,19 +401,19 @@ def test_what_models_of_another_size_leave_and_read_with_is_of_their_own_width(t
 def test_adapters_on_a_reference_of_another_size_are_counted_by_that_size(tmp_path: Path) -> None:
     loaded = load_recipe(two_sizes(tmp_path, adapter="one", reference=LARGE))
     fewer = load_recipe(two_sizes(tmp_path, adapter="one", reference=LARGE), ["teachers.if=null"])
-    works = [workload_of(each, config_of(each, 0)) for each in (loaded, fewer)]
-    large = works[0].bases[-1]
-    assert (large.adapters, large.asked, large.shape.hidden) == (2, True, 5120)
+    works = [work_of(each) for each in (loaded, fewer)]
+    large = works[0].frozen[-1]
+    assert (len(large.adapters), large.bare, large.shape.hidden) == (2, True, 5120)
     # rank 16 on q, k, v, o (40 and 8 heads of 128) and on gate, up, down
     sides = 2 * (5120 + 5120) + 2 * (5120 + 1024) + 3 * (5120 + 27648)
-    assert large.lora == 64 * 16 * sides
+    assert large.adapters == (64 * 16 * sides,) * 2
     setup = Setup("resident", "DDP", "float32", gpus=8)
     one, other = (seconds_per_step(work, setup) for work in works)
     rate = rates()["pass"]["adapters"][-1][1]  # of the largest size that was measured
     assert one - other == pytest.approx(64 / 8 * (1024 + 2048) * large.shape.parameters * rate)
     kept, less = (frozen_weights(work, setup)[0] for work in works)
-    assert kept - less == 4 * large.lora
-    assert [policies_on(place, works[0]) for place in range(3)] == [1, 1, 3]  # math, the student, the 32B base
+    assert kept - less == 4 * large.adapters[0]
+    assert [model.policies for model in works[0].frozen] == [1, 1, 3]  # math, the student, the 32B base
 
 
 def test_only_a_recipe_with_vllm_is_told_what_vllm_excludes(recipe: Path) -> None:

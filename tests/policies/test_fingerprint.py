@@ -11,7 +11,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from trustmopd.policies import Teacher, build_pool, fingerprint, fingerprint_tokenizer
+from trustmopd.policies import Teacher, build_pool, fingerprint, fingerprint_tokenizer, resolve
 from trustmopd.policies.fingerprint import fingerprint_tensors
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
@@ -131,23 +131,17 @@ def test_two_trained_adapters_differ_by_their_a_alone(base, adapters):
     assert fingerprint(model) != before
 
 
-def member_of(base, teacher):
-    pool = build_pool(
-        {"math": teacher},
-        None,
-        copy.deepcopy(base),
-        with_reference=False,
-        device=torch.device("cpu"),
-        dtype=torch.float32,
-    )
-    return pool.members["math"]
+def fingerprint_of(base, teacher):
+    graph = resolve({"math": teacher}, None, base, with_reference=False)
+    pool = build_pool(graph, copy.deepcopy(base), device=torch.device("cpu"), dtype=torch.float32)
+    return pool.members["math"].origin.fingerprint
 
 
 def test_an_adapter_is_one_policy_wherever_it_was_read_from(base, adapters, tmp_path):
     moved = shutil.copytree(adapters["math"], tmp_path / "moved")
-    found = {member_of(base, Teacher(adapter=folder, name="math")).fingerprint for folder in (adapters["math"], moved)}
+    found = {fingerprint_of(base, Teacher(adapter=folder)) for folder in (adapters["math"], moved)}
     assert len(found) == 1
-    assert member_of(base, Teacher(adapter=adapters["code"], name="math")).fingerprint not in found
+    assert fingerprint_of(base, Teacher(adapter=adapters["code"])) not in found
 
 
 def test_the_strength_of_an_adapter_is_part_of_the_policy(base, adapters, tmp_path):
@@ -156,8 +150,8 @@ def test_the_strength_of_an_adapter_is_part_of_the_policy(base, adapters, tmp_pa
     config = json.loads((stronger / "adapter_config.json").read_text())
     config["lora_alpha"] *= 2
     (stronger / "adapter_config.json").write_text(json.dumps(config))
-    weak, strong = (member_of(base, Teacher(adapter=folder, name="math")) for folder in (adapters["math"], stronger))
-    assert weak.fingerprint != strong.fingerprint
+    weak, strong = (fingerprint_of(base, Teacher(adapter=folder)) for folder in (adapters["math"], stronger))
+    assert weak != strong
 
 
 def test_settings_that_change_what_a_model_computes_are_part_of_the_policy(base):

@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 
-from trustmopd.policies import REFERENCE, Rollouts, Teacher, as_teachers, build_pool, fingerprint
+from trustmopd.policies import REFERENCE, Rollouts, Teacher, build_pool, fingerprint, resolve
 from trustmopd.policies.load import frozen_twin
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
@@ -40,18 +40,11 @@ def plain_answer(model, ids, mask, response):
     return states[-1 - response : -1]
 
 
-def pool_of(student, teachers, *, reference=None, with_reference=True, **options):
+def pool_of(student, teachers, *, reference=None, with_reference=True, placement="resident"):
+    graph = resolve(teachers, reference, student, with_reference=with_reference, placement=placement)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where the adapters say that they were trained
-        return build_pool(
-            as_teachers(teachers),
-            reference,
-            student,
-            with_reference=with_reference,
-            device=CPU,
-            dtype=torch.float32,
-            **options,
-        )
+        return build_pool(graph, student, device=CPU, dtype=torch.float32)
 
 
 CANDIDATES = torch.tensor([5, 50, 7, 99])
@@ -150,6 +143,24 @@ def test_tokens_that_a_tool_wrote_are_read_but_not_answered(base, specialists):
     assert_logits(answers["code"], [0], [expected], specialists["code"])
 
 
+@pytest.mark.parametrize("vocab_size", [None, tiny.VOCAB - 7])
+def test_the_likeliest_tokens_are_those_of_the_whole_head_without_its_padding(base, specialists, vocab_size):
+    student = copy.deepcopy(base)
+    graph = resolve(specialists, None, student, with_reference=False)
+    pool = build_pool(graph, student, device=CPU, dtype=torch.float32, vocab_size=vocab_size)
+    ids, mask, response_mask = rollouts()
+    answer = pool.ask(Rollouts(ids, mask, response_mask, 2))["math"]
+    found = answer.top([4, 3, 0], 6)  # the second has no token
+    states = torch.cat([plain_answer(specialists["math"], ids[row], mask[row], 5) for row in (4, 0)])
+    logits = specialists["math"].lm_head(states)[:, :vocab_size].detach()
+    expected = logits.log_softmax(dim=-1).topk(6)
+    assert torch.equal(found.ids, expected.indices)
+    torch.testing.assert_close(found.logp, expected.values)
+    torch.testing.assert_close(found.log_partition, logits.logsumexp(dim=-1))
+    with pytest.raises(LookupError, match="math.*row 9"):
+        answer.top([9], 6)
+
+
 # ---- Adapters
 
 
@@ -191,8 +202,8 @@ def test_an_adapter_over_a_base_of_its_own_is_merged_into_it(base, specialists, 
     pool = pool_of(copy.deepcopy(base), {"math": own})
     expected = merged(specialists["if"], adapters["math"])
     assert not isinstance(pool.members["math"].host.model, PeftModel)
-    assert pool.members["math"].fingerprint == fingerprint(expected)
-    assert pool.members["math"].source == f"{checkpoints['if']} + {adapters['math']}"
+    assert pool.members["math"].origin.fingerprint == fingerprint(expected)
+    assert pool.members["math"].origin.source == f"{checkpoints['if']} + {adapters['math']}"
     assert_answers(pool, {"math": expected, REFERENCE: base})
 
 
@@ -333,15 +344,9 @@ def test_paths_are_loaded_in_the_dtype_asked_for(base, checkpoints):
 
 def test_a_pool_in_mixed_precision_computes_under_autocast(base, specialists):
     ids, mask, response = rollouts([(3, 5)])
-    pool = build_pool(
-        as_teachers({"math": specialists["math"]}),
-        None,
-        copy.deepcopy(base),
-        with_reference=False,
-        device=CPU,
-        dtype=torch.float32,
-        autocast_dtype=torch.bfloat16,
-    )
+    student = copy.deepcopy(base)
+    graph = resolve({"math": specialists["math"]}, None, student, with_reference=False)
+    pool = build_pool(graph, student, device=CPU, dtype=torch.float32, autocast_dtype=torch.bfloat16)
     candidates = CANDIDATES.repeat(5, 1)
     found = pool.ask(Rollouts(ids, mask, response, 1))["math"].logits_at([0], candidates)
     with torch.no_grad():

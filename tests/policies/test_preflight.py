@@ -11,14 +11,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from trustmopd.policies import Teacher, as_teachers, build_pool
+from trustmopd.policies import Teacher, build_pool, resolve
 from trustmopd.policies.preflight.checks import preflight
 from trustmopd.policies.preflight.model_facts import check_files, facts_of
 
 
-def run(checkpoints, teachers, *, student=None, reference=None, **options):
-    options = {"num_candidates": 16, **options}
-    return preflight(student or checkpoints["base"], as_teachers(teachers), reference, tiny.tokenizer(), **options)
+def run(checkpoints, teachers, *, student=None, reference=None, with_reference=True):
+    student = student or checkpoints["base"]
+    graph = resolve(teachers, reference, student, with_reference=with_reference)
+    facts = facts_of("the student", student, tokenizer=tiny.tokenizer())
+    return preflight(student, facts, graph, num_candidates=16)
 
 
 def test_a_pool_of_paths_is_checked_without_loading_any_weights(checkpoints, adapters, monkeypatch):
@@ -86,10 +88,8 @@ def test_weights_that_lack_a_layer_are_refused_when_they_are_loaded(checkpoints,
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"teacher 'math'.*down_proj"):
         build_pool(
-            as_teachers({"math": str(folder)}),
-            None,
+            resolve({"math": str(folder)}, None, base, with_reference=False),
             copy.deepcopy(base),
-            with_reference=False,
             device=torch.device("cpu"),
             dtype=torch.float32,
         )
@@ -118,4 +118,4 @@ def test_a_teacher_of_another_shape_than_the_common_reference_asks_for_its_own(c
         warnings.simplefilter("error")
         run(checkpoints, {"code": Teacher(grown, reference=small)})
         run(checkpoints, {"code": Teacher(small, reference="student")})
-        run(checkpoints, {"code": small}, scores_reference=False)
+        run(checkpoints, {"code": small}, with_reference=False)

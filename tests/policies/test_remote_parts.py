@@ -6,9 +6,9 @@ import torch
 import typer
 
 from trustmopd.cli.common import errors
-from trustmopd.policies import Teacher, as_teachers
-from trustmopd.policies.graph import Unit
-from trustmopd.policies.hosts.ray.actor import Checks, check_unit
+from trustmopd.policies import Teacher, resolve
+from trustmopd.policies.graph import Weights
+from trustmopd.policies.hosts.ray.actor import Checks, check_weights
 from trustmopd.policies.hosts.ray.host import shared_by_tokens
 from trustmopd.policies.hosts.ray.policies import _sendable
 from trustmopd.policies.load import Loader, frozen_twin
@@ -22,32 +22,35 @@ def checks(base):
     return Checks(facts_of("the student", base, tokenizer=tiny.tokenizer()), 16, 64, False)
 
 
-def unit(path, **adapters):
+def weights(path, **adapters):
     given = {name: Teacher(adapter=str(each), name=name) for name, each in adapters.items()}
-    return Unit("teacher 'math'", Teacher(model=str(path)), "ray", "math", given)
+    return Weights("teacher 'math'", Teacher(model=str(path)), "ray", "math", given)
 
 
-def test_what_is_on_another_machine_is_checked_there_alone(checkpoints, tmp_path):
-    away = as_teachers({"math": Teacher(model=str(tmp_path / "not-here"), on="ray")})
-    assert preflight(checkpoints["base"], away, None, tiny.tokenizer(), num_candidates=16) == tiny.VOCAB
-    local = as_teachers({"math": Teacher(model=str(tmp_path / "not-here"))})
+def test_what_is_on_another_machine_is_checked_there_alone(checkpoints, checks, tmp_path):
+    def checked(on):
+        teachers = {"math": Teacher(model=str(tmp_path / "not-here"), on=on)}
+        graph = resolve(teachers, None, checkpoints["base"])
+        return preflight(checkpoints["base"], checks.student, graph, num_candidates=16)
+
+    assert checked("ray") == tiny.VOCAB
     with pytest.raises(ValueError, match="teacher 'math'.*not-here"):
-        preflight(checkpoints["base"], local, None, tiny.tokenizer(), num_candidates=16)
+        checked("resident")
 
 
 def test_an_actor_makes_the_checks_of_preflight(checks, checkpoints, adapters, base, tmp_path):
-    check_unit(unit(checkpoints["math"]), checks, False)
-    check_unit(unit(checkpoints["base"], code=adapters["code"]), checks, False)
+    check_weights(weights(checkpoints["math"]), checks, False)
+    check_weights(weights(checkpoints["base"], code=adapters["code"]), checks, False)
     other = tiny.save(tiny.specialist(base, 9), tmp_path / "template", tiny.tokenizer("{{ messages }}"))
     with pytest.raises(ValueError, match="teacher 'math'.*template"):
-        check_unit(unit(other), checks, False)
+        check_weights(weights(other), checks, False)
     with pytest.raises(ValueError, match="teacher 'math'.*nowhere"):
-        check_unit(unit(tmp_path / "nowhere"), checks, False)
+        check_weights(weights(tmp_path / "nowhere"), checks, False)
     wider = tiny.adapter(tiny.model(1, hidden=64), tmp_path / "wider", 1)
     with pytest.raises(ValueError, match="teacher 'code'.*wider"):
-        check_unit(unit(checkpoints["base"], code=wider), checks, False)
+        check_weights(weights(checkpoints["base"], code=wider), checks, False)
     with pytest.raises(ValueError, match="256 positions.*300"):
-        check_unit(unit(checkpoints["math"]), Checks(checks.student, 16, 300, False), False)
+        check_weights(weights(checkpoints["math"]), Checks(checks.student, 16, 300, False), False)
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
@@ -66,10 +69,10 @@ def test_replicas_share_a_batch_by_tokens(replicas):
 
 def test_the_initial_student_is_sent_as_a_copy_in_the_dtype_of_frozen_models(base):
     student = frozen_twin(base).requires_grad_(True)
-    sent = _sendable(Unit("the reference", None, "ray", "reference"), Loader(torch.bfloat16, student=student))
+    sent = _sendable(Weights("the reference", None, "ray", "reference"), Loader(torch.bfloat16, student=student))
     parameters = {id(parameter) for parameter in student.parameters()}
-    assert {parameter.dtype for parameter in sent.given.model.parameters()} == {torch.bfloat16}
-    assert not any(id(parameter) in parameters for parameter in sent.given.model.parameters())
+    assert {parameter.dtype for parameter in sent.checkpoint.model.parameters()} == {torch.bfloat16}
+    assert not any(id(parameter) in parameters for parameter in sent.checkpoint.model.parameters())
     assert all(parameter.requires_grad and parameter.dtype == torch.float32 for parameter in student.parameters())
 
 

@@ -577,4 +577,4 @@ def test_a_teachers_place_needs_no_quotes(tmp_path):
     assert (teacher.on, teacher.gpus, teacher.replicas) == ("ray", 2, 3)
     again = load_recipe(tmp_path / "recipe.yaml", ["teachers.math.on=local", "teachers.math.gpus=null"])
     (tmp_path / "again.yaml").write_text(again.to_yaml())
-    assert load_recipe(tmp_path / "again.yaml") == again and again.teachers["math"].on == "local"
+    assert load_recipe(tmp_path / "again.yaml") == again and again.teachers["math"].on == "resident"

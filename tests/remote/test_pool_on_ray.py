@@ -14,8 +14,9 @@ import ray
 import tiny
 import torch
 
-from trustmopd.policies import REFERENCE, Rollouts, Teacher, TeacherPool, as_teachers, build_pool, fingerprint
-from trustmopd.policies.hosts.ray.policies import RayPolicies, Terms
+from trustmopd.policies import REFERENCE, Rollouts, Teacher, TeacherPool, build_pool, fingerprint, resolve
+from trustmopd.policies.hosts.ray.actor import Terms
+from trustmopd.policies.hosts.ray.policies import RayPolicies
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
@@ -54,16 +55,8 @@ def logits(pool: TeacherPool, asked: Rollouts, rows: list[int] | None = None) ->
 
 
 def pool_of(student: Any, teachers: dict[str, Any], reference: Any, elsewhere: RayPolicies | None) -> TeacherPool:
-    return build_pool(
-        as_teachers(teachers),
-        reference,
-        student,
-        with_reference=True,
-        device=torch.device("cpu"),
-        dtype=torch.float32,
-        placement="resident",
-        elsewhere=elsewhere,
-    )
+    graph = resolve(teachers, reference, student)
+    return build_pool(graph, student, device=torch.device("cpu"), dtype=torch.float32, elsewhere=elsewhere)
 
 
 def terms(address: str, **changes: Any) -> Terms:
@@ -74,6 +67,7 @@ def terms(address: str, **changes: Any) -> Terms:
         "dtype": torch.float32,
         "autocast_dtype": None,
         "trust_remote_code": False,
+        "vocab_size": None,
         "may_use_gpus": False,
         "checks": None,
     }
@@ -92,7 +86,7 @@ class Pools:
         reference = tiny.save(base, folder / "base")
         own = Teacher(model=tiny.save(other, folder / "other"))
         self.teachers = {
-            "here": Teacher(model=paths["a"], on="local"),
+            "here": Teacher(model=paths["a"], on="resident"),
             "offloaded": Teacher(model=paths["b"], on="offload"),
             "twice": Teacher(model=paths["c"], on="ray", replicas=2),
             "first": Teacher(adapter=adapters["d"], on="ray"),
@@ -126,8 +120,7 @@ def test_what_shares_weights_shares_actors_and_fingerprints_are_those_of_residen
     spread, resident = pools.spread, pools.resident
     assert list(spread.members) == list(resident.members) and spread.references == resident.references
     for name, member in resident.members.items():
-        assert spread.members[name].fingerprint == member.fingerprint, name
-        assert spread.members[name].source == member.source, name
+        assert spread.members[name].origin == member.origin, name
 
 
 @pytest.mark.parametrize("options", [{}, {"max_tokens": 16}, {"at_a_time": 64, "bytes_on_device": 0}], ids=str)
@@ -138,6 +131,16 @@ def test_the_logits_are_those_of_resident_policies(pools: Pools, options: dict[s
     for name in expected:
         exact = {"rtol": 0, "atol": 0} if name != "twice" else {"rtol": 1e-5, "atol": 1e-5}  # others share its passes
         torch.testing.assert_close(found[name], expected[name], **exact, msg=lambda said, name=name: f"{name}: {said}")
+
+
+def test_the_likeliest_tokens_are_those_of_resident_policies(pools: Pools) -> None:
+    asked, rows = rollouts(), list(range(len(LENGTHS)))[::-1]
+    found, expected = pools.spread.ask(asked), pools.resident.ask(asked)
+    for name in ("twice", "first", "sent"):
+        for ours, theirs in zip(found[name].top(rows, 5), expected[name].top(rows, 5), strict=True):
+            torch.testing.assert_close(ours, theirs)
+    assert found["sent"].top([3], 5).ids.shape == (0, 5)  # a response without tokens
+    found.release()
 
 
 def test_rows_limit_who_is_asked_about_what(pools: Pools) -> None:
@@ -255,7 +258,7 @@ def test_a_restart_with_other_weights_is_refused(cluster: Any, pools: Pools, tmp
     tiny.save(tiny.model(1), path)
     policies = RayPolicies(terms(cluster.address), lambda decide: decide())
     pool = pool_of(tiny.model(0), {"a": Teacher(model=str(path), on="ray")}, None, policies)
-    assert pool.members["a"].fingerprint == fingerprint(tiny.model(1))
+    assert pool.members["a"].origin.fingerprint == fingerprint(tiny.model(1))
     tiny.save(tiny.model(2), path)
     (host,) = policies._hosts
     os.kill(ray.get(host.replicas[0].load.remote(host.order)).process, signal.SIGKILL)

@@ -15,6 +15,7 @@ from peft import LoraConfig
 
 import trustmopd.training.calibrate as calibrating
 from trustmopd import Calibration
+from trustmopd.training.step import batch_of
 
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
 
@@ -69,7 +70,7 @@ def test_mu_is_the_mean_displacement_of_all_tokens_of_the_rollouts(calibrated, f
 
 def test_mu_is_measured_on_as_many_rollouts_as_asked_for_each_prompt_once_before_any_twice(calibrated):
     trainer, batches = calibrated
-    rows = [row for batch in batches for row in batch["row"].tolist()]
+    rows = [rollout.id.row for batch in batches for rollout in batch_of(batch).rollouts]
     assert len(rows) == 3 * trainer.args.global_batch_size
     assert len(set(rows)) == len(rows)
     assert (trainer.calibration.batches, trainer.calibration.global_batch_size) == (3, 4)

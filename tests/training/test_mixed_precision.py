@@ -1,5 +1,6 @@
 """`bf16` with a float32 student, as TRL loads it: layers compute in bfloat16, weights and gradients stay in float32."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from peft import LoraConfig
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd.training.probe import probe
 
 
 def build(folder: Path, student: Any = None, peft_config: Any = None, **config: Any) -> TrustMOPDTrainer:
@@ -65,13 +67,12 @@ def test_a_lora_student_over_a_bfloat16_base_samples_and_learns_in_bfloat16_and_
 
 
 def test_gradients_are_those_of_float32_up_to_rounding_with_and_without_checkpointing(tmp_path: Path) -> None:
-    rollouts, _, _ = next(build(tmp_path / "rollouts", bf16=False).judge_rollouts(range(4), seed=0, description=""))
-    del rollouts["asked"]
+    batch, _, _ = next(probe(build(tmp_path / "rollouts", bf16=False), range(4), seed=0, description=""))
 
     def gradient(**config: Any) -> torch.Tensor:
         trainer = build(tmp_path / "".join(map(str, config.values())), **config)
         trainer.model.train()
-        scored, result = trainer.judge(dict(rollouts))
+        scored, result = trainer.objective(replace(batch, answers=None))
         result.token_loss[scored.at.mask != 0].mean().backward()
         return torch.cat([parameter.grad.double().flatten() for parameter in trainer.model.parameters()])
 

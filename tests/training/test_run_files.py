@@ -16,7 +16,7 @@ from trustmopd.method import displacement, trust_weights
 from trustmopd.policies import TeacherPool, fingerprint
 from trustmopd.report.readers.run import open_run
 from trustmopd.report.statistics.summary import summarise_run
-from trustmopd.training.step.records import chosen_rows
+from trustmopd.training.step.sample import recorded_draws
 from trustmopd.training.step.timing import PhaseClock
 
 NAMES = ["math", "code", "if"]
@@ -274,12 +274,16 @@ def test_the_recorded_sample_does_not_depend_on_the_split_into_micro_batches(tra
 
 
 def test_the_recorded_sample_does_not_depend_on_which_process_holds_which_prompt():
-    rows = list(range(100, 130))
-    chosen = chosen_rows(rows, seed=1, step=3)
-    assert len(chosen) == 8 and chosen < set(rows)
-    assert chosen_rows(rows[::2] + rows[1::2], seed=1, step=3) == chosen
-    assert chosen_rows(rows[::-1], seed=1, step=3) == chosen
-    assert chosen_rows(rows, seed=1, step=4) != chosen != chosen_rows(rows, seed=2, step=3)
+    def rows_of(draws):
+        return {int(draw.rpartition("/")[2]) for draw in recorded_draws(draws)}
+
+    draws = [f"1/3/{row}" for row in range(100, 130)]
+    chosen = rows_of(draws)
+    assert len(chosen) == 8 and chosen < {*range(100, 130)}
+    assert rows_of(draws[::2] + draws[1::2]) == chosen
+    assert rows_of(draws[::-1]) == chosen
+    for other in ("1/4", "2/3"):
+        assert rows_of(f"{other}/{row}" for row in range(100, 130)) != chosen
 
 
 def test_records_are_kept_every_so_many_steps_and_never_at_zero(make, tmp_path, files_under):
@@ -519,7 +523,7 @@ def test_the_peak_of_memory_is_that_of_one_step_however_often_steps_are_logged(b
         last[0] = next(held, last[0])
         return last[0]
 
-    monkeypatch.setattr("trustmopd.training.step.step_log.peak_memory_gib", peak)
+    monkeypatch.setattr("trustmopd.training.step.note.peak_memory_gib", peak)
     build(max_steps=4, logging_steps=4).train()
     assert json.loads((tmp_path / "run" / "cost.json").read_text())["training"]["peak_memory_gib"] == 50.0
 

@@ -9,6 +9,8 @@ import torch
 from trl import DistillationConfig
 from trl.kernels.chunked_divergence import ChunkedDivergenceFunction
 
+from trustmopd.training.step import batch_of
+
 EQUAL = (6,) * 8
 HALVES = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
 EVERY_TOKEN = {"num_candidates": tiny.VOCAB}
@@ -56,7 +58,7 @@ def test_every_token_has_trls_divergence(tmp_path):
     inputs = trainer._generate_and_score_completions(list(trainer.train_dataset))
     student = tiny.model()
     with torch.no_grad():
-        token_loss = trainer._judge(student, inputs)[1].token_loss
+        token_loss = trainer._objective(student, batch_of(inputs))[1].token_loss
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         states, heads = [], []

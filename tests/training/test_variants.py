@@ -9,7 +9,7 @@ from trustmopd import TrustMOPDConfig
 from trustmopd.recipe import Recipe
 from trustmopd.recipe.rules import PARTS, part_of
 from trustmopd.report.readers.method_name import method_name
-from trustmopd.training.from_recipe import config_of
+from trustmopd.training.prepare import config_of
 
 pytestmark = pytest.mark.unit
 

@@ -1,5 +1,6 @@
 """A model's modules without weights: what can be checked before a checkpoint is loaded."""
 
+import copy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -55,10 +56,12 @@ def check_lora(role: str, config: PeftConfig, model: Any, *, trust_remote_code: 
     bare = skeleton(model, trust_remote_code=trust_remote_code)
     if bare is None:
         return None
-    config.init_lora_weights = False  # some initialisations read the weights
-    config.base_model_name_or_path = None  # compared elsewhere, by content
+    # Some initialisations read the weights, and the base is compared elsewhere, by content.
+    settings = copy.deepcopy(config)
+    settings.init_lora_weights, settings.base_model_name_or_path = False, None
     try:
-        return get_peft_model(bare, config)
+        with torch.random.fork_rng(devices=[]):  # PEFT draws the adapter's weights
+            return get_peft_model(bare, settings)
     except (ValueError, TypeError) as error:  # TypeError: a number given as text
         raise ValueError(
             f"{role}: the LoRA settings do not fit the model ({first_line(error)}). Check target_modules, and "

@@ -100,7 +100,7 @@ def _case(run: "Run", place: str, tokens: list[str]) -> None:
             token_ids=rollout.token_ids.tolist(),
             recorded=rollout.weights,
         )
-    view, path = write_case({**case, "position": where.position}, run.path)
+    view, path = write_case({**case, "sample": rollout.sample, "position": where.position}, run.path)
     console.print(plain(view.title, "bold"), plain(view.prefix[-400:]), "", sep="\n")
     for table in view.tables:
         show_table(table.table, table.title, table.note)

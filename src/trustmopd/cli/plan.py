@@ -34,12 +34,11 @@ def plan(
         loaded = load(recipe, overrides)
         from trustmopd.planning import fastest, to_json, workload_of
         from trustmopd.planning import plan as rows_of
-        from trustmopd.training.from_recipe import config_of, lora_of
+        from trustmopd.training.prepare import prepare
 
-        # Of the machine that is planned for, not of this one.
-        args = config_of(loaded, loaded.seeds[0], bf16=None, fp16=False)
+        prepared = prepare(loaded, bf16=None, fp16=False)  # the machine that is planned for may have other ones
         half = loaded.training.get("bf16") is not False or bool(loaded.training.get("fp16"))
-        work = workload_of(loaded, args, lora_of(loaded), half=half)
+        work = workload_of(prepared.graph, loaded.student, prepared.args, prepared.lora, half=half)
         rows = rows_of(loaded, work, gpus=gpus, memory=memory, nodes=nodes, server=server_gpus)
         words = [str(recipe), *(overrides or [])]
         if as_json:

@@ -53,7 +53,7 @@ def train(
                 say(f"There is no checkpoint in {run.run.checkpoints} to resume from: training starts at step 0.")
 
         def ready(trainer: "TrustMOPDTrainer") -> None:
-            say(f"Engine: {trainer.engine}")
+            say(f"Engine: {trainer.parallelism}")
 
         train_recipe(loaded, resume=resume, on_start=start, on_ready=ready, on_end=_show_trained)
 
@@ -122,8 +122,9 @@ def _explain(
 ) -> None:
     """Check what can be checked without weights, and print what would run."""
     from trustmopd.training.dry_run import dry_run
+    from trustmopd.training.prepare import prepare
 
-    told = dry_run(recipe, resume=resume, calibrate=calibrate)
+    told = dry_run(prepare(recipe), resume=resume, calibrate=calibrate)
     rows = [(what, how) for what, how in told.topics.items() if what not in leave_out]
     table = text_table(("", "what would run"), rows, left=("what would run",))
     but = {True: "", False: " except the memory estimate", None: "; the memory that it needs is not known"}

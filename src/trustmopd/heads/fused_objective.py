@@ -65,6 +65,8 @@ def unsupported(at: CandidateState) -> str | None:
     """Why the kernel does not support these tokens; None if it does."""
     if at.reference_logp is None:
         return "there is no reference to measure displacement from"
+    if at.speaks is not None:
+        return "a teacher is silent at some tokens"
     if not at.student_logp.is_cuda and not isinstance(trust_at_token, InterpretedFunction):
         return f"they need a GPU, and the log-probabilities are on {at.student_logp.device}"
     if at.student_logp.shape[-1] > MAX_CANDIDATES:

@@ -2,6 +2,7 @@
 shapes."""
 
 from trustmopd.method.allocation import (
+    among_speakers,
     degenerate_tokens,
     random_weights,
     response_level,
@@ -14,15 +15,18 @@ from trustmopd.method.axes import CandidateState
 from trustmopd.method.calibration import ScoreTotals, calibrated_scores
 from trustmopd.method.candidates import renormalise, top_candidates
 from trustmopd.method.loss import mean_of_response_means, response_means, reverse_kl
-from trustmopd.method.objective import SCORES, Objective, objective, trust
+from trustmopd.method.objective import EMPHASES, SCORES, TARGETS, Objective, objective, trust
 from trustmopd.method.scores import displacement, negative_entropy, teacher_likelihood, teacher_student_kl
 from trustmopd.method.target import mixed_target
 
 __all__ = [
+    "EMPHASES",
     "SCORES",
+    "TARGETS",
     "CandidateState",
     "Objective",
     "ScoreTotals",
+    "among_speakers",
     "calibrated_scores",
     "degenerate_tokens",
     "displacement",

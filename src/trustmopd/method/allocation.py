@@ -1,5 +1,5 @@
 """The weights w: how supervision is shared among the teachers, one function per rule. Weights are non-negative, sum to
-one over the leading axis, and carry no gradient."""
+one over the leading axis, and carry no gradient. Where no teacher speaks they are all 0: such a token is masked."""
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -22,15 +22,30 @@ def degenerate_tokens(scores: Float[Tensor, " K *N"]) -> Shaped[Tensor, "*N"]:
 
 
 @torch.no_grad()
+def among_speakers(weights: Float[Tensor, " K *N"], speaks: Shaped[Tensor, " K *N"] | None) -> Float[Tensor, " K *N"]:
+    """The weights of those who speak, in the same proportions; all 0 where these have none. None: all speak."""
+    if speaks is None:
+        return weights
+    heard = torch.where(speaks != 0, weights, 0.0)
+    total = heard.sum(dim=0)
+    return torch.where(total > 0, heard / total, 0.0)
+
+
+@torch.no_grad()
 def trust_weights(
-    scores: Float[Tensor, " K *N"], mu: Float[Tensor, " K"] | None, gamma: float
+    scores: Float[Tensor, " K *N"],
+    mu: Float[Tensor, " K"] | None,
+    gamma: float,
+    speaks: Shaped[Tensor, " K *N"] | None = None,
 ) -> Float[Tensor, " K *N"]:
     """w_k ∝ (rho_k / mu_k)^gamma (Eq. 4), in log space: 7th powers of small scores would underflow. `mu=None` leaves
-    the scores uncalibrated. A teacher with score 0 gets weight 0. If all scores are 0, the weights are uniform."""
+    the scores uncalibrated. A teacher with score 0 gets weight 0, as does one that does not speak. If the scores of all
+    who speak are 0, their weights are uniform."""
     check_gamma(gamma)
+    scores = scores if speaks is None else torch.where(speaks != 0, scores, 0.0)
     calibrated = scores if mu is None else calibrated_scores(scores, mu)
     weights = torch.softmax(gamma * calibrated.log(), dim=0)
-    return torch.where(degenerate_tokens(scores), 1.0 / scores.shape[0], weights)
+    return among_speakers(torch.where(degenerate_tokens(scores), 1.0 / scores.shape[0], weights), speaks)
 
 
 def uniform_weights(
@@ -83,9 +98,11 @@ def routed_weights(
 @torch.no_grad()
 def response_level(weights: Float[Tensor, "K B T"], mask: Shaped[Tensor, "B T"]) -> Float[Tensor, "K B T"]:
     """Each response's mean weights, at every one of its tokens (Eq. 35). A teacher keeps its total weight and loses its
-    timing. An empty response gets uniform weights, which are never used."""
-    valid = mask != 0
+    timing. A masked token (all weights 0) stays masked, and is not averaged over. An empty response gets uniform
+    weights, which are never used."""
+    taught = (weights != 0).any(dim=0)
+    valid = (mask != 0) & taught
     count = valid.sum(dim=-1)
     total = torch.where(valid, weights, 0.0).sum(dim=-1)
     mean = torch.where(count > 0, total / count.clamp_min(1), 1.0 / weights.shape[0])
-    return mean.unsqueeze(-1).expand_as(weights).contiguous()
+    return torch.where(taught, mean.unsqueeze(-1), 0.0)

@@ -21,15 +21,20 @@ def check_mu(mu: Float[Tensor, " K"]) -> None:
 
 
 class ScoreTotals:
-    """S_k and N of Algorithm 1, with squares for the spread, in float64. `totals` can be summed across processes."""
+    """S_k and N of Algorithm 1, with squares for the spread, in float64: each teacher's over the tokens where it
+    speaks. `totals` can be summed across processes."""
 
     def __init__(self, num_teachers: int, device: torch.device | str = "cpu"):
-        self.totals = torch.zeros(2 * num_teachers + 1, dtype=torch.float64, device=device)
+        self.totals = torch.zeros(3 * num_teachers + 1, dtype=torch.float64, device=device)
 
-    def add(self, scores: Float[Tensor, " K *N"], mask: Shaped[Tensor, "*N"]) -> None:
+    def add(
+        self, scores: Float[Tensor, " K *N"], mask: Shaped[Tensor, "*N"], speaks: Shaped[Tensor, " K *N"] | None = None
+    ) -> None:
         valid = scores[:, mask != 0].double()
+        heard = torch.ones_like(valid) if speaks is None else (speaks[:, mask != 0] != 0).double()
+        valid = torch.where(heard != 0, valid, 0.0)
         count = valid.new_tensor([valid.shape[-1]])
-        self.totals += torch.cat([valid.sum(dim=-1), valid.square().sum(dim=-1), count])
+        self.totals += torch.cat([valid.sum(dim=-1), valid.square().sum(dim=-1), heard.sum(dim=-1), count])
 
     @property
     def tokens(self) -> int:
@@ -37,9 +42,11 @@ class ScoreTotals:
 
     @property
     def mean(self) -> Float[Tensor, " K"]:
-        return self.totals[:-1].chunk(2)[0] / self.totals[-1]
+        sums, _, counts = self.totals[:-1].chunk(3)
+        return sums / counts
 
     @property
     def spread(self) -> Float[Tensor, " K"]:
         """Standard deviation over tokens."""
-        return (self.totals[:-1].chunk(2)[1] / self.totals[-1] - self.mean.square()).clamp_min(0).sqrt()
+        _, squares, counts = self.totals[:-1].chunk(3)
+        return (squares / counts - self.mean.square()).clamp_min(0).sqrt()

@@ -4,8 +4,8 @@ A step has three moments: the student samples (`rollout`), the frozen models rea
 (`train`). What is needed in one alone is freed before the next, so the largest of the three is the peak.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from trustmopd.planning.shapes import Shape
 from trustmopd.planning.workload import (
@@ -16,6 +16,7 @@ from trustmopd.planning.workload import (
     SHARDED,
     ZERO2,
     ZERO3,
+    FrozenModel,
     Setup,
     Workload,
 )
@@ -61,10 +62,8 @@ def moments(work: Workload, setup: Setup) -> dict[str, Gib]:
     engine = vllm(work, setup)
     awake = 0.0 if work.vllm_sleeps else engine
     cache, sampling = _sampling(work, setup, responses)
-    here = setup.placement != RAY  # otherwise frozen models read elsewhere
-    widest = max(
-        here * _wide(shape, work.compute_bytes, FORWARD) for shape in work.readers(setup)
-    )  # they read one after another
+    here = [model.shape for model in work.models(setup) if model.on != RAY]
+    widest = max((_wide(shape, work.compute_bytes, FORWARD) for shape in here), default=0)  # one after another
     reads = work.micro_batch_on(setup.world) * (work.prompt + work.response) * widest
     return {
         "rollout": _gib(student + kept, 0, optimizer, sampling, 0, engine + cache),
@@ -73,12 +72,23 @@ def moments(work: Workload, setup: Setup) -> dict[str, Gib]:
     }
 
 
+def least(work: Workload, setup: Setup, tokens: int) -> dict[str, Gib]:
+    """What the moments need at least, however short prompts and responses turn out to be, if the student learns from
+    `tokens` in one pass."""
+    certain = {name: replace(gib, activations=0.0, answers=0.0) for name, gib in moments(work, setup).items()}
+    certain["train"] = replace(certain["train"], activations=_backward(work, setup, tokens) / GIB)
+    return certain
+
+
 def answer_bytes(work: Workload, setup: Setup) -> float:
     """What the frozen models leave for later; beyond `answers_on_device` it goes to host memory."""
-    if setup.placement == RAY:
-        return 0.0
-    responses = work.batch // setup.world
-    return responses * work.response * work.compute_bytes * sum(shape.hidden for shape in work.readers(setup))
+    widths = sum(model.policies * model.shape.hidden for model in work.models(setup) if model.on != RAY)
+    return work.batch // setup.world * work.response * work.compute_bytes * widths
+
+
+def pinned_bytes(models: Iterable[FrozenModel]) -> int:
+    """Of host memory, in each process."""
+    return sum(model.body for model in models if model.on == OFFLOAD and not model.lent)
 
 
 def student_weights(work: Workload, setup: Setup) -> float:
@@ -123,27 +133,15 @@ def _optimizer(work: Workload, setup: Setup) -> float:
 
 def frozen_weights(work: Workload, setup: Setup) -> tuple[float, float]:
     """Between passes, and while the frozen models read. Heads always stay: candidates are scored with them later."""
-    if setup.placement == RAY:
-        return 0.0, 0.0
-    hosts, size = work.hosts(setup), work.frozen_bytes
-    adapters = sum(lora for _, lora in work.adapters(setup)) * ADAPTER_BYTES
-    sizes = [(host.head * size, (host.parameters - host.head) * size) for host in hosts]
-    kept, reading = placed_weights(setup.placement, sizes, setup.world)
-    if setup.placement == SHARDED:
-        reading += max((2 * host.layer + host.embedding for host in hosts), default=0) * size
-    return kept + adapters, reading + adapters
-
-
-def placed_weights(placement: str, models: Sequence[tuple[float, float]], world: int) -> tuple[float, float]:
-    """As `frozen_weights`, of models that are all at one place, given as bytes of the head and of the rest. The layers
-    that sharded models gather are not counted."""
-    if placement == RAY:
-        return 0.0, 0.0
-    heads, bodies = sum(head for head, _ in models), sorted((rest for _, rest in models), reverse=True)
-    if placement == OFFLOAD:
-        return heads, heads + sum(bodies[:2])  # one computes, the next arrives
-    kept = heads + sum(bodies) / (world if placement == SHARDED else 1)
-    return kept, kept
+    here = [model for model in work.models(setup) if model.on != RAY]
+    own = [model for model in here if not model.lent]
+    parts = {OFFLOAD: 0.0, SHARDED: 1 / setup.world}
+    kept = sum(model.head + model.body * parts.get(model.on, 1.0) for model in own)
+    kept += sum(sum(model.adapters) for model in here) * ADAPTER_BYTES
+    offloaded = sorted((model.body for model in own if model.on == OFFLOAD), reverse=True)
+    sharded = [(2 * m.shape.layer + m.shape.embedding) * m.dtype.itemsize for m in own if m.on == SHARDED]
+    # Of offloaded ones, one computes while the next arrives; sharded ones gather two layers.
+    return kept, kept + max(sum(offloaded[:2]), max(sharded, default=0.0))
 
 
 def vllm(work: Workload, setup: Setup) -> float:
@@ -189,24 +187,25 @@ def _training(work: Workload, setup: Setup) -> float:
     scored = rows * work.response * work.candidates * (8 + 16 * (work.policies + 1))
     search = min(SEARCH, rows * work.response * student.vocab * 4)
     size = _student_bytes(setup) if setup.engine == DDP else work.compute_bytes
-    trained = 0 if work.trains_adapter(setup.placement) else size
     rounded = student.head * work.compute_bytes if size > work.compute_bytes else 0
-    forward = _saved(student, tokens, work.compute_bytes, work.checkpointing) + search + rounded
-    backward = backward_bytes(student, tokens, work.compute_bytes, checkpointing=work.checkpointing, trained=trained)
-    return scored + max(forward + _cast_copies(work, setup), backward)
+    forward = _saved(work, tokens) + search + rounded
+    return scored + max(forward + _cast_copies(work, setup), _backward(work, setup, tokens))
 
 
-def backward_bytes(student: Shape, tokens: int, compute: int, *, checkpointing: bool, trained: int) -> float:
-    """Activations and new gradients of a micro-batch, without what scoring it needs. `compute` and `trained` are bytes
-    an element: of activations, and of gradients (0 below an adapter)."""
+def _backward(work: Workload, setup: Setup, tokens: int) -> float:
+    """Activations and new gradients of a micro-batch, without what scoring it needs."""
+    student, compute = work.student, work.compute_bytes
+    trained = 0 if work.trains_adapter(setup.placement) else _student_bytes(setup) if setup.engine == DDP else compute
     # The gradient of the head waits for that of the embedding; the largest of a layer is formed before it is added.
     new = (student.head + student.hidden * student.intermediate) * trained
-    return _saved(student, tokens, compute, checkpointing) + new + tokens * _wide(student, compute, BACKWARD)
+    return _saved(work, tokens) + new + tokens * _wide(student, compute, BACKWARD)
 
 
-def _saved(student: Shape, tokens: int, compute: int, checkpointing: bool) -> float:
+def _saved(work: Workload, tokens: int) -> float:
     """What the layers' forwards leave for their backwards."""
-    return student.layers * tokens * (student.hidden * compute if checkpointing else _wide(student, compute, SAVED))
+    student, compute = work.student, work.compute_bytes
+    width = student.hidden * compute if work.checkpointing else _wide(student, compute, SAVED)
+    return student.layers * tokens * width
 
 
 def _cast_copies(work: Workload, setup: Setup) -> float:

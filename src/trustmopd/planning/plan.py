@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from trustmopd.planning.launching import FIELDS, check_joined, launch_command
-from trustmopd.planning.memory import GIB, Gib, answer_bytes, peak
+from trustmopd.planning.memory import GIB, Gib, answer_bytes, peak, pinned_bytes
 from trustmopd.planning.remote_gpus import gpus_of, server_gpus
 from trustmopd.planning.seconds import gpu_hours, learning_bytes, rollout_bytes, seconds_per_step
 from trustmopd.planning.workload import (
@@ -20,7 +20,6 @@ from trustmopd.planning.workload import (
     FLOAT32,
     FSDP2,
     LORA,
-    OFFLOAD,
     PLACEMENTS,
     RAY,
     RESIDENT,
@@ -134,10 +133,10 @@ def _row(recipe: Recipe, work: Workload, setup: Setup) -> Row:
     tried = [replace(work, micro_batch=size) for size in work.micro_batches(setup.world)]
     chosen = next((each for each in tried if fits(peak(each, setup), setup)), tried[-1])
     gib, seconds = peak(chosen, setup), seconds_per_step(chosen, setup)
-    hosts = chosen.hosts(setup) if setup.placement == OFFLOAD else ()
+    models = chosen.models(setup)
     spilt = max(0.0, answer_bytes(chosen, setup) - chosen.answers_on_device)
-    away = chosen.hosts(setup) if setup.placement == RAY else ()
-    extra = [gpus_of(host, chosen, setup, USABLE * setup.memory * GIB) for host in away]
+    away = [model for model in models if model.on == RAY]
+    extra = [gpus_of(model, chosen, setup, USABLE * setup.memory * GIB) for model in away]
     return Row(
         setup,
         gib,
@@ -145,7 +144,7 @@ def _row(recipe: Recipe, work: Workload, setup: Setup) -> Row:
         seconds,
         gpu_hours(chosen, setup, seconds, sum(extra)),
         network_gb=(learning_bytes(chosen, setup) + rollout_bytes(chosen, setup)) / 1e9,
-        host_gib=(sum(host.parameters - host.head for host in hosts) * chosen.frozen_bytes + spilt) * setup.gpus / GIB,
+        host_gib=(pinned_bytes(models) + spilt) * setup.gpus / GIB,
         set=_fields(recipe, chosen, setup, fewer_rows=chosen is not tried[0]) | _spread(recipe, chosen, extra),
         at_hand=_at_hand(chosen, setup),
         extra_gpus=sum(extra),
@@ -153,18 +152,18 @@ def _row(recipe: Recipe, work: Workload, setup: Setup) -> Row:
 
 
 def _at_hand(work: Workload, setup: Setup) -> bool:
-    other_checkpoints = setup.placement == ADAPTERS and bool(work.teachers)
+    other_checkpoints = setup.placement == ADAPTERS and bool(work.full_teachers)
     nobody_to_share_with = setup.world == 1 and (setup.placement == SHARDED or setup.engine == FSDP2)
     refused = nobody_to_share_with or (setup.engine == ZERO3 and work.uses_vllm)
     return not (other_checkpoints or refused or setup.placement == RAY)
 
 
 def _spread(recipe: Recipe, work: Workload, gpus: Sequence[int]) -> dict[str, Any]:
-    """Teachers on Ray that need more than one GPU; they are the first of the frozen models."""
+    """Teachers on Ray that need more than one GPU."""
     return {
-        f"teachers.{name}": {**recipe.teachers[name].model_dump(exclude_none=True), "gpus": needed}
-        for name, needed in zip(work.teachers, gpus, strict=False)
-        if needed > 1
+        f"teachers.{model.teacher}": {**recipe.teachers[model.teacher].model_dump(exclude_none=True), "gpus": needed}
+        for model, needed in zip(work.frozen, gpus, strict=False)
+        if model.teacher and needed > 1
     }
 
 
@@ -186,7 +185,7 @@ def _fields(recipe: Recipe, work: Workload, setup: Setup, *, fewer_rows: bool) -
         fields["training.max_tokens_per_micro_batch"] = micro_batch * (work.prompt + work.response)
     if setup.placement == ADAPTERS:
         fields["peft"] = recipe.peft or LORA
-        fields |= {f"teachers.{name}": {"adapter": "PATH"} for name in work.teachers}
+        fields |= {f"teachers.{name}": {"adapter": "PATH"} for name in work.full_teachers}
     if setup.engine == FSDP2:
         fields[FIELDS[FSDP2]] = True
         if accumulation > 1:  # otherwise every GPU holds all gradients until the last micro-batch

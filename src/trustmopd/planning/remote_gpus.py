@@ -3,21 +3,20 @@
 import math
 
 from trustmopd.planning.memory import FORWARD, GIB, least_of_vllm
-from trustmopd.planning.shapes import Shape
-from trustmopd.planning.workload import Setup, Workload
+from trustmopd.planning.workload import FrozenModel, Setup, Workload
 
 #: Bytes of a candidate: its id as int32, its logit as float32.
 CANDIDATE = 8
 
 
-def gpus_of(host: Shape, work: Workload, setup: Setup, usable: float) -> int:
+def gpus_of(model: FrozenModel, work: Workload, setup: Setup, usable: float) -> int:
     """GPUs of one replica, with `usable` bytes each: its weights may be spread, what it computes with may not."""
-    rows = work.micro_batch_on(setup.world)
-    width = (FORWARD[0] * host.hidden + FORWARD[1] * host.intermediate) * work.compute_bytes
+    rows, shape = work.micro_batch_on(setup.world), model.shape
+    width = (FORWARD[0] * shape.hidden + FORWARD[1] * shape.intermediate) * work.compute_bytes
     reading = rows * (work.prompt + work.response) * width
-    kept = min(work.answers_on_device, work.batch * work.response * host.hidden * work.compute_bytes)
+    kept = min(work.answers_on_device, work.batch * work.response * shape.hidden * work.compute_bytes)
     room = max(usable - reading - kept, 0.05 * usable)
-    return max(1, math.ceil(host.parameters * work.frozen_bytes / room))
+    return max(1, math.ceil((model.head + model.body) / room))
 
 
 def server_gpus(work: Workload, usable: float, asked: int | None) -> int:
@@ -37,11 +36,6 @@ def server_gpus(work: Workload, usable: float, asked: int | None) -> int:
             f"and one response, and {usable / GIB:.1f} of each GPU can be filled. Give at least {least}."
         )
     return asked or least
-
-
-def policies_on(host: int, work: Workload) -> int:
-    """Policies that read on this one of `work.hosts`. Teachers come first."""
-    return 1 if host < len(work.teachers) else work.bases[host - len(work.teachers)].policies
 
 
 def candidate_bytes(work: Workload, setup: Setup) -> float:

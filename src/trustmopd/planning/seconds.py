@@ -12,8 +12,9 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
-from trustmopd.planning.remote_gpus import candidate_bytes, policies_on
-from trustmopd.planning.workload import ADAPTERS, DDP, FSDP2, OFFLOAD, RAY, SHARDED, Setup, Workload
+from trustmopd.planning.memory import pinned_bytes
+from trustmopd.planning.remote_gpus import candidate_bytes
+from trustmopd.planning.workload import ADAPTERS, DDP, FSDP2, OFFLOAD, RAY, RESIDENT, SHARDED, Setup, Workload
 
 #: Bytes a second to and from one GPU: inside a node (NVLink), between nodes (400 Gb/s a GPU), from host memory.
 NVLINK, NETWORK, HOST = 300e9, 50e9, 50e9
@@ -62,8 +63,7 @@ def learning_bytes(work: Workload, setup: Setup) -> float:
     else:  # gathered for the forward, the backward, and the forward that checkpointing repeats; then reduced
         sent = passes * work.compute_bytes * (student.parameters * (3 if work.checkpointing else 2) + trained)
     if setup.placement == SHARDED:
-        gathered = sum(host.parameters - host.head for host in work.hosts(setup))
-        sent += passes * gathered * work.frozen_bytes
+        sent += passes * sum(model.body for model in work.models(setup) if not model.lent)
     return sent * others + (candidate_bytes(work, setup) if setup.placement == RAY else 0.0)
 
 
@@ -78,21 +78,16 @@ def rollout_bytes(work: Workload, setup: Setup) -> float:
 def _passes(work: Workload, setup: Setup) -> float:
     """All frozen policies read the responses of one GPU. Weights in host memory arrive while others compute. Elsewhere
     each reads the whole batch, all of them at once."""
+    models = work.models(setup)
     if setup.placement == RAY:
-        batch = work.batch * (work.prompt + work.response)
-        return max(
-            batch * host.parameters * policies_on(place, work) * _rate("pass", "resident", host.parameters)
-            for place, host in enumerate(work.hosts(setup))
-        )
+        batch, sizes = work.batch * (work.prompt + work.response), [(m.shape.parameters, m.policies) for m in models]
+        return max(batch * size * policies * _rate("pass", RESIDENT, size) for size, policies in sizes)
     tokens = work.batch / setup.world * (work.prompt + work.response)
-    name = OFFLOAD if setup.placement == OFFLOAD else "resident"
-    sizes = [(name, shape.parameters) for shape in work.whole(setup)]
-    sizes += [(ADAPTERS, base.parameters) for base, _ in work.adapters(setup)]
-    taken = tokens * sum(size * _rate("pass", kind, size) for kind, size in sizes)
-    if setup.placement == OFFLOAD:
-        copied = sum(host.parameters - host.head for host in work.hosts(setup)) * work.frozen_bytes
-        return max(taken, copied / HOST)
-    return taken
+    name = OFFLOAD if setup.placement == OFFLOAD else RESIDENT
+    passes = [(name, model.shape.parameters) for model in models if model.bare]
+    passes += [(ADAPTERS, model.shape.parameters) for model in models for _ in model.adapters]
+    taken = tokens * sum(size * _rate("pass", kind, size) for kind, size in passes)
+    return max(taken, pinned_bytes(models) / HOST)
 
 
 def _student(work: Workload, setup: Setup) -> float:

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import LoraConfig
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -38,11 +39,17 @@ class Shape:
         return self.head + self.embedding
 
 
+def shape_of(role: str, model: Any, revision: str | None = None, trust_remote_code: bool = False) -> Shape:
+    """Of a path, a Hub id or a loaded model; `role` names it in errors."""
+    if isinstance(model, (str, Path)):
+        return _stored_shape(role, str(model), revision, trust_remote_code)
+    return _built_shape(role, type(model).__name__, skeleton(model))
+
+
 @cache
-def shape_of(role: str, source: str, revision: str | None = None, trust_remote_code: bool = False) -> Shape:
-    """`role` names the model in errors."""
+def _stored_shape(role: str, source: str, revision: str | None, trust_remote_code: bool) -> Shape:
     try:
-        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
+        AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         here = Path(source).is_dir()
         found = "cannot be read from that folder" if here else "is not on this machine, and could not be fetched"
@@ -50,21 +57,16 @@ def shape_of(role: str, source: str, revision: str | None = None, trust_remote_c
             f"{role}: the configuration of {source!r} {found} ({first_line(error)}). "
             "Give a folder that has its config.json; no weights are needed."
         ) from error
-    model = skeleton(source, revision=revision, trust_remote_code=trust_remote_code)
-    shape = None if model is None else shape_of_skeleton(model)
-    if shape is None:
-        raise ValueError(
-            f"{role}: {source!r} is a {config.model_type}, which cannot be built as a causal language model, so its "
-            "parameters cannot be counted. Check its config.json."
-        )
-    return shape
+    return _built_shape(role, source, skeleton(source, revision=revision, trust_remote_code=trust_remote_code))
 
 
-def shape_of_skeleton(model: Any) -> Shape | None:
-    """None without an output head."""
-    head = model.get_output_embeddings()
+def _built_shape(role: str, source: str, model: Any) -> Shape:
+    head = None if model is None else model.get_output_embeddings()
     if head is None:
-        return None
+        raise ValueError(
+            f"{role}: {source!r} cannot be built as a causal language model from its configuration, so its parameters "
+            "cannot be counted. Check its config.json."
+        )
     tied = model.get_input_embeddings().weight is head.weight
     embedding = 0 if tied else model.get_input_embeddings().weight.numel()
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -87,8 +89,17 @@ def _shape(config: PreTrainedConfig, parameters: int, head: int, embedding: int)
     )
 
 
-def lora_parameters(config: LoraConfig, source: str, trust_remote_code: bool = False) -> int:
+def lora_parameters(config: LoraConfig, model: Any, trust_remote_code: bool = False) -> int:
     """Parameters of such an adapter on this model. The model has been counted before, so it can be built."""
-    adapted = check_student_lora(config, source, trust_remote_code=trust_remote_code)
+    adapted = check_student_lora(config, model, trust_remote_code=trust_remote_code)
     assert adapted is not None
     return sum(p.numel() for name, p in adapted.named_parameters() if "lora_" in name)
+
+
+def dtype_of(dtype: Any, model: Any, revision: str | None = None, trust_remote_code: bool = False) -> torch.dtype:
+    """As torch has it. "auto" and None are the dtype that the model is stored in."""
+    if dtype in ("auto", None):
+        stored = isinstance(model, (str, Path))
+        options = {"revision": revision, "trust_remote_code": trust_remote_code}
+        dtype = (AutoConfig.from_pretrained(model, **options) if stored else model.config).dtype or torch.float32
+    return getattr(torch, dtype) if isinstance(dtype, str) else dtype

@@ -1,76 +1,145 @@
-"""The plan's line for a run as it is, on this machine."""
+"""The memory of a run as it is, on this machine: an estimate, and what is refused before anything is loaded."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import psutil
 import torch
-from peft import LoraConfig
 
 from trustmopd.planning.launching import asked_engine
-from trustmopd.planning.memory import GIB, peak
+from trustmopd.planning.memory import GIB, least, peak, pinned_bytes
 from trustmopd.planning.plan import USABLE, fits
-from trustmopd.planning.workload import BFLOAT16, ENGINES, FLOAT32, ZERO2, Setup, student_dtype_of, workload_of
-from trustmopd.recipe import Recipe
+from trustmopd.planning.shapes import shape_of
+from trustmopd.planning.workload import (
+    BFLOAT16,
+    ENGINES,
+    FLOAT32,
+    OWN,
+    ZERO2,
+    Setup,
+    Workload,
+    student_dtype_of,
+    workload_of,
+)
+from trustmopd.policies.graph import PolicyGraph, Weights
+from trustmopd.recipe.teacher_source import RAY
 
 
 @dataclass(frozen=True)
-class MemoryHere:
-    """GiB by part at the peak of a step, in words, and whether that `fits`; None: it is not known, and `told` says why.
-    `machine` is what `trustmopd plan` calls this machine."""
+class RunHere:
+    """What a run needs, and how it would run. `held_by` is whose memory `setup` has."""
 
-    told: str
-    fits: bool | None = None
-    machine: str = ""
+    work: Workload
+    setup: Setup
+    held_by: str
+
+    @property
+    def fits(self) -> bool:
+        return fits(peak(self.work, self.setup), self.setup)
+
+    @property
+    def machine(self) -> str:
+        """As `trustmopd plan` calls it."""
+        nodes = f" --nodes {self.setup.nodes}" if self.setup.nodes > 1 else ""
+        return f"--gpus {self.setup.gpus} --memory {_digits(self.setup.memory, 3)}{nodes}"
+
+    def __str__(self) -> str:
+        """GiB by part at the peak of a step."""
+        gib = peak(self.work, self.setup)
+        sizes = {name.replace("_", " "): size for name, size in asdict(gib).items() if size > 1e-4}
+        parts = ", ".join(f"{name} {_digits(size, 2)}" for name, size in sizes.items())
+        by = "" if self.setup.world == 1 else f" with {self.setup.engine}"
+        free = "" if self.fits else f", of which {1 - USABLE:.0%} should stay free"
+        return (
+            f"about {_digits(gib.total, 3)} GiB at the peak of a step{by} {'fits' if self.fits else 'does not fit'} in "
+            f"the {_digits(self.setup.memory, 3)} GiB of {self.held_by}{free} ({parts})"
+        )
+
+    def check_beside_vllm(self, tokens: int) -> None:
+        """Refuse a run that cannot fit beside a colocated vLLM, even if it learns from no more than `tokens` in one
+        pass."""
+        for moment, gib in least(self.work, self.setup, tokens).items():
+            if gib.total > self.setup.memory:
+                sizes = ", ".join(f"{name.replace('_', ' ')} {size:.1f}" for name, size in asdict(gib).items() if size)
+                raise ValueError(
+                    f"during {_MOMENTS[moment]} this run needs at least {gib.total:.1f} GiB ({sizes}), but the GPU has "
+                    f"{self.setup.memory:.1f}. Set vllm_enable_sleep_mode = True (vLLM then sleeps while the student "
+                    "trains), teacher_placement = 'offload', model_init_kwargs = {dtype: bfloat16}, a smaller "
+                    f"vllm_gpu_memory_utilization (now {self.work.vllm_share:g}) or max_tokens_per_micro_batch."
+                )
+
+    def check_host_memory(self, asked: str) -> str:
+        """A sentence on how much memory offloaded models pin on this node, where each process has its own copy. Raises
+        an error if it is more than is free. `asked` is how the user asked for it."""
+        sizes = [size / GIB for model in self.work.models(self.setup) if (size := pinned_bytes([model]))]
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        pinned, free = sum(sizes) * processes, psutil.virtual_memory().available / GIB
+        told = (
+            f"{asked} pins {pinned:.3g} GiB of host memory on this node: {len(sizes)} models of "
+            f"{max(sizes, default=0):.3g} GiB at most, in each of {processes} processes"
+        )
+        if pinned > free:
+            raise ValueError(
+                f"{told}, but only {free:.3g} GiB are free. Place some elsewhere (sharded, ray), start fewer processes "
+                "on a node, or choose a smaller teacher_dtype."
+            )
+        return told
 
 
-def memory_here(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prompt: int) -> MemoryHere:
-    try:
-        return _estimate(recipe, args, lora, longest_prompt)
-    except ValueError as error:  # a model that the run itself may well load
-        return MemoryHere(f"not known: {error}")
+_MOMENTS = {"rollout": "rollouts", "ask": "the frozen models' passes", "train": "training"}
 
 
-def _estimate(recipe: Recipe, args: Any, lora: LoraConfig | None, longest_prompt: int) -> MemoryHere:
-    on_gpu = torch.cuda.is_available() and not args.use_cpu
+class UnknownMemory(ValueError):
+    """Why it is not known what a run needs. The run itself may well load such a model."""
+
+
+def run_here(graph: PolicyGraph, student: Any, args: Any, lora: Any, longest_prompt: int) -> RunHere:
+    """`student` is its path, or the model; `lora` the adapter that it is to have, if any."""
     engine = asked_engine(args)
     if engine not in (*ENGINES, ZERO2):
-        return MemoryHere(f"not known: {engine} is not supported")
-    prompt = min(longest_prompt, args.max_prompt_length or longest_prompt)
-    work = workload_of(recipe, args, lora, half=bool(args.bf16 or args.fp16), prompt=prompt)
+        raise UnknownMemory(f"{engine} is not supported")
     world = int(os.environ.get("WORLD_SIZE", "1"))
     on_node = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
-    # Processes without GPUs share the memory of their machine.
-    size = torch.cuda.get_device_properties(0).total_memory if on_gpu else psutil.virtual_memory().total / on_node
+    memory, held_by = _memory(args, on_node)
+    known = [weights for weights in graph.weights if weights.on != RAY or _is_known(weights)]
+    try:
+        dtype, longest = student_dtype_of(args, student), min(longest_prompt, args.max_prompt_length or longest_prompt)
+        half = (args.mixed_dtype or dtype).itemsize == 2
+        work = workload_of(replace(graph, weights=known), student, args, lora, half=half, prompt=longest)
+    except ValueError as error:
+        raise UnknownMemory(str(error)) from error
+    accumulation = getattr(args.accelerator_config, "gradient_accumulation_kwargs", None) or {}
     setup = Setup(
-        args.teacher_placement,
+        OWN,
         engine,
-        BFLOAT16 if student_dtype_of(args, recipe.student).itemsize == 2 else FLOAT32,
+        BFLOAT16 if dtype.itemsize == 2 else FLOAT32,
         gpus=on_node,
         nodes=max(1, world // on_node),
-        memory=size / GIB,
-        sync_each_batch=bool(_accumulation(args).get("sync_each_batch")),
+        memory=memory,
+        sync_each_batch=bool(accumulation.get("sync_each_batch")) or args.gradient_accumulation_steps == 1,
     )
-    gib = peak(work, setup)
-    seen = {name.replace("_", " "): size for name, size in asdict(gib).items() if size > 1e-4}
-    parts = ", ".join(f"{name} {_digits(size, 2)}" for name, size in seen.items())
-    enough = fits(gib, setup)
-    of = "each GPU" if on_gpu else "the host" if on_node == 1 else "each process's share of the host"
-    by = "" if world == 1 else f" with {engine}"
-    free = "" if enough else f", of which {1 - USABLE:.0%} should stay free"
-    told = (
-        f"about {_digits(gib.total, 3)} GiB at the peak of a step{by} {'fits' if enough else 'does not fit'} in the "
-        f"{_digits(setup.memory, 3)} GiB of {of}{free} ({parts})"
-    )
-    nodes = f" --nodes {setup.nodes}" if setup.nodes > 1 else ""
-    return MemoryHere(told, enough, f"--gpus {setup.gpus} --memory {_digits(setup.memory, 3)}{nodes}")
+    return RunHere(work, setup, held_by)
+
+
+def _memory(args: Any, on_node: int) -> tuple[float, str]:
+    """GiB that one process may fill, and whose they are."""
+    if torch.cuda.is_available() and not args.use_cpu:
+        size = torch.cuda.get_device_properties(0).total_memory * torch.cuda.get_per_process_memory_fraction(0)
+        return size / GIB, "each GPU"
+    # Processes without GPUs share the memory of their machine.
+    size = psutil.virtual_memory().total / on_node
+    return size / GIB, "the host" if on_node == 1 else "each process's share of the host"
+
+
+def _is_known(weights: Weights) -> bool:
+    """Whether its configuration can be read here: a path of a policy on Ray may be on another machine."""
+    try:
+        return weights.checkpoint is None or bool(shape_of(weights.role, weights.checkpoint.model))
+    except ValueError:
+        return False
 
 
 def _digits(gib: float, count: int) -> str:
     """That many, or all before the point: never an exponent."""
     return f"{gib:.{count}g}" if gib < 10 ** (count - 1) else f"{gib:.0f}"
-
-
-def _accumulation(args: Any) -> dict[str, Any]:
-    return getattr(args.accelerator_config, "gradient_accumulation_kwargs", None) or {}

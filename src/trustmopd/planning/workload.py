@@ -1,21 +1,25 @@
-"""What a recipe asks of a machine, in numbers: models, tokens, batch, and who samples."""
+"""What a run asks of a machine, in numbers: models, tokens, batch, and who samples."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig
-from transformers import AutoConfig
 
-from trustmopd.planning.shapes import Shape, lora_parameters, shape_of
-from trustmopd.policies.references import Start, as_pool, frozen_models, is_reference, role_of, starts_of
-from trustmopd.policies.teacher import Teacher
-from trustmopd.recipe import Recipe
+from trustmopd.planning.shapes import Shape, dtype_of, lora_parameters, shape_of
+from trustmopd.policies.graph import PolicyGraph, Weights, is_reference
+from trustmopd.recipe.teacher_source import OFFLOAD as OFFLOAD
+from trustmopd.recipe.teacher_source import RAY as RAY
+from trustmopd.recipe.teacher_source import RESIDENT as RESIDENT
+from trustmopd.recipe.teacher_source import SHARDED as SHARDED
 
-RESIDENT, OFFLOAD, SHARDED, ADAPTERS, RAY = PLACEMENTS = ("resident", "offload", "sharded", "adapters", "ray")
+#: The places, and what a recipe would be whose teachers were adapters of one base.
+ADAPTERS = "adapters"
+PLACEMENTS = (RESIDENT, OFFLOAD, SHARDED, ADAPTERS, RAY)
+#: Each frozen model where the recipe puts it: a run as it is, no row of a plan.
+OWN = "own"
 DDP, FSDP2, ZERO3 = ENGINES = ("DDP", "FSDP2", "ZeRO-3")
 ZERO2 = "ZeRO-2"  # no row of a plan: it needs at least as much as ZeRO-3
 FLOAT32, BFLOAT16 = DTYPES = ("float32", "bfloat16")
@@ -27,8 +31,8 @@ LORA = {"r": 16, "target_modules": "all-linear"}
 
 @dataclass(frozen=True)
 class Setup:
-    """One way to run: a row of a plan. `gpus` of a node, `memory` of one of them in GiB. `server_gpus` are a vLLM
-    server's, beside them."""
+    """One way to run: a row of a plan. `placement` is where all frozen models live. `gpus` of a node, `memory` of one
+    of them in GiB. `server_gpus` are a vLLM server's, beside them."""
 
     placement: str
     engine: str
@@ -46,30 +50,43 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Base:
-    """A frozen model that is no teacher. It is `asked` about every response if teachers are measured from it.
-    `adapters` are teachers on its weights, taken to have `lora` parameters each."""
+class FrozenModel:
+    """One set of frozen weights. `bare`: these weights alone are a policy; `teacher` is its name if it is a teacher.
+    `adapters` are the numbers of parameters of the adapters on them, each a policy. The student's own base takes no
+    memory of its own if it is `lent`."""
 
     shape: Shape
+    on: str = RESIDENT
+    dtype: torch.dtype = torch.bfloat16
+    bare: bool = True
+    adapters: tuple[int, ...] = ()
     is_student: bool = False
-    asked: bool = False
-    adapters: int = 0
-    lora: int = 0
+    role: str = ""
+    teacher: str | None = None
+    lent: bool = False
 
     @property
     def policies(self) -> int:
-        return self.asked + self.adapters
+        return self.bare + len(self.adapters)
+
+    @property
+    def head(self) -> int:
+        """Bytes of the output head, which stays on the GPU."""
+        return self.shape.head * self.dtype.itemsize
+
+    @property
+    def body(self) -> int:
+        """Bytes of everything else."""
+        return (self.shape.parameters - self.shape.head) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Workload:
-    """`teachers` have weights of their own; the others are adapters on one of the `bases`, which are the references
-    too. `lora` counts the parameters of the student's adapter, or of the one it would have; `is_lora` says which. Sizes
-    are bytes an element: `frozen_bytes` of the frozen weights, `compute_bytes` of hidden states."""
+    """`lora` counts the parameters of the student's adapter, or of the one it would have; `is_lora` says which.
+    `compute_bytes` are those of an element of hidden states."""
 
     student: Shape
-    teachers: Mapping[str, Shape]
-    bases: tuple[Base, ...]
+    frozen: tuple[FrozenModel, ...]
     is_lora: bool
     lora: int
     prompt: int
@@ -78,7 +95,6 @@ class Workload:
     micro_batch: int
     candidates: int
     answers_on_device: float = math.inf
-    frozen_bytes: int = 2
     compute_bytes: int = 2
     checkpointing: bool = True
     static_cache: bool = False
@@ -93,33 +109,30 @@ class Workload:
     @property
     def policies(self) -> int:
         """Frozen policies that answer about every response."""
-        return len(self.teachers) + sum(base.policies for base in self.bases)
+        return sum(model.policies for model in self.frozen)
+
+    @property
+    def full_teachers(self) -> list[str]:
+        """Those that have weights of their own."""
+        return [model.teacher for model in self.frozen if model.teacher]
 
     def trains_adapter(self, placement: str) -> bool:
         return self.is_lora or placement == ADAPTERS
 
-    def hosts(self, setup: Setup) -> tuple[Shape, ...]:
-        """Frozen models with weights of their own. A LoRA student lends its base, unless the engine takes it apart or
-        the initial student is asked elsewhere."""
-        lent = self.trains_adapter(setup.placement) and setup.engine == DDP and setup.placement != RAY
-        adapters = setup.placement == ADAPTERS  # on the bases, or else on the student's
-        bases = self.bases or ((Base(self.student, is_student=True),) if adapters else ())
-        kept = tuple(base.shape for base in bases if not (base.is_student and lent))
-        return kept if adapters else (*self.teachers.values(), *kept)
+    def models(self, setup: Setup) -> list[FrozenModel]:
+        """The frozen models in their places. A LoRA student lends its base, unless the engine takes it apart or the
+        initial student is asked elsewhere."""
+        placed = self._as_adapters() if setup.placement == ADAPTERS else list(self.frozen)
+        if setup.placement not in (OWN, ADAPTERS):
+            placed = [replace(model, on=setup.placement) for model in placed]
+        lends = self.trains_adapter(setup.placement) and setup.engine == DDP
+        return [replace(model, lent=lends and model.is_student and model.on != RAY) for model in placed]
 
-    def adapters(self, setup: Setup) -> list[tuple[Shape, int]]:
-        """Of teachers that are adapters: the shape of their base, and their own parameters."""
-        found = [(base.shape, base.lora) for base in self.bases for _ in range(base.adapters)]
-        return found + ([(self.student, self.lora)] * len(self.teachers) if setup.placement == ADAPTERS else [])
-
-    def whole(self, setup: Setup) -> list[Shape]:
-        """Of policies that are no adapters."""
-        teachers = () if setup.placement == ADAPTERS else self.teachers.values()
-        return [*teachers, *(base.shape for base in self.bases if base.asked)]
-
-    def readers(self, setup: Setup) -> list[Shape]:
-        """The models under all frozen policies, one for each policy."""
-        return [*self.whole(setup), *(shape for shape, _ in self.adapters(setup))]
+    def _as_adapters(self) -> list[FrozenModel]:
+        """With every teacher as an adapter on a reference, or else on the student's base."""
+        references = [replace(model, on=RESIDENT) for model in self.frozen if not model.teacher]
+        base, *others = references or [FrozenModel(self.student, bare=False, is_student=True)]
+        return [replace(base, adapters=(*base.adapters, *[self.lora for _ in self.full_teachers])), *others]
 
     def micro_batches(self, world: int) -> list[int]:
         """Sizes up to the recipe's that split the batch evenly over `world` GPUs, the largest first."""
@@ -128,64 +141,46 @@ class Workload:
                 f"global_batch_size = {self.batch} cannot be split evenly over {world} GPUs. Plan for a number of GPUs "
                 "that divides it, or set training.global_batch_size to a multiple."
             )
-        each = self.batch // world
-        return [size for size in range(min(self.micro_batch, each), 0, -1) if each % size == 0]
+        share = self.batch // world
+        return [size for size in range(min(self.micro_batch, share), 0, -1) if share % size == 0]
 
     def micro_batch_on(self, world: int) -> int:
         return self.micro_batches(world)[0]
 
 
 def workload_of(
-    recipe: Recipe, args: Any, lora: LoraConfig | None = None, *, half: bool = True, prompt: int | None = None
+    graph: PolicyGraph,
+    student: Any,
+    args: Any,
+    lora: Any = None,
+    *,
+    half: bool = True,
+    prompt: int | None = None,
 ) -> Workload:
-    """Of a recipe, its TrustMOPDConfig, and the adapter of its student if it has one. `half`: the machine computes in
-    16 bits. `prompt` is the longest there is, where the prompt set is known."""
-    trusted = {"trust_remote_code": bool(args.trust_remote_code)}
-    student = shape_of("the student", recipe.student, (args.model_init_kwargs or {}).get("revision"), **trusted)
-    single = getattr(recipe.allocation, "teacher", None)
-    named = {name: Teacher.of(source) for name, source in recipe.teachers.items() if single in (None, name)}
-    used, common = as_pool(named, recipe.reference, recipe.student)
-    models = frozen_models(used, common, with_reference=args.needs_reference)
-    # A revision given with an adapter may be the adapter's.
-    shapes = {
-        name: shape_of(role_of(name), str(each.model), None if each.adapter else each.revision, **trusted)
-        for name, each in models.items()
-        if each is not None
-    }
-    usual = LoraConfig(**LORA, task_type="CAUSAL_LM")
-    on_student = lora_parameters(lora or usual, recipe.student, **trusted)
-
-    def adapter_on(start: Start) -> int:
-        return on_student if start.given is None else lora_parameters(usual, str(start.given.model), **trusted)
-
-    bases = tuple(
-        Base(
-            shapes.get(start.name, student),
-            is_student=start.given is None,
-            asked=bool(start.measures) and args.needs_reference,
-            adapters=len(start.carries),
-            lora=adapter_on(start) if start.carries else 0,
-        )
-        for start in starts_of(used, common)
-        if start.used(args.needs_reference)
-    )
+    """Of the frozen policies, the student (its path, or the model), a TrustMOPDConfig, and the adapter that the student
+    is to have, if any. `half`: the machine computes in 16 bits. `prompt` is the longest there is, where the prompt set
+    is known."""
+    trusted = bool(args.trust_remote_code)
+    shape = shape_of("the student", student, (args.model_init_kwargs or {}).get("revision"), trusted)
+    is_part, trained = _trained_part(student)
+    if not is_part:
+        trained = lora_parameters(lora or _usual_lora(), student, trusted)
     serves = args.use_vllm and args.vllm_mode == "server"
     longest = prompt or args.max_prompt_length or LONGEST_PROMPT
     budget = args.max_tokens_per_micro_batch
     rows = max(1, budget // (longest + args.max_completion_length)) if budget else args.per_device_train_batch_size
+    default = getattr(torch, args.teacher_dtype or (BFLOAT16 if half else FLOAT32))
     return Workload(
-        student=student,
-        teachers={name: shape for name, shape in shapes.items() if not is_reference(name)},
-        bases=bases,
-        is_lora=lora is not None,
-        lora=on_student,
+        student=shape,
+        frozen=tuple(frozen_model(weights, student, default, trained, trusted) for weights in graph.weights),
+        is_lora=is_part or lora is not None,
+        lora=trained,
         prompt=longest,
         response=args.max_completion_length,
         batch=args.global_batch_size,
         micro_batch=rows,
         candidates=args.num_candidates,
         answers_on_device=args.answers_on_device_gib * 2**30,
-        frozen_bytes=4 if args.teacher_dtype == FLOAT32 or not (half or args.teacher_dtype) else 2,
         compute_bytes=2 if half else 4,
         checkpointing=bool(args.gradient_checkpointing),
         static_cache=args.cache_implementation is not None,
@@ -199,16 +194,45 @@ def workload_of(
     )
 
 
+def frozen_model(
+    weights: Weights, student: Any, default: torch.dtype, adapter_on_student: int, trust_remote_code: bool
+) -> FrozenModel:
+    """`default` is for weights without a dtype of their own."""
+    given = weights.checkpoint
+    if given is None:
+        shape, dtype, adapter = shape_of(weights.role, student, None, trust_remote_code), default, adapter_on_student
+    else:
+        assert given.model is not None
+        revision = None if given.adapter else given.revision  # with an adapter, it may be the adapter's
+        shape = shape_of(weights.role, given.model, revision, trust_remote_code)
+        dtype = default if given.dtype is None else dtype_of(given.dtype, given.model, revision, trust_remote_code)
+        adapter = lora_parameters(_usual_lora(), given.model, trust_remote_code) if weights.adapters else 0
+    return FrozenModel(
+        shape,
+        weights.on,
+        dtype,
+        bare=weights.bare is not None,
+        adapters=(adapter,) * len(weights.adapters),
+        is_student=given is None,
+        role=weights.role,
+        teacher=None if weights.bare is None or is_reference(weights.bare) else weights.bare,
+    )
+
+
+def _usual_lora() -> LoraConfig:
+    return LoraConfig(**LORA, task_type="CAUSAL_LM")
+
+
+def _trained_part(student: Any) -> tuple[bool, int]:
+    """Whether only a part of a loaded student is trained, as with an adapter, and the number of its parameters."""
+    parameters = [] if isinstance(student, (str, Path)) else list(student.parameters())
+    trained = [parameter.numel() for parameter in parameters if parameter.requires_grad]
+    return len(trained) < len(parameters), sum(trained)
+
+
 def student_dtype_of(args: Any, student: Any) -> torch.dtype:
-    """Of a loaded student, or of one that TRL will load from a path: float32 unless a dtype is given. "auto" is the one
-    that it is stored in."""
+    """Of a loaded student, or of one that TRL will load from a path: float32 unless a dtype is given."""
     if not isinstance(student, (str, Path)):
         return next(parameter.dtype for parameter in student.parameters() if parameter.is_floating_point())
-    given: Mapping[str, Any] = args.model_init_kwargs or {}
-    dtype = given.get("dtype", FLOAT32)
-    if dtype in ("auto", None):
-        config = AutoConfig.from_pretrained(
-            student, revision=given.get("revision"), trust_remote_code=bool(args.trust_remote_code)
-        )
-        dtype = config.dtype or FLOAT32
-    return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    given = args.model_init_kwargs or {}
+    return dtype_of(given.get("dtype", FLOAT32), student, given.get("revision"), bool(args.trust_remote_code))

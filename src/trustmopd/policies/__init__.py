@@ -2,6 +2,7 @@
 
 from trustmopd.policies.answers import Answer, Answers, Rollouts
 from trustmopd.policies.fingerprint import fingerprint, fingerprint_tokenizer
+from trustmopd.policies.graph import PolicyGraph, resolve
 from trustmopd.policies.load import build_pool
 from trustmopd.policies.pool import Member, TeacherPool
 from trustmopd.policies.preflight.model_facts import load_tokenizer
@@ -12,6 +13,7 @@ __all__ = [
     "Answer",
     "Answers",
     "Member",
+    "PolicyGraph",
     "Rollouts",
     "Teacher",
     "TeacherPool",
@@ -20,4 +22,5 @@ __all__ = [
     "fingerprint",
     "fingerprint_tokenizer",
     "load_tokenizer",
+    "resolve",
 ]

@@ -6,7 +6,7 @@ those candidates. What an answer stores in between is private to it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -59,6 +59,15 @@ class Shelf:
         return torch.empty(states.shape, dtype=states.dtype, pin_memory=True).copy_(states, non_blocking=True)
 
 
+class Top(NamedTuple):
+    """The likeliest tokens of a policy at each response token, over the whole vocabulary: their ids and log-
+    probabilities, and the log of the sum that these were divided by."""
+
+    ids: Int[Tensor, "N k"]
+    logp: Float[Tensor, "N k"]
+    log_partition: Float[Tensor, " N"]
+
+
 class Answer(Protocol):
     """The answer of one policy about its rows."""
 
@@ -72,15 +81,22 @@ class Answer(Protocol):
         """float32 logits of the candidates `ids` at the response tokens of `rows`, row after row, on the device
         of `ids`."""
 
+    def top(self, rows: Sequence[int], k: int) -> Top:
+        """The `k` likeliest tokens at the response tokens of `rows`, row after row: the full head, where the policy
+        lives."""
+
     def release(self) -> None:
         """Free what was stored; nothing more can be asked."""
 
 
 class LocalAnswer:
-    """Hidden states at the response tokens, by row, and the head that turns them into logits."""
+    """Hidden states at the response tokens, by row, and the head that turns them into logits. Rows of the head from
+    `vocab_size` on are padding."""
 
-    def __init__(self, name: str, head: Head, states: Mapping[int, Float[Tensor, "T H"]]):
-        self._name, self._head, self._states = name, head, dict(states)
+    def __init__(
+        self, name: str, head: Head, states: Mapping[int, Float[Tensor, "T H"]], vocab_size: int | None = None
+    ):
+        self._name, self._head, self._states, self._vocab_size = name, head, dict(states), vocab_size
 
     @property
     def rows(self) -> frozenset[int]:
@@ -91,10 +107,19 @@ class LocalAnswer:
 
     @torch.no_grad()
     def logits_at(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
+        return self._head.logits_of(self._of(rows, ids.device), ids).float()
+
+    @torch.no_grad()
+    def top(self, rows: Sequence[int], k: int) -> Top:
+        states = self._of(rows, self._head.weight.device)
+        ids, log_partition = self._head.top(states, k, self._vocab_size)
+        logits = self._head.logits_of(states, ids).float()
+        return Top(ids, logits - log_partition.unsqueeze(-1), log_partition)
+
+    def _of(self, rows: Sequence[int], device: torch.device) -> Float[Tensor, "N H"]:
         if strangers := [row for row in rows if row not in self._states]:
             raise LookupError(f"'{self._name}' was not asked about row {strangers[0]}, or its answer was released.")
-        states = torch.cat([self._states[row].to(ids.device, non_blocking=True) for row in rows])
-        return self._head.logits_of(states, ids).float()
+        return torch.cat([self._states[row].to(device, non_blocking=True) for row in rows])
 
     def release(self) -> None:
         self._states.clear()

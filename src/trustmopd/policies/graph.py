@@ -1,83 +1,223 @@
-"""Which policies share weights, and where each set of weights lives."""
+"""The frozen policies of a run, resolved once: what each is, what it is measured from, whose weights it shares, and
+where it lives. Preflight, loading, the plan, the dry run and the manifest read this graph; none of them asks again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from trustmopd.policies.references import role_of, starts_of
-from trustmopd.policies.teacher import Teacher
-from trustmopd.recipe.teacher_source import LOCAL, RAY
+from trustmopd.policies.teacher import REFERENCE, STUDENT, Teacher, as_reference, as_teachers, model_id
+from trustmopd.recipe.teacher_source import RAY, RESIDENT
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One set of weights, and the policies that it serves. `given` are the weights; None: the initial student's.
-    `itself` names the policy that is the weights alone, `adapters` those that are adapters on them."""
+class Policy:
+    """A teacher or a reference. `checkpoint` is what the user gave; None: the initial student. `reference` names the
+    policy that a teacher is measured from, if the score needs one, and `base` the reference on whose weights it is an
+    adapter. `is_fallback`: it is measured from the initial student in place of what it grew from."""
+
+    name: str
+    source: str
+    checkpoint: Teacher | None
+    on: str
+    reference: str | None = None
+    base: str | None = None
+    is_fallback: bool = False
+
+    @property
+    def role(self) -> str:
+        return role_of(self.name)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One set of weights in one place. `checkpoint` is None for the initial student's. `bare` names the policy that is
+    these weights alone, `adapters` those that are adapters on them; `sources` are those of all of them."""
 
     role: str
-    given: Teacher | None
+    checkpoint: Teacher | None
     on: str
-    itself: str | None = None
+    bare: str | None = None
     adapters: Mapping[str, Teacher] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
     gpus: float | None = None
     replicas: int = 1
 
     @property
     def names(self) -> list[str]:
-        return [*self.adapters, *([self.itself] if self.itself else [])]
+        return list(self.sources)
 
 
-def placed(name: str, teacher: Teacher, placement: str) -> Teacher:
-    """With its place: its own, or that of all teachers."""
-    on = teacher.on or (LOCAL if placement == "resident" else placement)
-    if on != RAY and (teacher.gpus, teacher.replicas) != (None, None):
-        raise ValueError(
-            f"{role_of(name)} has gpus = {teacher.gpus} and replicas = {teacher.replicas}, but lives on: "
-            f"{on}. They are for policies on Ray. Remove them, or set on: ray."
+@dataclass(frozen=True)
+class PolicyGraph:
+    """`teachers` are all that were named, in order, and `used` those that the rule asks. `references` are the distinct
+    models that teachers are measured from, or are adapters on; the common one is first. `weights` are what is loaded.
+    `placement` is where policies without a place of their own live."""
+
+    teachers: dict[str, Policy]
+    references: dict[str, Policy]
+    used: list[str]
+    weights: list[Weights]
+    placement: str = RESIDENT
+
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """Those that answer: the teachers in use and their references."""
+        return {name: self.teachers[name] for name in self.used} | self.scored
+
+    @property
+    def scored(self) -> dict[str, Policy]:
+        """The references that some teacher is measured from."""
+        return {name: policy for name, policy in self.references.items() if self.measured_from(name)}
+
+    def measured_from(self, reference: str) -> list[str]:
+        return [name for name, teacher in self.teachers.items() if teacher.reference == reference]
+
+    def measured_from_first(self, is_copy: Callable[[str, str], bool]) -> dict[str, str]:
+        """The reference of each teacher that has one; the first of several copies, so that it reads a rollout once."""
+        first = {
+            name: next(other for other in self.scored if other == name or is_copy(other, name)) for name in self.scored
+        }
+        return {name: first[teacher.reference] for name, teacher in self.teachers.items() if teacher.reference}
+
+    def at(self, place: str) -> list[Weights]:
+        return [weights for weights in self.weights if weights.on == place]
+
+    def asked_for(self, place: str) -> str:
+        """How the user has put policies at a place: all of them, or each of those that are there. Empty if none is."""
+        names = [role_of(name) for weights in self.at(place) for name in weights.names]
+        if not names:
+            return ""
+        return f"teacher_placement = {place!r}" if self.placement == place else f"on: {place} ({', '.join(names)})"
+
+
+def resolve(
+    teachers: Mapping[str, Any],
+    reference: Any,
+    student: Any,
+    *,
+    placement: str = RESIDENT,
+    with_reference: bool = True,
+    only: str | None = None,
+) -> PolicyGraph:
+    """From the arguments of the trainer. `with_reference`: the score needs one. `only`: the one teacher that the rule
+    asks. A reference that is the student, by object or by name, is the initial student."""
+    student = str(student) if isinstance(student, Path) else student
+    initial = f"{student if isinstance(student, str) else model_id(student)} (initial student)"
+    distinct: dict[Hashable, Policy] = {}
+
+    def reference_of(name: str, given: Any) -> Policy:
+        """The one that this is already, or a new one of this name."""
+        key = _key(given, student)
+        policy = _placed(name, None if key is None else given, placement, initial)
+        _check_one_place(known := distinct.setdefault(key, policy), policy)
+        return known
+
+    common = reference_of(REFERENCE, None if reference is None else as_reference("the reference", reference))
+    found = {}
+    for name, teacher in as_teachers(teachers).items():
+        own = common if teacher.reference is None else reference_of(f"{REFERENCE}:{name}", teacher.reference)
+        is_on_own = teacher.adapter is not None and own is not common and _is_base(own, teacher)
+        found[name] = replace(
+            _placed(name, teacher, placement, initial),
+            reference=own.name if with_reference and only in (None, name) else None,
+            base=REFERENCE if teacher.model is None else own.name if is_on_own else None,
+            is_fallback=teacher.reference == STUDENT or (own.checkpoint is None and common.checkpoint is not None),
         )
-    return replace(teacher, on=on)
+    needed = {other for policy in found.values() for other in (policy.reference, policy.base)}
+    references = {policy.name: policy for policy in distinct.values() if policy.name in needed}
+    used = [name for name in found if only in (None, name)]
+    weights = _weights([found[name] for name in used], references)
+    return PolicyGraph(found, references, used, weights, placement)
 
 
-def asked_for(place: str, units: Sequence[Unit], placement: str) -> str:
-    """How the user has put policies at a place: all of them, or each of those that are there. Empty if none is."""
-    names = [role_of(name) for unit in units if unit.on == place for name in unit.names]
-    if not names:
-        return ""
-    return f"teacher_placement = {place!r}" if placement == place else f"on: {place} ({', '.join(names)})"
+def fallback_note(teachers: Iterable[Policy]) -> str:
+    """Says which of them are measured by the fall-back; nothing if there are none."""
+    named = ", ".join(teacher.name for teacher in teachers if teacher.is_fallback)
+    return named and f"{named}: measured from the student, which is a fall-back unless the teacher grew from it"
 
 
-def units_of(
-    teachers: Mapping[str, Teacher], reference: Teacher | None, *, with_reference: bool, placement: str
-) -> list[Unit]:
-    """What a run loads. Adapters over one base that live at the same place share it, and the reference too if it is
-    this base; the most `gpus` and `replicas` among them count. The initial student has no place of its own."""
-    starts = [start for start in starts_of(teachers, reference) if start.used(with_reference)]
-    carried = {name for start in starts for name in start.carries}
-    units = []
-    for name, teacher in teachers.items():
-        if name not in carried:
-            own = placed(name, teacher, placement)
-            units.append(_unit(role_of(name), own, name, {}, {name: own}))
-    for start in starts:
-        policies = {name: placed(name, teachers[name], placement) for name in start.carries}
-        if with_reference and start.measures:
-            policies[start.name] = placed(start.name, start.given or Teacher(), placement)
-        for on in dict.fromkeys(str(policy.on) for policy in policies.values()):
-            here = {name: policy for name, policy in policies.items() if policy.on == on}
-            itself = start.name if start.name in here else None
-            adapters = {name: policy for name, policy in here.items() if name != itself}
-            units.append(_unit(role_of(start.name), start.given, itself, adapters, here))
-    return units
+def is_reference(name: str) -> bool:
+    """Whether a policy is a reference, not a teacher."""
+    return name == REFERENCE or name.startswith(f"{REFERENCE}:")
 
 
-def _unit(
-    role: str,
-    given: Teacher | None,
-    itself: str | None,
-    adapters: Mapping[str, Teacher],
-    policies: Mapping[str, Teacher],
-) -> Unit:
-    gpus = [policy.gpus for policy in policies.values() if policy.gpus is not None]
-    replicas = [policy.replicas for policy in policies.values() if policy.replicas is not None]
-    on = next(iter(policies.values())).on
-    assert on is not None
-    return Unit(role, given, on, itself, adapters, max(gpus, default=None), max(replicas, default=1))
+def role_of(name: str) -> str:
+    """What messages call a policy."""
+    if not is_reference(name):
+        return f"teacher '{name}'"
+    teacher = name.partition(":")[2]
+    return f"the reference of teacher '{teacher}'" if teacher else "the reference"
+
+
+def _placed(name: str, checkpoint: Teacher | None, placement: str, initial: str) -> Policy:
+    """In its own place, or in that of all policies. `initial` is the source of the initial student."""
+    own = checkpoint or Teacher()
+    on = own.on or placement
+    if on != RAY and (own.gpus, own.replicas) != (None, None):
+        raise ValueError(
+            f"{role_of(name)} has gpus = {own.gpus} and replicas = {own.replicas}, but lives on: {on}. They are for "
+            "policies on Ray. Remove them, or set on: ray."
+        )
+    return Policy(name, checkpoint.source if checkpoint else initial, checkpoint, on)
+
+
+def _check_one_place(first: Policy, again: Policy) -> None:
+    """One reference has one place."""
+    places = [
+        {"on": each.on, "gpus": each.gpus, "replicas": each.replicas}
+        for each in (first.checkpoint or Teacher(), again.checkpoint or Teacher())
+    ]
+    if places[0] != places[1]:
+        raise ValueError(
+            f"{first.role} and {again.role} are one model ({first.source}), but with {places[0]} and {places[1]}. It "
+            "is loaded once: give both the same place."
+        )
+
+
+def _weights(teachers: list[Policy], references: Mapping[str, Policy]) -> list[Weights]:
+    """Adapters on one base that live at the same place share it, and the reference too if it is this base."""
+    loaded = [_shared(teacher.role, None, [teacher]) for teacher in teachers if teacher.base is None]
+    for name, reference in references.items():
+        sharing = [teacher for teacher in teachers if teacher.base == name]
+        if any(teacher.reference == name for teacher in teachers):
+            sharing.append(reference)
+        for on in dict.fromkeys(policy.on for policy in sharing):
+            loaded.append(_shared(reference.role, reference, [policy for policy in sharing if policy.on == on]))
+    return loaded
+
+
+def _shared(role: str, base: Policy | None, policies: list[Policy]) -> Weights:
+    """The weights of `base`, or of the one policy that has its own. The most `gpus` and `replicas` count."""
+    bare = base or policies[0]
+    given = [policy.checkpoint or Teacher() for policy in policies]
+    return Weights(
+        role,
+        bare.checkpoint,
+        policies[0].on,
+        bare.name if any(policy is bare for policy in policies) else None,
+        {policy.name: policy.checkpoint for policy in policies if policy is not bare and policy.checkpoint},
+        {policy.name: policy.source for policy in policies},
+        max((each.gpus for each in given if each.gpus is not None), default=None),
+        max((each.replicas for each in given if each.replicas is not None), default=1),
+    )
+
+
+def _is_base(reference: Policy, teacher: Teacher) -> bool:
+    # A revision given with an adapter may be the adapter's, so such a teacher does not share a base.
+    under = Teacher(model=teacher.model, dtype=teacher.dtype, revision=teacher.revision and f"{teacher.revision}?")
+    return reference.checkpoint is not None and _key(under) == _key(reference.checkpoint)
+
+
+def _key(given: Teacher | str | None, student: Any = None) -> Hashable:
+    """Equal keys are one model; None is the student. Another revision or dtype, or an adapter, makes it another."""
+    if given is None or isinstance(given, str):
+        return None
+    named = isinstance(given.model, (str, Path))
+    is_student = given.model is student or (named and str(given.model) in (STUDENT, student))
+    if is_student and given == Teacher(model=given.model, name=given.name):
+        return None
+    here = named and Path(str(given.model)).is_dir()
+    model = str(Path(str(given.model)).resolve()) if here else given.model if isinstance(given.model, str) else None
+    adapter = None if given.adapter is None else str(given.adapter)
+    return model or id(given.model), adapter, given.revision, str(given.dtype)

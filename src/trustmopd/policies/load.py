@@ -1,9 +1,8 @@
-"""From `Teacher` records to a `TeacherPool`: load what the run uses, share what can be shared."""
+"""From the graph of the policies to a `TeacherPool`: load each set of weights once, and put adapters on it."""
 
 import copy
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict
@@ -15,87 +14,84 @@ from trustmopd.checkpoints.completeness import load_complete
 from trustmopd.checkpoints.full_weights import whole_loading
 from trustmopd.heads import Head
 from trustmopd.policies.fingerprint import fingerprint, fingerprint_tensors
-from trustmopd.policies.graph import Unit, units_of
+from trustmopd.policies.graph import PolicyGraph, Weights
+from trustmopd.policies.hosts.offload import OffloadedHost
+from trustmopd.policies.hosts.resident import ResidentHost
 from trustmopd.policies.hosts.sharded import ShardedHost
-from trustmopd.policies.pool import Elsewhere, Host, Member, RemoteMember, TeacherPool
-from trustmopd.policies.preflight.duplicates import adapter_settings, check_fingerprints
-from trustmopd.policies.references import starts_of
+from trustmopd.policies.pool import UNKNOWN, LocalMember, Member, Origin, TeacherPool
+from trustmopd.policies.preflight.duplicates import adapter_settings, check_fingerprints, same_model
 from trustmopd.policies.teacher import Teacher, model_id
 from trustmopd.recipe.teacher_source import OFFLOAD, RAY, SHARDED
+
+if TYPE_CHECKING:
+    from trustmopd.policies.hosts.ray.policies import RayPolicies
 
 StudentModel: TypeAlias = PreTrainedModel | PeftModel
 
 
 @whole_loading()
 def build_pool(
-    teachers: Mapping[str, Teacher],
-    reference: Teacher | None,
+    graph: PolicyGraph,
     student: StudentModel,
     *,
-    with_reference: bool,
     device: torch.device,
     dtype: torch.dtype,
-    placement: str = "resident",
     share: bool = True,
     autocast_dtype: torch.dtype | None = None,
     trust_remote_code: bool = False,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: "RayPolicies | None" = None,
+    vocab_size: int | None = None,
 ) -> TeacherPool:
-    """`teachers` are those that the allocation rule uses. `reference=None` means the student as it is now. With
-    `share`, the reference and all adapters use a LoRA student's frozen weights. Equal references are loaded once.
-    Policies on Ray are loaded by `elsewhere`."""
+    """The initial student of the graph is the student as it is now. With `share`, the reference and all adapters use a
+    LoRA student's frozen weights. Policies on Ray are loaded by `elsewhere`. `vocab_size` counts the
+    rows of a head that are no padding."""
     loader = Loader(dtype, student=student, share=share, trust_remote_code=trust_remote_code)
-    units = units_of(teachers, reference, with_reference=with_reference, placement=placement)
-    away = [unit for unit in units if unit.on == RAY]
     if elsewhere is not None:
-        elsewhere.start(away, loader)  # they load while the others do
-    found: dict[str, Member | RemoteMember] = {}
-    for unit in units:
-        if unit.on != RAY:
-            found |= load_unit(unit, loader, device)
+        elsewhere.start(graph.at(RAY), loader)  # they load while the others do
+    found: dict[str, Member] = {}
+    for weights in graph.weights:
+        if weights.on != RAY:
+            found |= load_weights(weights, loader, device)
     if elsewhere is not None:
         found |= elsewhere.members()
-    # Two copies of one checkpoint are one reference, which reads a rollout once.
-    starts = starts_of(teachers, reference)
-    references = {start.name: found[start.name] for start in starts if start.name in found}
-    first = {member.fingerprint: name for name, member in reversed(references.items())}
-    measured_from = {
-        name: first[references[start.name].fingerprint]
-        for start in starts
-        if start.name in references
-        for name in start.measures
-    }
-    members = {name: found[name] for name in teachers}
-    members |= {name: references[name] for name in dict.fromkeys(first[m.fingerprint] for m in references.values())}
+    marks = {name: member.origin.fingerprint for name, member in found.items()}
+    measured_from = graph.measured_from_first(lambda one, other: marks[one] == marks[other])
+    members = {name: found[name] for name in graph.policies if name in {*graph.used, *measured_from.values()}}
     check_fingerprints(members, measured_from)
-    measured_from = {name: measured_from[name] for name in teachers if name in measured_from}
-    return TeacherPool(members, measured_from, autocast_dtype, elsewhere)
+    return TeacherPool(members, measured_from, autocast_dtype, elsewhere, vocab_size)
 
 
-def load_unit(unit: Unit, loader: "Loader", device: torch.device) -> dict[str, Member]:
+def unloaded_pool(graph: PolicyGraph, student: Teacher) -> TeacherPool:
+    """What is known of a pool before its weights are loaded."""
+
+    def is_copy(one: str, other: str) -> bool:
+        return same_model(*(graph.references[name].checkpoint or student for name in (one, other)))
+
+    members = {name: Member(name, Origin(policy.source, UNKNOWN)) for name, policy in graph.policies.items()}
+    return TeacherPool(members, graph.measured_from_first(is_copy))
+
+
+def load_weights(weights: Weights, loader: "Loader", device: torch.device) -> dict[str, LocalMember]:
     """The policies of one set of weights."""
-    base, shared, own_adapter = loader.weights(unit.role, unit.given)
-    weights, size = fingerprint(base), sum(p.numel() for p in base.parameters())  # before they are spread
-    source = unit.given.source if unit.given is not None else f"{model_id(base)} (initial student)"
-    adapters = {}
-    for name, teacher in unit.adapters.items():
+    base, shared, own_adapter = loader.weights(weights.role, weights.checkpoint)
+    mark, size = fingerprint(base), sum(p.numel() for p in base.parameters())  # before they are spread
+    marks = {weights.bare: mark}
+    for name, teacher in weights.adapters.items():
         base = loader.add_adapter(base, f"teacher-{name}", teacher)
-        adapters[name] = _adapter_fingerprint(base, f"teacher-{name}")
-    host, head = _host(base.eval(), device, unit.on, shared=shared), Head.of(base)
-    members = {
-        name: Member(name, host, head, unit.adapters[name].source, f"{weights}+{own}", size, f"teacher-{name}")
-        for name, own in adapters.items()
+        marks[name] = f"{mark}+{_adapter_fingerprint(base, f'teacher-{name}')}"
+    # Tensors that the student uses too are not moved.
+    kind = ResidentHost if shared else {OFFLOAD: OffloadedHost, SHARDED: ShardedHost}.get(weights.on, ResidentHost)
+    host, head = kind(base.eval(), device), Head.of(base)
+    return {
+        name: LocalMember(
+            name,
+            Origin(source, marks[name], size),
+            host,
+            head,
+            own_adapter if name == weights.bare else f"teacher-{name}",
+        )
+        for name, source in weights.sources.items()
     }
-    if unit.itself is not None:
-        members[unit.itself] = Member(unit.itself, host, head, source, weights, size, own_adapter)
-    return members
-
-
-def _host(model: StudentModel, device: torch.device, on: str, *, shared: bool) -> Host:
-    """Tensors that the student uses too are not moved."""
-    if on == SHARDED and not shared:
-        return ShardedHost(model, device)
-    return Host(model, device, offload=on == OFFLOAD, shared=shared)
 
 
 def _adapter_fingerprint(model: PeftModel, adapter: str) -> str:
@@ -116,7 +112,7 @@ def frozen_twin(student: StudentModel, dtype: torch.dtype | None = None) -> Stud
 
 
 class Loader:
-    """`device_map` spreads what is read over several GPUs. Without a `student`, every unit has weights of its own."""
+    """`device_map` spreads what is read over several GPUs. Without a `student`, no weights are the student's."""
 
     def __init__(
         self,

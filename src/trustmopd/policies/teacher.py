@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
-from typing import get_args
 
 import torch
 from transformers import PreTrainedModel
 
+from trustmopd.recipe.teacher_source import PLACES, TeacherSource, check_teacher_name, place_named
 from trustmopd.recipe.teacher_source import REFERENCE as REFERENCE
 from trustmopd.recipe.teacher_source import STUDENT as STUDENT
-from trustmopd.recipe.teacher_source import On, TeacherSource, check_teacher_name
 
 
 @dataclass(frozen=True)
@@ -19,9 +18,9 @@ class Teacher:
     """One specialist: a full checkpoint (`model`), a PEFT adapter over the pool's shared base (`adapter`), or an
     adapter over a base of its own (both). `model` is a Hub id, a path or a loaded model; `revision` and `dtype`
     apply to loading. `reference` is the model it was trained from, if that is not the pool's common reference: a Hub
-    id, a path, a loaded model, a `Teacher`, or "student" for the initial student. `on` is where it lives (local,
-    offload, sharded or ray), if not where `teacher_placement` puts all of them; on Ray it has `replicas` that share a
-    batch, with `gpus` each: a part of one, or several."""
+    id, a path, a loaded model, a `Teacher`, or "student" for the initial student. `on` is where it lives
+    (resident, offload, sharded or ray), if not where `teacher_placement` puts all of them; on Ray it has `replicas`
+    that share a batch, with `gpus` each: a part of one, or several."""
 
     model: str | Path | PreTrainedModel | None = None
     adapter: str | Path | None = None
@@ -69,7 +68,7 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
             raise ValueError(
                 f"teacher '{name}' has neither `model` nor `adapter`: nothing to load. Give one of the two."
             )
-        _check_loadable(f"teacher '{name}'", teacher)
+        teacher = _checked(f"teacher '{name}'", teacher)
         own = teacher.reference
         if own in (STUDENT, Teacher(model=STUDENT)):
             own = STUDENT
@@ -87,24 +86,25 @@ def as_reference(role: str, given: "str | Path | PreTrainedModel | Teacher") -> 
             f"{role} is {given!r}, but it must be a model without a reference of its own. Give its path or Hub id, or "
             "leave it out."
         )
-    _check_loadable(role, reference)
-    return replace(reference, name=role)
+    return replace(_checked(role, reference), name=role)
 
 
-def _check_loadable(role: str, given: Teacher) -> None:
+def _checked(role: str, given: Teacher) -> Teacher:
     if not isinstance(given.model, (str, Path, NoneType)) and not hasattr(given.model, "get_output_embeddings"):
         raise ValueError(
             f"{role} is a {type(given.model).__name__}. Give a path, a Hub id or a loaded transformers model."
         )
     check_dtype(f"dtype of {role}", given.dtype)
-    if given.on not in (None, *get_args(On)):
-        raise ValueError(f"{role} has on = {given.on!r}. Choose from {', '.join(get_args(On))}.")
+    on = place_named(given.on)
+    if on not in (None, *PLACES):
+        raise ValueError(f"{role} has on = {given.on!r}. Choose from {', '.join(PLACES)}.")
     gpus, replicas = given.gpus or 0, 1 if given.replicas is None else given.replicas
     if gpus < 0 or (gpus > 1 and gpus != int(gpus)) or replicas < 1:
         raise ValueError(
             f"{role} has gpus = {given.gpus} and replicas = {given.replicas}. Give a part of one GPU (0.25) or a whole "
             "number of them, and at least one replica."
         )
+    return replace(given, on=on)
 
 
 def check_dtype(field: str, dtype: str | torch.dtype | None, *, auto: bool = True) -> None:

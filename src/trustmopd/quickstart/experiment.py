@@ -20,7 +20,7 @@ from trustmopd.quickstart.tasks import DOMAINS
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RowDirectory, RunDirectory
 from trustmopd.runs.layout import INITIAL, TEACHER, student_folder
-from trustmopd.training.from_recipe import trainer_of
+from trustmopd.training.prepare import prepare
 from trustmopd.training.run.progress import show_progress
 from trustmopd.util.files import write_text
 
@@ -103,7 +103,7 @@ class Experiment:
         if run.recipe.is_file() and run.recipe.read_text() == recipe.to_yaml():
             shutil.rmtree(run.checkpoints, ignore_errors=True)
         (seed,) = recipe.seeds
-        trainer = trainer_of(recipe, seed)
+        trainer = prepare(recipe).trainer(seed)
         trainer.files.recipe = recipe.to_yaml()
         trainer.remove_callback(PrinterCallback)  # without a bar, transformers prints every step's metrics instead
         if bar is not None:

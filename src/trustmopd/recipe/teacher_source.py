@@ -4,7 +4,7 @@ is the record that loads them."""
 import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from trustmopd.recipe.sections import Place, Section, Text
 
@@ -13,8 +13,13 @@ REFERENCE = "reference"
 #: As a reference: the initial student.
 STUDENT = "student"
 #: Where a policy's weights live: on every GPU that trains, in its host memory, spread over the processes, in an actor.
-On = Literal["local", "offload", "sharded", "ray"]
-LOCAL, OFFLOAD, SHARDED, RAY = get_args(On)
+On = Literal["resident", "offload", "sharded", "ray"]
+RESIDENT, OFFLOAD, SHARDED, RAY = PLACES = get_args(On)
+
+
+def place_named(on: Any) -> Any:
+    """Recipes of 0.1.0 have another word for resident."""
+    return RESIDENT if on == "local" else on
 
 
 def check_teacher_name(name: Any) -> Any:
@@ -41,7 +46,9 @@ class TeacherSource(Section):
     revision: Annotated[Text | None, Field(description="Give a branch, a tag or a commit.")] = None
     dtype: Annotated[Text | None, Field(description="Give the name of a torch dtype, such as bfloat16.")] = None
 
-    on: Annotated[On | None, Field(description="Choose from local, offload, sharded, ray.")] = None
+    on: Annotated[On | None, BeforeValidator(place_named), Field(description=f"Choose from {', '.join(PLACES)}.")] = (
+        None
+    )
     gpus: Annotated[float | None, Field(ge=0, description="GPUs of one replica on Ray: 0.25, 1, 2, …")] = None
     replicas: Annotated[int | None, Field(ge=1, description="Copies on Ray that share a batch.")] = None
 

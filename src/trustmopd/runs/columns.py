@@ -3,8 +3,12 @@
 #: The file's metadata: zlib of a JSON with the texts of token ids and the prompts.
 METADATA = b"trustmopd"
 STUDENT, REFERENCE = "student", "reference"
-#: Columns whose values repeat from row to row.
-REPEATED = ("step", "rollout", "prompt_id", "domain", "capabilities", "position", "token_id", "token_text", "top_ids")
+#: Columns whose values repeat from row to row. `rollout` is the prompt's dataset row; `sample` numbers the responses to
+#: one prompt, where there are several.
+REPEATED = (
+    *("step", "rollout", "sample", "prompt_id", "domain", "capabilities"),
+    *("position", "token_id", "token_text", "top_ids"),
+)
 
 
 def weight(teacher: str) -> str:

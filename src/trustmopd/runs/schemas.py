@@ -218,6 +218,7 @@ class CaseStudy(Shape):
 
     step: int
     rollout: int
+    sample: int = 0
     position: int
     prompt: str
     prefix: str

@@ -14,8 +14,8 @@ from accelerate import Accelerator
 from trustmopd.method import ScoreTotals
 from trustmopd.rollouts.vllm_package import vllm_version
 from trustmopd.training.calibration import Calibration
-from trustmopd.training.calibration_rollouts import JudgeRollouts
 from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.probe import Probe
 from trustmopd.training.run.across_ranks import first_decides
 from trustmopd.training.run.cost import Bill
 from trustmopd.training.run.manifest import dependencies
@@ -52,12 +52,12 @@ class Calibrator:
             self.calibration = first_decides(self._saved)
         return self.calibration is not None or not self.args.calibrates
 
-    def measure(self, judge_rollouts: JudgeRollouts) -> Calibration:
+    def measure(self, probe: Probe) -> Calibration:
         """Measure mu and save it in the run directory."""
         began = time.perf_counter()
         identity = self.bill.identity
         measured = measure_calibration(
-            judge_rollouts,
+            probe,
             self.accelerator,
             self.args,
             teachers=self.teachers,
@@ -97,7 +97,7 @@ def calibration_rows(num_prompts: int, count: int) -> list[int]:
 
 
 def measure_calibration(
-    judge_rollouts: JudgeRollouts,
+    probe: Probe,
     accelerator: Accelerator,
     args: TrustMOPDConfig,
     *,
@@ -108,9 +108,9 @@ def measure_calibration(
     count = args.calibration_batches * args.global_batch_size
     rows = calibration_rows(num_prompts, count)
     totals = ScoreTotals(len(teachers), accelerator.device)
-    for _, scored, result in judge_rollouts(rows, seed=CALIBRATION_SEED, description="Calibrating"):
+    for _, scored, result in probe(rows, seed=CALIBRATION_SEED, description="Calibrating"):
         assert result.scores is not None
-        totals.add(result.scores, scored.at.mask)
+        totals.add(result.scores, scored.at.mask, scored.at.speaks)
     totals.totals = accelerator.reduce(totals.totals, "sum")
     if totals.tokens == 0:
         raise ValueError(

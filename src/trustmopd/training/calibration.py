@@ -1,6 +1,6 @@
 """The artifact of a calibration: mu by teacher, what it depends on, how it was made; saved, loaded, and compared."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trustmopd.policies.pool import UNKNOWN
 from trustmopd.runs.schemas import CalibrationFile, read_file, write_file
 
 _REMEDY = "Delete the file and calibrate again (`trustmopd calibrate RECIPE`, or `trainer.calibrate()`)."
@@ -42,17 +43,11 @@ class Calibration:
         return torch.tensor([self.mu[teacher] for teacher in teachers], dtype=torch.float32)
 
     def check(self, depends_on: Mapping[str, Any]) -> None:
-        """Refuse a run that this calibration was not made for, naming the first field that differs."""
-        self._compare(depends_on, {**_flat(depends_on), **_flat(self.depends_on)})
-
-    def check_known(self, known: Mapping[str, Any]) -> None:
-        """Like `check`, but only for the fields of `known`: the rest of the run is not known yet."""
-        self._compare(known, _flat(known))
-
-    def _compare(self, depends_on: Mapping[str, Any], fields: Iterable[str]) -> None:
+        """Refuse a run that this calibration was not made for, naming the first field that differs. Weights of a run
+        that has not loaded them may be any."""
         made_for, run = _flat(self.depends_on), _flat(depends_on)
-        for field in fields:
-            if made_for.get(field) != run.get(field):
+        for field in {**run, **made_for}:
+            if run.get(field) not in (made_for.get(field), UNKNOWN):
                 raise ValueError(
                     f"the calibration was made with {field} = {made_for.get(field)!r}, this run has "
                     f"{run.get(field)!r}: its mu does not describe these scores. Calibrate again for this run (leave "

@@ -17,8 +17,9 @@ from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.runs import RunDirectory, located, searched, step_of, whole_checkpoints
 from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.runs.layout import CHECKPOINT
-from trustmopd.training.from_recipe import trainer_of
+from trustmopd.training.prepare import prepare
 from trustmopd.training.prompt_lengths import ROW
+from trustmopd.training.step.batch import Batch
 from trustmopd.training.step.records import TokenTexts
 from trustmopd.training.trainer import TrustMOPDTrainer
 
@@ -58,7 +59,7 @@ def compute_case(
             f"rollout {row} is not a row of the prompt set, which has {len(rows)} rows. Restore the run's prompts."
         )
     prompt = trainer.train_dataset[rows.index(row)]["prompt"]
-    scored, result = _judge(trainer, prompt, token_ids)
+    scored, result = _objective(trainer, prompt, token_ids)
     assert result.scores is not None
     args, mu, teachers = trainer.args, trainer.mu, trainer.pool.teachers
     r = result.scores if mu is None else calibrated_scores(result.scores, mu)
@@ -129,7 +130,7 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
         )
     changes = {"calibration_path": str(files.calibration)} if recipe.allocation.calibrated else {}
     try:
-        trainer = trainer_of(recipe, recipe.seeds[0], **changes)
+        trainer = prepare(recipe, **changes).trainer(recipe.seeds[0])
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{files.recipe}: {error} {searched(manifest)}") from error
     if step > 1:  # after the pool was built: its reference stays the initial student
@@ -166,14 +167,14 @@ def _from_here(recipe: Recipe, run: Path, manifest: Mapping[str, Any]) -> Recipe
 
 
 @torch.no_grad()
-def _judge(trainer: TrustMOPDTrainer, prompt: Any, token_ids: Sequence[int]) -> tuple[Any, Any]:
+def _objective(trainer: TrustMOPDTrainer, prompt: Any, token_ids: Sequence[int]) -> tuple[Any, Any]:
     device = trainer.accelerator.device
-    batch: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     for part, ids in (("prompt", trainer._tokenize_prompts([prompt])[0][0]), ("completion", list(token_ids))):
-        batch[f"{part}_ids"] = torch.tensor([ids], device=device)
-        batch[f"{part}_mask"] = torch.ones_like(batch[f"{part}_ids"])
+        tensors[f"{part}_ids"] = torch.tensor([ids], device=device)
+        tensors[f"{part}_mask"] = torch.ones_like(tensors[f"{part}_ids"])
     trainer.model.to(device).eval()
-    return trainer.judge(batch)
+    return trainer.objective(Batch.of(tensors))
 
 
 def _members(name: str, patterns: Sequence[str], texts: Sequence[str]) -> list[int]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import torch
 from transformers import GenerationConfig
-from trl import DistillationConfig
 
 from trustmopd.method.allocation import check_gamma
 from trustmopd.policies.teacher import check_dtype
@@ -125,7 +124,7 @@ def check_values(args: "TrustMOPDConfig") -> None:
         raise ValueError(
             f"max_steps = {args.max_steps} is not a number of steps. Give at least 1, or -1 to use num_train_epochs."
         )
-    if args.max_steps > 0 and args.num_train_epochs != DistillationConfig.num_train_epochs:
+    if args.max_steps > 0 and args.num_train_epochs != type(args).num_train_epochs:
         raise ValueError(
             f"num_train_epochs = {args.num_train_epochs:g} would have no effect: max_steps = {args.max_steps} "
             "ends the run. Set max_steps = -1 to use epochs, or leave num_train_epochs unset."
@@ -143,7 +142,7 @@ def check_values(args: "TrustMOPDConfig") -> None:
     if args.rules.allocation.rule == "single" and args.single_teacher is None:
         raise ValueError("allocation = 'single' needs single_teacher, the name of the one teacher to learn from.")
     for name, reason in _UNSET.items():
-        if (value := getattr(args, name)) != getattr(DistillationConfig, name):
+        if (value := getattr(args, name)) != getattr(type(args), name):
             raise ValueError(f"{name} = {value!r} cannot be used here: {reason}. Leave {name} unset.")
     if isinstance(args.deepspeed, str):
         _check_json("deepspeed", args.deepspeed)

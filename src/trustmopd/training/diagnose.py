@@ -11,10 +11,12 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from trustmopd.method import calibrated_scores, reverse_kl
-from trustmopd.policies.references import fallback_note
+from trustmopd.policies.graph import fallback_note
 from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, ReferenceDiagnosis
 from trustmopd.training.calibrate import CALIBRATION_SEED, calibration_rows
 from trustmopd.training.diagnosis_verdict import judge, judge_references, moved_everywhere
+from trustmopd.training.probe import probe
+from trustmopd.training.prompt_lengths import ROW
 from trustmopd.training.variants import rule_name
 
 if TYPE_CHECKING:
@@ -28,10 +30,11 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
     trainer.ensure_calibration()
     groups, held_out = _choose(trainer, rollouts_per_domain)
     rows = [row for group in groups.values() for row in group]
-    domain_of = {row: domain for domain, group in groups.items() for row in group}
+    numbers = trainer.train_dataset[ROW]
+    domain_of = {numbers[row]: domain for domain, group in groups.items() for row in group}
     teachers = trainer.pool.teachers
     found: list[dict[str, Any]] = []
-    for batch, scored, result in trainer.judge_rollouts(rows, seed=CALIBRATION_SEED + 1, description="Diagnosing"):
+    for batch, scored, result in probe(trainer, rows, seed=CALIBRATION_SEED + 1, description="Diagnosing"):
         assert result.scores is not None
         at = scored.at
         measured = {
@@ -43,11 +46,11 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
             measured["distance"] = reverse_kl(
                 at.student_logp.expand_as(at.teacher_logp), at.reference_logp.expand_as(at.teacher_logp)
             )
-        for b, index in enumerate(batch["place"].tolist()):
+        for b, rollout in enumerate(batch.rollouts):
             valid = at.mask[b] != 0
             if bool(valid.any()):
                 sums = {name: values[:, b, valid].double().sum(dim=-1).tolist() for name, values in measured.items()}
-                found.append({"domain": domain_of[index], "tokens": int(valid.sum()), **sums})
+                found.append({"domain": domain_of[rollout.id.row], "tokens": int(valid.sum()), **sums})
     found = gather_object(found)
     domains = _summarise(found, list(groups), teachers)
     score = rule_name(trainer.args.score).replace("_", " ")
@@ -56,10 +59,10 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
         own = [name for name in teachers if trainer.pool.references[name] == start]
         away = sum(rollout["distance"][teachers.index(own[0])] for rollout in found)
         distance = max(0.0, away / sum(rollout["tokens"] for rollout in found))  # rounding errors of the student itself
-        source = trainer.pool.members[start].source
+        source = trainer.pool.members[start].origin.source
         separates, verdict = judge(domains, own, score)
         verdict += moved_everywhere(domains, own)
-        if note := fallback_note({name: trainer.teachers[name] for name in own}):
+        if note := fallback_note(trainer.teachers[name] for name in own):
             verdict += f" ({note}.)"
         references.append(
             ReferenceDiagnosis(source=source, teachers=own, distance=distance, separates=separates, verdict=verdict)

@@ -1,4 +1,4 @@
-"""Check a run as far as possible without loading weights, and describe what it would do."""
+"""Print what a prepared recipe would do."""
 
 import json
 import math
@@ -11,29 +11,19 @@ from typing import Any
 
 import torch
 
-from trustmopd.checkpoints.meta_model import check_student_lora, skeleton
-from trustmopd.planning.this_machine import memory_here
+from trustmopd.planning.memory import ADAPTER_BYTES
+from trustmopd.planning.this_machine import UnknownMemory
 from trustmopd.planning.workload import student_dtype_of
-from trustmopd.policies import Teacher, fingerprint_tokenizer
-from trustmopd.policies.graph import units_of
-from trustmopd.policies.references import fallback_note, is_reference, starts_of
-from trustmopd.policies.sizes import size_of
-from trustmopd.prompts.prompt_set import load_prompts, prompt_hash
-from trustmopd.recipe import Recipe
+from trustmopd.policies import Teacher
+from trustmopd.policies.graph import Policy, fallback_note
 from trustmopd.recipe.names import SUFFIXES
 from trustmopd.recipe.teacher_source import RAY
 from trustmopd.rollouts.vllm_package import vllm_version
-from trustmopd.runs import RunDirectory
-from trustmopd.training.calibration import Calibration
+from trustmopd.runs import RunDirectory, step_of
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_writable
-from trustmopd.training.from_recipe import config_of, lora_of, teachers_of
-from trustmopd.training.parallelism import Parallelism
-from trustmopd.training.prompt_lengths import fit_prompts
-from trustmopd.training.run.dry_resume import checkpoint_to_resume
-from trustmopd.training.run.resume_policy import SAMPLING
-from trustmopd.training.setup import Ingredients, check_ingredients, used_teachers
-from trustmopd.training.variants import rule_name
+from trustmopd.training.prepare import Prepared
+from trustmopd.training.run.resuming import changes, moves
 
 
 @dataclass(frozen=True)
@@ -44,93 +34,89 @@ class DryRun:
     fits: bool | None
 
 
-def dry_run(recipe: Recipe, *, resume: bool = False, calibrate: bool = False) -> DryRun:
-    """With `calibrate`, mu is measured even if it is known. Raises the errors that the run
-    would raise before it loads its models, and some of the later ones."""
-    configs = {seed: config_of(recipe, seed) for seed in recipe.seeds}
-    args = configs[recipe.seeds[0]]
-    engine = Parallelism.expected(args)
-    engine.check(args)
+def dry_run(prepared: Prepared, *, resume: bool = False, calibrate: bool = False) -> DryRun:
+    """With `calibrate`, mu is measured even if it is known. Raises the errors that the run would raise before it loads
+    its models."""
+    recipe, args = prepared.recipe, prepared.args
     for seed in recipe.seeds:
         check_writable(recipe.run_directory(seed))
-    prompts = load_prompts(recipe.prompts.path, recipe.prompts.split)
-    adapter = {"trains_adapter": recipe.peft is not None}
-    given = check_ingredients(recipe.student, teachers_of(recipe), recipe.reference, args, prompts, **adapter)
-    prompts, _ = fit_prompts(prompts, given.prompt_lengths, args)
-    lora = lora_of(recipe)
-    student = (
-        check_student_lora(lora, recipe.student, trust_remote_code=args.trust_remote_code)
-        if lora is not None
-        else skeleton(recipe.student, trust_remote_code=args.trust_remote_code)
-    )
-    known = _known_dependencies(args, given, prompts)
-    if args.calibrates and args.calibration_path is not None:
-        Calibration.load(args.calibration_path).check_known(known)
-    begun = {
-        seed: checkpoint_to_resume(recipe, seed, config, known, given) for seed, config in configs.items() if resume
-    }
+    prepared.check()
+    given = prepared.ingredients
+    checkpoints = {seed: prepared.checkpoint(seed) for seed in recipe.seeds} if resume else {}
     for path in (*(b for b in recipe.evaluation.benchmarks if b.endswith(SUFFIXES)), *recipe.evaluation.data.values()):
         if not Path(path).exists():
             warnings.warn(f"evaluation: {path} does not exist here; `trustmopd evaluate` will need it.", stacklevel=2)
-    resumes = all(begun.values()) and bool(begun)
-    said = {
+    used = [given.graph.teachers[name] for name in given.graph.used]
+    topics = {
         "student": recipe.student + ("" if recipe.peft is None else f", as a LoRA adapter {recipe.peft}"),
-        "teachers": ", ".join(f"{name} = {t.source}" for name, t in used_teachers(given.teachers, args).items()),
-        "reference": _references(args, given),
-        "weights": _weights(recipe, args, given, student),
+        "teachers": ", ".join(f"{teacher.name} = {teacher.source}" for teacher in used),
+        "reference": _references(prepared, used),
+        "weights": _weights(prepared),
         "vocabulary": f"{given.vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
         "allocation": ", ".join(f"{key} {value}" for key, value in recipe.allocation.model_dump().items()),
-        "calibration": _calibration(args, known, resumes=resumes, anew=calibrate),
-        "prompts": f"{_counted(prompts['prompt'])} from {recipe.prompts.path}, "
-        + ("plain text: no chat template is applied" if isinstance(prompts[0]["prompt"], str) else "conversational")
-        + f", up to {max(given.prompt_lengths)} tokens",
-        "training": _training(args, len(prompts)),
+        "calibration": _calibration(prepared, resumes=all(checkpoints.values()) and resume, anew=calibrate),
+        "prompts": _prompts(prepared),
+        "training": _training(args, len(given.prompts)),
         "rollouts": _rollouts(args),
-        "engine": str(engine),
+        "engine": str(prepared.engine),
         "machine": _machine(args),
         "seeds": ", ".join(str(seed) for seed in recipe.seeds),
         "output": ", ".join(str(recipe.run_directory(seed)) for seed in recipe.seeds),
     }
-    if begun:
-        each = (
-            found or f"seed {seed} starts from the beginning: it has no checkpoint" for seed, found in begun.items()
-        )
-        said["resumes from"] = ", ".join(each)
-    memory = memory_here(recipe, args, lora_of(recipe), max(given.prompt_lengths))
-    if memory.fits is False:
+    if checkpoints:
+        topics["resumes from"] = ", ".join(_resumed(prepared, seed, path) for seed, path in checkpoints.items())
+    memory, fits = _memory(prepared)
+    return DryRun(topics | {"memory": memory}, fits)
+
+
+def _resumed(prepared: Prepared, seed: int, checkpoint: Path | None) -> str:
+    """From where, and what has changed since. Models of another path may have been moved: their weights are compared
+    when they are loaded."""
+    if checkpoint is None:
+        return f"seed {seed} starts from the beginning: it has no checkpoint"
+    manifest = prepared.manifest(seed)
+    changed = {**moves(checkpoint, manifest), **changes(checkpoint, manifest["config"])}
+    told = "".join(f", {name} {is_now} instead of {was}" for name, (was, is_now) in changed.items())
+    return f"{checkpoint} (step {step_of(checkpoint)}{told})"
+
+
+def _memory(prepared: Prepared) -> tuple[str, bool | None]:
+    try:
+        memory = prepared.memory
+    except UnknownMemory as error:
+        return f"not known: {error}", None
+    if not memory.fits:
         warnings.warn(
             "memory: by the estimate in the table, training does not fit here. It is an estimate, so nothing is "
             f"refused. To see what would fit: trustmopd plan RECIPE {memory.machine}, with the recipe and overrides "
             "of this run.",
-            stacklevel=2,
+            stacklevel=3,
         )
-    return DryRun(said | {"memory": memory.told}, memory.fits)
+    return str(memory), memory.fits
 
 
-def _known_dependencies(args: TrustMOPDConfig, given: Ingredients, prompts: Any) -> dict[str, Any]:
-    """The dependencies of a calibration that can be known without weights."""
-    return {
-        "score": rule_name(args.score),
-        "tokenizer": fingerprint_tokenizer(given.tokenizer),
-        "prompts": prompt_hash(prompts),
-        **{name: getattr(args, name) for name in SAMPLING},
-    }
-
-
-def _references(args: TrustMOPDConfig, given: Ingredients) -> str:
-    if not args.needs_reference:
+def _references(prepared: Prepared, used: list[Policy]) -> str:
+    graph = prepared.graph
+    if not graph.scored:
         return "not loaded: this rule needs none"
-    teachers = used_teachers(given.teachers, args)
-    starts = [start for start in starts_of(teachers, given.reference) if start.measures]
-    sources = ["the initial student" if start.given is None else _named(start.given) for start in starts]
-    if len(starts) > 1:
-        sources = [f"{each} (of {', '.join(start.measures)})" for each, start in zip(sources, starts, strict=True)]
-    return "; ".join(filter(None, [", ".join(sources), fallback_note(teachers)]))
+    sources = {name: _named(reference) for name, reference in graph.scored.items()}
+    if len(sources) > 1:
+        sources = {name: f"{source} (of {', '.join(graph.measured_from(name))})" for name, source in sources.items()}
+    return "; ".join(filter(None, [", ".join(sources.values()), fallback_note(used)]))
 
 
-def _named(reference: Teacher) -> str:
-    more = [f"{name} {value}" for name in ("revision", "dtype") if (value := getattr(reference, name)) is not None]
+def _named(reference: Policy) -> str:
+    given = reference.checkpoint or Teacher()
+    more = [f"{name} {value}" for name in ("revision", "dtype") if (value := getattr(given, name)) is not None]
     return ", ".join([reference.source, *more])
+
+
+def _prompts(prepared: Prepared) -> str:
+    given = prepared.ingredients
+    is_text = isinstance(given.prompts[0]["prompt"], str)
+    kind = "plain text: no chat template is applied" if is_text else "conversational"
+    counted, longest = _counted(given.prompts["prompt"]), max(given.prompt_lengths)
+    return f"{counted} from {prepared.recipe.prompts.path}, {kind}, up to {longest} tokens"
 
 
 def _counted(prompts: Iterable[Any]) -> str:
@@ -139,7 +125,8 @@ def _counted(prompts: Iterable[Any]) -> str:
     return f"{len(texts)}" + (f" ({repeats} of them are repeats)" if repeats else "")
 
 
-def _calibration(args: TrustMOPDConfig, known: dict[str, Any], *, resumes: bool, anew: bool) -> str:
+def _calibration(prepared: Prepared, *, resumes: bool, anew: bool) -> str:
+    args = prepared.args
     if not args.calibrates:
         return "none: this rule uses no calibrated scores"
     if resumes:
@@ -151,7 +138,7 @@ def _calibration(args: TrustMOPDConfig, known: dict[str, Any], *, resumes: bool,
     if anew or not saved.is_file():
         return rollouts
     try:
-        Calibration.load(saved).check_known(known)
+        prepared.check_calibration(saved)
     except ValueError:
         return rollouts
     return f"{saved}, if the models still have the weights it was measured with"
@@ -194,30 +181,24 @@ def _machine(args: TrustMOPDConfig) -> str:
     return "CPU" if args.use_cpu else "CPU: no GPU was found here"
 
 
-def _weights(recipe: Recipe, args: TrustMOPDConfig, given: Ingredients, student: Any) -> str:
+def _weights(prepared: Prepared) -> str:
     """GiB of weights by model, as they are loaded."""
-    sizes: dict[str, tuple[int, torch.dtype]] = {}
-    if student is not None:
-        dtype = student_dtype_of(args, recipe.student)
-        sizes["student"] = sum(parameter.numel() for parameter in student.parameters()) * dtype.itemsize, dtype
-    away = []
-    teachers, placement = used_teachers(given.teachers, args), args.teacher_placement
-    for unit in units_of(teachers, given.reference, with_reference=args.needs_reference, placement=placement):
-        if unit.given is None and recipe.peft is not None and unit.on != RAY:
-            continue  # lent by the student, whose base is frozen
-        size = size_of(
-            unit.given or Teacher(model=recipe.student), args.frozen_dtype, trust_remote_code=args.trust_remote_code
-        )
-        name = unit.itself if unit.itself and not is_reference(unit.itself) else unit.role
-        if size is not None and unit.on == RAY:
-            away.append(f"{name} {_size(size.bytes)}")
-        elif size is not None:
-            sizes[name] = size.bytes, size.dtype
-    told = [f"{name} {_size(size)} ({str(dtype).removeprefix('torch.')})" for name, (size, dtype) in sizes.items()]
-    total = sum(size for size, _ in sizes.values())
-    on_ray = f" On Ray: {', '.join(away)}." if away else ""
-    free = shutil.disk_usage(next(path for path in Path(args.output_dir).absolute().parents if path.exists())).free
-    return f"{', '.join(told)}; {_size(total)} in all.{on_ray} The disk of the output has {_size(free)} free"
+    output = Path(str(prepared.args.output_dir)).absolute()
+    free = shutil.disk_usage(next(path for path in output.parents if path.exists())).free
+    disk = f"The disk of the output has {_size(free)} free"
+    try:
+        work, setup = prepared.memory.work, prepared.memory.setup
+    except UnknownMemory as error:
+        return f"not known: {error}. {disk}"
+    dtype = student_dtype_of(prepared.args, prepared.recipe.student)
+    adapter = work.lora * ADAPTER_BYTES if work.is_lora else 0
+    sizes = [("student", work.student.parameters * dtype.itemsize + adapter, dtype)]
+    own = [model for model in work.models(setup) if not model.lent]
+    sizes += [(model.teacher or model.role, model.head + model.body, model.dtype) for model in own if model.on != RAY]
+    told = ", ".join(f"{name} {_size(size)} ({str(dtype).removeprefix('torch.')})" for name, size, dtype in sizes)
+    away = ", ".join(f"{m.teacher or m.role} {_size(m.head + m.body)}" for m in own if m.on == RAY)
+    on_ray = f" On Ray: {away}." if away else ""
+    return f"{told}; {_size(sum(size for _, size, _ in sizes))} in all.{on_ray} {disk}"
 
 
 def _size(count: int) -> str:

@@ -89,11 +89,6 @@ class Parallelism:
                 "them with a launcher (docs/scale.md has the commands). To run without it, remove training.fsdp and "
                 "training.deepspeed, or use recipes/accelerate/ddp.yaml."
             )
-        if args.teacher_placement == "sharded" and self.processes == 1:
-            raise ValueError(
-                "teacher_placement = 'sharded' needs several processes, but there is only one. Start several "
-                "(torchrun, accelerate launch), or use resident or offload."
-            )
         if self.name not in _SPREAD:
             better = "fsdp_version: 2" if self.name.startswith("FSDP") else "zero_stage: 2 or zero_stage: 3"
             raise ValueError(f"the engine {self.name} is not supported. Set {better}; recipes/accelerate has examples.")

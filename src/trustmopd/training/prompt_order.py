@@ -5,7 +5,6 @@ from typing import Any
 
 from torch.utils.data import Sampler
 from transformers import TrainerCallback, TrainerState
-from trl.trainer.utils import RepeatSampler
 
 from trustmopd.training.step.allocation import derived_seed
 
@@ -14,7 +13,7 @@ class EpochSampler(Sampler, TrainerCallback):
     """TRL's sampler draws every epoch's order from one generator, so a run resumed in its third epoch would begin with
     the order of the first. Here each epoch has its own seed; the order of the first epoch is TRL's."""
 
-    def __init__(self, repeats: RepeatSampler):
+    def __init__(self, repeats: Any):
         self.repeats = repeats
         self.epoch = 0
 

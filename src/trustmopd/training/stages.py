@@ -14,10 +14,9 @@ from trustmopd.runs.schemas import Diagnosis, write_file
 from trustmopd.training.calibration import Calibration
 from trustmopd.training.diagnose import diagnose
 from trustmopd.training.environment import check_writable
-from trustmopd.training.from_recipe import config_of, trainer_of
+from trustmopd.training.prepare import Prepared, prepare
 from trustmopd.training.run.across_ranks import first_decides
 from trustmopd.training.run.progress import show_progress
-from trustmopd.training.run.resuming import check_checkpoint, check_same_settings
 from trustmopd.training.trainer import TrustMOPDTrainer
 
 
@@ -45,24 +44,15 @@ def train_recipe(
     """Train every seed in its own run directory. `resume` continues each from its newest whole checkpoint. All seeds
     use the calibration of the first. The functions are called when a seed starts, when its models are loaded, and when
     it ends."""
-    configs = {seed: config_of(recipe, seed) for seed in recipe.seeds}  # also connects the processes
+    prepared = prepare(recipe)
     runs = first_decides(lambda: check_runs(recipe, resume=resume))
-
-    def check_folders() -> None:
-        for run in runs:
-            check_writable(run.run.path)
-            if run.began_at is not None:
-                config = configs[run.seed]
-                checkpoint = resumable_checkpoint(True, str(config.output_dir), run.run.path)
-                check_checkpoint(checkpoint)
-                check_same_settings(checkpoint, config.to_dict())
-
-    first_decides(check_folders)
+    prepared.check()
+    first_decides(lambda: _check_folders(prepared))
     calibration: dict[str, str] = {}
     ended = []
     for run in runs:
         on_start(run)
-        trainer = trainer_of(recipe, run.seed, **calibration)
+        trainer = prepared.trainer(run.seed, **calibration)
         on_ready(trainer)
         show_progress(trainer, "Distilling")
         trainer.files.recipe = recipe.to_yaml()
@@ -76,6 +66,13 @@ def train_recipe(
         trainer.pool.close()  # the next seed needs its GPUs
         on_end(ended[-1])
     return ended
+
+
+def _check_folders(prepared: Prepared) -> None:
+    """That they can be written to, and that their checkpoints are those of this run."""
+    for seed in prepared.recipe.seeds:
+        check_writable(prepared.recipe.run_directory(seed))
+        prepared.checkpoint(seed)
 
 
 def check_runs(recipe: Recipe, *, resume: bool = False) -> list[SeedRun]:
@@ -92,7 +89,7 @@ def check_runs(recipe: Recipe, *, resume: bool = False) -> list[SeedRun]:
             )
         newest = resumable_checkpoint(True, run.checkpoints, run.path) if checkpoints else None
         runs.append(SeedRun(seed, run, None if newest is None else step_of(newest)))
-    if "no" in [config_of(recipe, seed).save_strategy for seed in recipe.seeds]:
+    if recipe.training.get("save_strategy") in ("no", False):
         warnings.warn("save_strategy = no: the trained student is not saved anywhere.", stacklevel=2)
     engine = recipe.evaluation.engine
     if recipe.peft is not None and (problem := adapter_refused(engine, "the student that `peft` trains")):
@@ -113,9 +110,9 @@ def check_calibration(recipe: Recipe) -> RunDirectory:
 
 def calibrate_recipe(recipe: Recipe) -> Calibration | None:
     """Measure mu and save it in the first seed's run directory. None if the rule uses no calibrated scores."""
-    config_of(recipe, recipe.seeds[0])  # from here on the processes know each other
+    prepared = prepare(recipe)
     first_decides(lambda: check_calibration(recipe))
-    trainer = trainer_of(recipe, recipe.seeds[0])
+    trainer = prepared.trainer(recipe.seeds[0])
     found = trainer.calibrate()
     trainer.pool.close()
     return found
@@ -125,11 +122,10 @@ def diagnose_recipe(recipe: Recipe, rollouts: int = 256) -> tuple[Diagnosis, lis
     """Whether displacement separates the teachers, measured on `rollouts` rollouts per domain of the initial student;
     and the files with the result, one in each seed's run directory."""
     run = RunDirectory(recipe.run_directory(recipe.seeds[0]))
-    config_of(recipe, recipe.seeds[0])  # from here on the processes know each other
+    prepared = prepare(recipe, allocation="trust", calibrated=True)
     # A trained run keeps the calibration that it was trained with.
     trained = first_decides(lambda: run.calibration.is_file() and bool(whole_checkpoints(run.checkpoints)))
-    given = {"calibration_path": str(run.calibration)} if trained else {}
-    trainer = trainer_of(recipe, recipe.seeds[0], allocation="trust", calibrated=True, **given)
+    trainer = prepared.trainer(recipe.seeds[0], **{"calibration_path": str(run.calibration)} if trained else {})
     found = diagnose(trainer, rollouts)
     trainer.pool.close()
     paths = [RunDirectory(recipe.run_directory(seed)).diagnosis for seed in recipe.seeds]

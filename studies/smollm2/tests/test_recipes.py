@@ -11,7 +11,7 @@ from studies.smollm2.__main__ import SMALL
 from studies.smollm2.mixed import KINDS
 from studies.smollm2.stages import DIAGNOSED, REFERENCE, SWEPT, Study, recipe_names
 from trustmopd.evaluation.benchmarks import get_benchmark
-from trustmopd.training.from_recipe import config_of
+from trustmopd.training.prepare import config_of
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,10 +11,10 @@ from torch.distributed.fsdp import fully_shard
 from transformers import PreTrainedModel
 
 from trustmopd.policies.backbone import backbone_of, last_hidden_states
-from trustmopd.policies.pool import Host
+from trustmopd.policies.hosts.resident import ResidentHost
 
 
-class ShardedHost(Host):
+class ShardedHost(ResidentHost):
     """The output head, with embeddings that are tied to it, is not sharded. All processes make a pass together; one
     that has fewer rows makes dummy passes."""
 
@@ -33,7 +33,7 @@ class ShardedHost(Host):
         for layer in max(lists, key=len):
             fully_shard(layer, mesh=mesh, reshard_after_forward=True)
         fully_shard(backbone, mesh=mesh, reshard_after_forward=True, ignored_params=set(head.parameters()))
-        super().__init__(model, device, shared=False)
+        super().__init__(model, device)
 
     @contextmanager
     def on_device(self, passes: int) -> Iterator[None]:

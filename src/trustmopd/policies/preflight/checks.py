@@ -8,13 +8,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from trustmopd.method.candidates import check_candidate_count
+from trustmopd.policies.graph import PolicyGraph
 from trustmopd.policies.preflight.duplicates import check_distinct
 from trustmopd.policies.preflight.model_facts import ModelFacts, facts_of, facts_of_adapter
-from trustmopd.policies.references import Start, role_of, starts_of
 from trustmopd.policies.teacher import Teacher
 from trustmopd.recipe.teacher_source import RAY
 from trustmopd.util.files import meant_here
@@ -23,68 +24,68 @@ _PROBE = "def f(x): return x ** 2  # Ünïcode 東京 ½, \\boxed{42}\n\n- item\
 
 
 def preflight(
-    student: str | Path | PreTrainedModel,
-    teachers: Mapping[str, Teacher],
-    reference: Teacher | None,
-    tokenizer: PreTrainedTokenizerBase,
+    model: str | Path | PreTrainedModel,
+    student: ModelFacts,
+    graph: PolicyGraph,
     *,
     num_candidates: int,
     longest: int = 0,
-    scores_reference: bool = True,
     allow_template_mismatch: bool = False,
     trust_remote_code: bool = False,
 ) -> int:
-    """Check every model of a run against the student and its tokenizer, and against `longest`, the tokens of the
-    longest sequence; return the number of vocabulary rows all models have."""
-    starts = starts_of(teachers, reference)
-    facts = facts_of("the student", student, tokenizer=tokenizer, trust_remote_code=trust_remote_code)
-    others: list[ModelFacts] = []
-
-    def read(role: str, given: Teacher) -> None:
-        """The model, or the base under its adapter; then the adapter. What is on another machine is read there."""
-        if given.on == RAY and any(_is_away(place) for place in (given.model, given.adapter)):
-            return
-        model = given.model or base.model
-        assert model is not None
-        if given.model is not None:
-            others.append(facts_of(role, model, revision=given.revision, trust_remote_code=trust_remote_code))
-        if given.adapter is not None:
-            under = others[-1] if given.model is not None else shared
-            others.append(facts_of_adapter(role, given, model, under, trust_remote_code))
-
-    base = reference or Teacher(model=student)
-    for start in starts:
-        if start.given is not None and start.used(scores_reference):
-            read(role_of(start.name), start.given)
-    shared = facts if reference is None or not others else others[0]
-    for name, teacher in teachers.items():
-        read(role_of(name), teacher)
+    """Check every policy of a run against the student (`model`, and its facts), and against `longest`, the tokens of
+    the longest sequence; return the number of vocabulary rows all models have."""
+    facts: dict[str, list[ModelFacts]] = {}
+    for policy in (*graph.references.values(), *graph.teachers.values()):
+        # What is on another machine is read there.
+        if policy.checkpoint is None or (policy.on == RAY and _is_away(policy.checkpoint)):
+            continue
+        base = graph.references[policy.base].checkpoint if policy.base else None
+        under = facts[policy.base][0] if policy.base and policy.base in facts else student
+        facts[policy.name] = facts_of_checkpoint(
+            policy.role, policy.checkpoint, under, base.model if base else model, trust_remote_code
+        )
     vocab_size = check_facts(
-        facts,
-        others,
+        student,
+        [each for several in facts.values() for each in several],
         num_candidates=num_candidates,
         longest=longest,
         allow_template_mismatch=allow_template_mismatch,
     )
-    if scores_reference:
-        _check_grown(teachers, starts, {each.role: each for each in others} | {"the initial student": facts})
-    check_distinct(teachers, base, Teacher(model=student), starts if scores_reference else [])
+    _check_grown(graph, {name: several[0] for name, several in facts.items()}, student)
+    check_distinct(graph, Teacher(model=model))
     return vocab_size
 
 
-def _check_grown(teachers: Mapping[str, Teacher], starts: Sequence[Start], facts: Mapping[str, ModelFacts]) -> None:
+def facts_of_checkpoint(
+    role: str, checkpoint: Teacher, under: ModelFacts, base: Any, trust_remote_code: bool
+) -> list[ModelFacts]:
+    """Of a model; of an adapter, on that model or on `base`, whose facts are those `under` it."""
+    facts = []
+    if checkpoint.model is not None:
+        base = checkpoint.model
+        under = facts_of(role, base, revision=checkpoint.revision, trust_remote_code=trust_remote_code)
+        facts.append(under)
+    if checkpoint.adapter is not None:
+        facts.append(facts_of_adapter(role, checkpoint, base, under, trust_remote_code))
+    return facts
+
+
+def _check_grown(graph: PolicyGraph, facts: Mapping[str, ModelFacts], student: ModelFacts) -> None:
     """A teacher of another shape than the common reference did not grow from it: its own was forgotten."""
-    for start in starts:
-        begun = facts.get("the initial student" if start.given is None else role_of(start.name))
-        for name in start.measures:
-            grown = facts.get(role_of(name))
-            if begun and grown and grown.shape != begun.shape and teachers[name].reference is None:
-                warnings.warn(
-                    f"teacher '{name}' ({grown.shape}) does not match its reference {begun.source} ({begun.shape}). "
-                    f"Set reference (in a recipe: teachers.{name}.reference) to the checkpoint its RL started from, or "
-                    "to student if you no longer have it.",
-                    stacklevel=3,
-                )
+    for name, teacher in graph.teachers.items():
+        given = teacher.checkpoint
+        if teacher.reference is None or given is None or given.reference is not None or name not in facts:
+            continue
+        reference = graph.references[teacher.reference]
+        began, grown = student if reference.checkpoint is None else facts.get(reference.name), facts[name]
+        if began is not None and grown.shape != began.shape:
+            warnings.warn(
+                f"{teacher.role} ({grown.shape}) does not match its reference {began.source} ({began.shape}). Set "
+                f"reference (in a recipe: teachers.{name}.reference) to the checkpoint its RL started from, or to "
+                "student if you no longer have it.",
+                stacklevel=3,
+            )
 
 
 def check_facts(
@@ -132,9 +133,10 @@ def check_pool(
     return vocab_size
 
 
-def _is_away(place: object) -> bool:
-    """Whether this path is not on this machine."""
-    return isinstance(place, (str, Path)) and meant_here(str(place)) and not Path(place).exists()
+def _is_away(checkpoint: Teacher) -> bool:
+    """Whether a path of it is not on this machine."""
+    paths = (place for place in (checkpoint.model, checkpoint.adapter) if isinstance(place, (str, Path)))
+    return any(meant_here(str(path)) and not Path(path).exists() for path in paths)
 
 
 def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mismatch: bool) -> None:

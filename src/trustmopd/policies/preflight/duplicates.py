@@ -5,7 +5,7 @@ This is checked twice: from the files before anything is loaded, and by fingerpr
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -15,27 +15,35 @@ import torch
 from peft import PeftConfig
 
 from trustmopd.checkpoints.files import same_weights, tensors_of
-from trustmopd.policies.references import Start, is_reference
+from trustmopd.policies.graph import Policy, PolicyGraph, is_reference
 from trustmopd.policies.teacher import REFERENCE, Teacher
 
 
-def check_distinct(teachers: Mapping[str, Teacher], base: Teacher, student: Teacher, starts: Sequence[Start]) -> None:
-    """`base` is the model under adapters that have none; `starts` are the references that the rule needs."""
-    policies = {n: replace(t, model=base.model) if t.model is None else t for n, t in teachers.items()}
-    pairs = [(name, other, policies[other]) for name, other in combinations(policies, 2)]
-    pairs += [(name, start.name, start.given or student) for start in starts for name in start.measures]
-    for name, other, theirs in pairs:
-        ours = policies[name]
+def check_distinct(graph: PolicyGraph, student: Teacher) -> None:
+    """Of the checkpoints that were named; no weights are loaded."""
+
+    def checkpoint_of(policy: Policy) -> Teacher:
+        """With the model under an adapter."""
+        given = policy.checkpoint or student
+        base = graph.references.get(policy.base or "")
+        return given if given.model is not None or base is None else replace(given, model=checkpoint_of(base).model)
+
+    teachers, references = graph.teachers, graph.references
+    pairs = [*combinations(teachers.values(), 2)]
+    pairs += [(t, references[name]) for name in references for t in teachers.values() if t.reference == name]
+    for one, other in pairs:
+        ours, theirs = checkpoint_of(one), checkpoint_of(other)
         if same_model(ours, theirs) and _same_adapter(ours.adapter, theirs.adapter):
-            raise _refusal(name, ours.source, other, theirs.source)
+            raise _refusal(one.name, ours.source, other.name, theirs.source)
 
 
 def check_fingerprints(members: Mapping[str, Any], references: Mapping[str, str]) -> None:
     """`members` are those of a pool; `references` names the reference of each teacher that has one."""
+    origins = {name: member.origin for name, member in members.items()}
     teachers = [name for name in members if not is_reference(name)]
     for name, other in (*combinations(teachers, 2), *references.items()):
-        if members[name].fingerprint == members[other].fingerprint:
-            raise _refusal(name, members[name].source, other, members[other].source)
+        if origins[name].fingerprint == origins[other].fingerprint:
+            raise _refusal(name, origins[name].source, other, origins[other].source)
 
 
 def adapter_settings(config: PeftConfig) -> dict[str, Any]:

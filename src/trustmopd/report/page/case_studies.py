@@ -12,7 +12,7 @@ import numpy as np
 from trustmopd.report.figures.drawing import Picture, figure, grouped_bars, legend, styles
 from trustmopd.report.readers.contents import Missing
 from trustmopd.report.readers.run import Run
-from trustmopd.report.readers.token_records import Rollout, TokenRecords
+from trustmopd.report.readers.token_records import Rollout, TokenRecords, rollout_name
 from trustmopd.report.tables import write_tables
 from trustmopd.report.tables.titled import NONE, Titled, titled
 from trustmopd.runs.layout import CASES
@@ -32,20 +32,20 @@ class Case:
 class Position:
     """Where to look: STEP/ROLLOUT:POSITION, or the first step that recorded the rollout."""
 
-    rollout: int
+    rollout: str
     position: int
     step: int | None = None
 
 
 def parse_position(text: str) -> Position:
-    found = re.fullmatch(r"(?:(\d+)/)?(\d+):(\d+)", text.strip())
+    found = re.fullmatch(r"(?:(\d+)/)?(\d+(?:\.\d+)?):(\d+)", text.strip())
     if found is None:
         raise ValueError(
             f"--case {text!r} is not a position. Write ROLLOUT:POSITION, as 214:37, or STEP/ROLLOUT:POSITION, as"
             " 1/214:37. The table of sharpest changes lists positions."
         )
     step, rollout, position = found.groups()
-    return Position(int(rollout), int(position), None if step is None else int(step))
+    return Position(rollout, int(position), None if step is None else int(step))
 
 
 def find_rollout(records: TokenRecords, place: Position) -> tuple[Rollout, int]:
@@ -55,9 +55,9 @@ def find_rollout(records: TokenRecords, place: Position) -> tuple[Rollout, int]:
             "the run has no readable token records, so there is no rollout to look at. Set "
             "training.record_allocation_every, 10 by default, to a number above 0 and train again."
         )
-    known = [each for each in records.rollouts if each.row == place.rollout and place.step in (None, each.step)]
+    known = [each for each in records.rollouts if each.name == place.rollout and place.step in (None, each.step)]
     if not known:
-        first = [f"{each.step}/{each.row}" for each in records.rollouts[:5]]
+        first = [f"{each.step}/{each.name}" for each in records.rollouts[:5]]
         step = "" if place.step is None else f" at step {place.step}"
         raise ValueError(
             f"rollout {place.rollout} was not recorded{step}. Take one of {len(records.rollouts)} that were, such as "
@@ -102,10 +102,11 @@ def case_view(case: Mapping[str, Any]) -> Case:
         for each in sets
     ]
     difference = f"Recomputed weights differ from the recorded ones by at most {case['difference']:.1g}."
-    name = f"case-{case['step']}-{case['rollout']}-{case['position']}"
+    rollout = rollout_name(case["rollout"], case.get("sample", 0))
+    name = f"case-{case['step']}-{rollout}-{case['position']}"
     both = ("", "token-level", "response-level")
     return Case(
-        f"Step {case['step']}, rollout {case['rollout']}, position {case['position']}",
+        f"Step {case['step']}, rollout {rollout}, position {case['position']}",
         f"{case['prompt']}\n\n…{case['prefix']}▮",
         [
             titled(name, "Who prefers what", note, header, people),

@@ -65,7 +65,7 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
         "responses": [
             {
                 "step": rollout.step,
-                "row": rollout.row,
+                "row": rollout.name,
                 "prompt": rollout.prompt_id,
                 "group": rollout.group,
                 "tokens": len(rollout.texts),

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trustmopd.recipe.teacher_source import place_named
 from trustmopd.report.readers.certainty import Certainty, certainty_of
 from trustmopd.report.readers.contents import Contents
 from trustmopd.report.readers.method_name import method_name, settings_that_count
@@ -175,8 +176,8 @@ class Run(Contents):
         cost of a run, not what is learnt."""
         common, teachers = str(self.config.get("teacher_placement", "resident")), self.recipe.get("teachers")
         given = teachers.items() if isinstance(teachers, dict) else ()
-        places = {name: str(each.get("on") or common) for name, each in given if isinstance(each, dict)}
-        own = [f"{name} {on}" for name, on in places.items() if on.replace("local", "resident") != common]
+        places = {name: str(place_named(each.get("on")) or common) for name, each in given if isinstance(each, dict)}
+        own = [f"{name} {on}" for name, on in places.items() if on != common]
         return f"{common} ({', '.join(own)})" if own else common
 
     def records(self, *, candidates: bool = False) -> TokenRecords:

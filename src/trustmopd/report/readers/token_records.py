@@ -36,7 +36,8 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One recorded response of T tokens; `weights` and `scores` (raw; None if the rule has none) are K × T."""
+    """One recorded response of T tokens; `weights` and `scores` (raw; None if the rule has none) are K × T. `sample`
+    numbers the responses to one prompt."""
 
     step: int
     row: int
@@ -49,6 +50,11 @@ class Rollout:
     weights: np.ndarray
     scores: np.ndarray | None
     candidates: Candidates | None = None
+    sample: int = 0
+
+    @property
+    def name(self) -> str:
+        return rollout_name(self.row, self.sample)
 
     @property
     def finite(self) -> bool:
@@ -57,6 +63,11 @@ class Rollout:
     @property
     def group(self) -> str:
         return group_name(self.needs)
+
+
+def rollout_name(row: int, sample: int) -> str:
+    """`214`, and `214.1` for a second response to the same prompt."""
+    return f"{row}.{sample}" if sample else str(row)
 
 
 def group_name(needs: Sequence[str]) -> str:
@@ -144,7 +155,10 @@ def _rollouts(table: pa.Table, teachers: list[str], candidates: bool) -> Iterato
     words = ("token_text", "prompt_id", "domain", "capabilities")
     texts, prompt_ids, domains, needs = (table[name].to_pylist() for name in words)
     opinions = _opinions(table, teachers) if candidates else None
-    starts = np.flatnonzero(np.r_[True, (rows[1:] != rows[:-1]) | (steps[1:] != steps[:-1])])[:count].tolist()
+    several = "sample" in table.column_names
+    samples = table["sample"].to_numpy() if several else np.zeros_like(rows)
+    changes = [values[1:] != values[:-1] for values in (rows, samples, steps)]
+    starts = np.flatnonzero(np.r_[True, np.logical_or.reduce(changes)])[:count].tolist()
     for first, end in zip(starts, [*starts[1:], count], strict=False):
         span = slice(first, end)
         needed = {name for name in needs[first] or [domains[first]] if name is not None}
@@ -161,6 +175,7 @@ def _rollouts(table: pa.Table, teachers: list[str], candidates: bool) -> Iterato
             weights=weights[:, span],
             scores=None if scores is None else scores[:, span],
             candidates=None if opinions is None else opinions[span],
+            sample=int(samples[first]),
         )
 
 

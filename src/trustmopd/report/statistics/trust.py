@@ -78,6 +78,7 @@ class Change:
 
     step: int
     rollout: int
+    sample: int
     prompt_id: str
     position: int
     before: str
@@ -108,6 +109,7 @@ def _change(rollout: Rollout, at: int, moved: float, teachers: Sequence[str]) ->
     return Change(
         step=rollout.step,
         rollout=rollout.row,
+        sample=rollout.sample,
         prompt_id=rollout.prompt_id,
         position=int(rollout.positions[at]),
         before="".join(rollout.texts[max(0, at - 8) : at]),

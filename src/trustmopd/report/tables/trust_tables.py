@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from trustmopd.report.readers.token_records import rollout_name
 from trustmopd.report.statistics.comparison import Comparison, united
 from trustmopd.report.statistics.over_training import BAND, WINDOW
 from trustmopd.report.statistics.summary import Summary
@@ -152,7 +153,7 @@ def change_table(comparison: Comparison) -> Titled:
     changes = comparison.runs[0].sharpest_changes if len(comparison.runs) == 1 else []
     rows = [
         [
-            f"{each.step}/{each.rollout}:{each.position}",
+            f"{each.step}/{rollout_name(each.rollout, each.sample)}:{each.position}",
             repr(each.before),
             repr(each.token),
             f"{each.giver} → {each.taker}",

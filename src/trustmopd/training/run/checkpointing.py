@@ -1,40 +1,53 @@
-"""TRL's trainer with checkpoints that are whole, that a run resumes from, and that have a model card beside them.
+"""What transformers calls to save a student, to load it and to resume its run.
 
-Here is what transformers and TRL call to save and load a student. When a checkpoint is whole is decided in
-`run_files.py`, what a resumed run may change in `resuming.py`.
+When a checkpoint is whole is decided in `run_files.py`, what a resumed run may change in `resuming.py`.
 """
 
+import logging
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
-from trl import DistillationTrainer
+from transformers import Trainer
+from transformers.trainer_utils import TrainOutput
 
-from trustmopd.runs.card_results import MODEL_CARD, results
-from trustmopd.runs.layout import CHECKPOINTS
-from trustmopd.training.calibrate import Calibrator
-from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.runs import RunDirectory
 from trustmopd.training.parallelism import saving_whole_weights
-from trustmopd.training.run.identity import RunIdentity
-from trustmopd.training.run.model_card import CITATION, model_card
 from trustmopd.training.run.resuming import apply_changes, fresh_groups
-from trustmopd.training.run.run_files import RunFiles
-from trustmopd.util.files import write_text
+
+logger = logging.getLogger(__name__)
 
 
-class CheckpointingTrainer(DistillationTrainer):
-    """The base of `TrustMOPDTrainer`, which sets these fields."""
+class CheckpointingTrainer(Trainer):
+    """A base of `TrustMOPDTrainer`, which has its `files`, `calibrator` and `step_log`."""
 
-    args: TrustMOPDConfig
-    identity: RunIdentity
-    files: RunFiles
-    calibrator: Calibrator
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        with self.files.alone(self.accelerator):
+            if not resume_from_checkpoint:
+                return super().train(None, *args, **kwargs)
+            resume = self.files.resume_from(resume_from_checkpoint)
+            self.step_log.gap.resume(resume.state.log_history)
+            self.calibrator.resume(RunDirectory(resume.checkpoint).calibration)
+            step, last = resume.state.global_step, self.args.max_steps
+            if step >= last > 0:  # transformers would train one step too many
+                logger.warning("nothing is left to train: %s has %d of %d steps.", resume.checkpoint, step, last)
+                self.load_student(resume.checkpoint)
+                self.state = resume.state
+                return TrainOutput(step, float("nan"), {})
+            return super().train(str(resume.checkpoint), *args, **kwargs)
 
-    _tag_names: ClassVar[list[str]] = ["trl", "distillation", "trustmopd"]
-    _paper: ClassVar[dict[str, str]] = {
-        "title": "Distill What You Trust: Reliability-Aware Multi-Teacher On-Policy Distillation",
-        "citation": CITATION,
-    }
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> tuple:
+        """When the student is where it will be trained, and before anything is written, mu is measured."""
+        prepared = super()._prepare_for_training(*args, **kwargs)
+        self.ensure_calibration()
+        return prepared
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        self.ensure_calibration()
+        try:
+            return super().evaluate(*args, **kwargs)
+        finally:
+            self.step_log.forget_time()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         with saving_whole_weights(self.accelerator):
@@ -48,19 +61,8 @@ class CheckpointingTrainer(DistillationTrainer):
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
     ) -> None:
         if self.is_world_process_zero():
-            run, calibration = self.files.run, self.calibrator.calibration
-            card = model_card(
-                self.identity,
-                self.args,
-                calibration.mu if calibration else {},
-                planned_steps=self.state.max_steps,
-                name=run.path.name if model_name == CHECKPOINTS else model_name,  # of a recipe's run
-                dataset=dataset_name,
-                tags=[*([tags] if isinstance(tags, str) else tags or []), *self._tag_names],
-                paper=self._paper,
-                results=results(run),
-            )
-            write_text(Path(self.args.output_dir) / MODEL_CARD, card)
+            tags = [tags] if isinstance(tags, str) else tags or []
+            self.files.write_card(model_name, dataset_name, [*tags, *self._tag_names])
 
     def load_student(self, checkpoint: Path) -> None:
         """Load the student's weights from a checkpoint. The frozen policies do not change."""

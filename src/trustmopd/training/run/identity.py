@@ -7,27 +7,17 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from datasets import Dataset
-from peft import PeftModel
+from peft import LoraConfig, PeftModel
 
 from trustmopd import __version__
-from trustmopd.policies import REFERENCE, TeacherPool, fingerprint, fingerprint_tokenizer
+from trustmopd.policies import REFERENCE, Teacher, TeacherPool, fingerprint, fingerprint_tokenizer
+from trustmopd.policies.load import unloaded_pool
+from trustmopd.policies.pool import UNKNOWN, Origin
 from trustmopd.policies.preflight.duplicates import adapter_settings
-from trustmopd.policies.references import fallbacks
-from trustmopd.prompts.prompt_set import prompt_hash
 from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.setup import Ingredients
 
 _PACKAGES = ("transformers", "trl", "peft", "accelerate", "datasets")
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where weights come from; their fingerprint and number, None if the rule does not load them."""
-
-    source: str
-    fingerprint: str | None
-    parameters: int | None = None
 
 
 @dataclass(frozen=True)
@@ -37,14 +27,14 @@ class RunIdentity:
     `fallbacks` are teachers that are measured from the student in place of the model that they grew from. `has_dropout`
     is the student's, whether it is on or off."""
 
-    student: Source
+    student: Origin
     trainable_parameters: int
     adapter: dict[str, Any] | None
     has_dropout: bool
-    reference: Source | None
-    own_references: dict[str, Source]
+    reference: Origin | None
+    own_references: dict[str, Origin]
     fallbacks: list[str]
-    teachers: dict[str, Source]
+    teachers: dict[str, Origin]
     tokenizer: str
     vocab_size: int
     num_prompts: int
@@ -53,12 +43,12 @@ class RunIdentity:
     machine: dict[str, Any]
 
     @property
-    def references(self) -> set[Source]:
+    def references(self) -> set[Origin]:
         """The distinct references that are asked."""
         return {*([self.reference] if self.reference else []), *self.own_references.values()}
 
     @property
-    def asked(self) -> dict[str, Source]:
+    def asked(self) -> dict[str, Origin]:
         """The teachers that the rule asks."""
         return {name: teacher for name, teacher in self.teachers.items() if teacher.fingerprint is not None}
 
@@ -72,31 +62,45 @@ class RunIdentity:
 
 
 def identity_of(
-    student: Any,
-    pool: TeacherPool,
-    given: Ingredients,
-    prompts: Dataset,
-    *,
-    overlong: int,
-    engine: Parallelism,
-    has_dropout: bool,
+    student: Any, pool: TeacherPool, given: Ingredients, engine: Parallelism, *, has_dropout: bool
 ) -> RunIdentity:
-    """`prompts` are the ones to train on; `overlong` counts those that were cut or dropped for their length."""
-    loaded = {name: Source(each.source, each.fingerprint, each.parameters) for name, each in pool.members.items()}
-    return RunIdentity(
-        student=Source(given.source, fingerprint(student), sum(p.numel() for p in student.parameters())),
+    return _identity(
+        pool,
+        given,
+        engine,
+        student=Origin(given.source, fingerprint(student), sum(p.numel() for p in student.parameters())),
         trainable_parameters=sum(p.numel() for p in student.parameters() if p.requires_grad),
         adapter=_adapter_of(student),
         has_dropout=has_dropout,
-        reference=loaded.get(REFERENCE),
-        own_references={name: loaded[start] for name, start in pool.references.items() if start != REFERENCE},
-        fallbacks=[name for name in fallbacks(given.teachers) if name in pool.references],
-        teachers={name: loaded.get(name) or Source(teacher.source, None) for name, teacher in given.teachers.items()},
+    )
+
+
+def expected_identity(given: Ingredients, engine: Parallelism, lora: LoraConfig | None) -> RunIdentity:
+    """Before anything is loaded: fingerprints are UNKNOWN, and only some settings of the adapter are known."""
+    return _identity(
+        unloaded_pool(given.graph, Teacher(model=given.source)),
+        given,
+        engine,
+        student=Origin(given.source, UNKNOWN),
+        trainable_parameters=0,
+        adapter=None if lora is None else {"r": lora.r, "lora_alpha": lora.lora_alpha},
+        has_dropout=False,
+    )
+
+
+def _identity(pool: TeacherPool, given: Ingredients, engine: Parallelism, **student: Any) -> RunIdentity:
+    teachers, origins = given.graph.teachers, {name: member.origin for name, member in pool.members.items()}
+    return RunIdentity(
+        **student,
+        reference=origins.get(REFERENCE),
+        own_references={name: origins[start] for name, start in pool.references.items() if start != REFERENCE},
+        fallbacks=[name for name in pool.references if teachers[name].is_fallback],
+        teachers={name: origins.get(name) or Origin(teacher.source, None) for name, teacher in teachers.items()},
         tokenizer=fingerprint_tokenizer(given.tokenizer),
         vocab_size=given.vocab_size,
-        num_prompts=len(prompts),
-        prompt_hash=prompt_hash(prompts),
-        overlong_prompts=overlong,
+        num_prompts=len(given.prompts),
+        prompt_hash=given.prompt_hash,
+        overlong_prompts=given.overlong,
         machine={**describe_machine(engine.processes), "engine": asdict(engine)},
     )
 

@@ -10,12 +10,16 @@ from trustmopd.runs.layout import CHECKPOINT, MANIFEST
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.run.identity import RunIdentity
 
-CITATION = """\
+#: As TRL's trainers have it.
+PAPER = {
+    "title": "Distill What You Trust: Reliability-Aware Multi-Teacher On-Policy Distillation",
+    "citation": """\
 @unpublished{sun-distill-what-you-trust,
   title = {Distill What You Trust: Reliability-Aware Multi-Teacher On-Policy Distillation},
   author = {Jie Sun and Mao Zheng and Mingyang Song and Zeyuan Liu and Gengsheng Li and Houcheng Jiang and Yilin Cheng
             and Bichuan Feng and Yuchen Cai and Junfeng Fang and Xiang Wang},
-}"""
+}""",
+}
 
 _TEXT = """---
 {data}
@@ -54,10 +58,9 @@ def model_card(
     name: str | None,
     dataset: str | None,
     tags: Iterable[str],
-    paper: Mapping[str, str],
     results: str,
 ) -> str:
-    """`results` are scores and cost, `paper` has a title and a citation."""
+    """`results` are scores and cost."""
     student, teachers = run.student.source, run.asked
     rows = [("student at the start", student, "")]
     if run.reference is not None and run.reference.source != student:
@@ -90,8 +93,8 @@ def model_card(
         kind="LoRA adapter" if run.adapter else "model",
         checkpoint=CHECKPOINT,
         manifest=MANIFEST,
-        paper=paper["title"],
-        citation=paper["citation"],
+        paper=PAPER["title"],
+        citation=PAPER["citation"],
         version=run.machine["versions"]["trustmopd"],
         results=results,
     )

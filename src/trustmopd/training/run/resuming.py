@@ -15,6 +15,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
+from trustmopd.policies import REFERENCE
+from trustmopd.policies.graph import role_of
+from trustmopd.policies.pool import UNKNOWN
 from trustmopd.policies.preflight.model_facts import check_files
 from trustmopd.recipe.rules import PARTS, part_of
 from trustmopd.runs import RunDirectory
@@ -55,16 +58,22 @@ class Resume:
     @classmethod
     def of(cls, checkpoint: Path, manifest: Mapping[str, Any]) -> "Resume":
         """`manifest` is the one that the run would write now."""
-        check_checkpoint(checkpoint)
-        check_same_engine(checkpoint, manifest["engine"])
-        check_same_settings(checkpoint, manifest["config"])
-        check_same_ingredients(checkpoint, manifest)
+        check_resumable(checkpoint, manifest)
         stored, state = read_manifest(checkpoint), read_state(checkpoint)
         changed = changes(checkpoint, manifest["config"])
         for name, (was, now) in changed.items():
             logger.warning("%s was %r up to step %d, and is %r from now on.", name, was, state.global_step, now)
         history = [*stored.get("resumed", []), {"step": state.global_step, "changed": changed}]
         return cls(checkpoint, stored["run"], state, changed, history)
+
+
+def check_resumable(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint that a run with this manifest cannot go on from. The weights of models
+    that are not loaded yet may be any."""
+    check_checkpoint(checkpoint)
+    check_same_engine(checkpoint, manifest["engine"])
+    check_same_settings(checkpoint, manifest["config"])
+    check_same_ingredients(checkpoint, manifest)
 
 
 def check_checkpoint(checkpoint: Path) -> None:
@@ -171,24 +180,40 @@ def check_same_ingredients(checkpoint: Path, manifest: Mapping[str, Any]) -> Non
     """Refuse to resume with other weights or prompts."""
     stored = read_manifest(checkpoint)
     before, after = _ingredients(stored), _ingredients(manifest)
-    for name in {**before, **after}:
-        was, is_now = before.get(name) or {}, after.get(name) or {}
-        if was.get("fingerprint") != is_now.get("fingerprint"):
-            raise ValueError(
-                f"{name} is not what this run began with: {was.get('source', 'none')} ({was.get('fingerprint')}) in "
-                f"{checkpoint}, {is_now.get('source', 'none')} ({is_now.get('fingerprint')}) now. It decides "
-                "what the student is taught, so it cannot change within a run. Restore it, or start a new run in "
-                "another output folder."
-            )
-    was, is_now = (_plain(each["models"]["student"].get("adapter")) for each in (stored, manifest))
-    if was != is_now and "adapter" in stored["models"]["student"]:
-        fields = {**(was or {}), **(is_now or {})}
-        field = next(name for name in fields if (was or {}).get(name) != (is_now or {}).get(name))
-        values = [each.get(field) if each else "none (all weights are trained)" for each in (was, is_now)]
+    pairs = {name: (before.get(name) or {}, after.get(name) or {}) for name in {**before, **after}}
+    if changed := [
+        f"{name} was {_named(was)} and is {_named(is_now)} now"
+        for name, (was, is_now) in pairs.items()
+        if _differs(was, is_now)
+    ]:
         raise ValueError(
-            f"the student's adapter is not what this run began with: {field} was {values[0]!r} in {checkpoint} and is "
-            f"{values[1]!r} now. Restore peft, or start a new run in another output folder."
+            f"this run began with other models or prompts ({checkpoint}): {'; '.join(changed)}. They decide what the "
+            "student is taught, so they cannot change within a run. Restore them, or start a new run in another output "
+            "folder."
         )
+    if "adapter" in stored["models"]["student"]:
+        _check_same_adapter(checkpoint, *(_plain(each["models"]["student"]) for each in (stored, manifest)))
+
+
+def _check_same_adapter(checkpoint: Path, before: Mapping[str, Any], student: Mapping[str, Any]) -> None:
+    """Of a student that is not loaded yet, only some settings are known."""
+    was, is_now = before["adapter"], student["adapter"]
+    is_part = was and is_now and student["fingerprint"] == UNKNOWN
+    fields = is_now if is_part else {**(was or {}), **(is_now or {})}
+    for field in fields:
+        values = [each.get(field) if each else "none (all weights are trained)" for each in (was, is_now)]
+        if values[0] != values[1]:
+            raise ValueError(
+                f"the student's adapter is not what this run began with: {field} was {values[0]!r} in {checkpoint} and "
+                f"is {values[1]!r} now. Restore peft, or start a new run in another output folder."
+            )
+
+
+def moves(checkpoint: Path, manifest: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The models that come from another place than before, each with its old and new one."""
+    before, after = (_models(each) for each in (read_manifest(checkpoint), manifest))
+    sources = {name: [before[name]["source"], after[name]["source"]] for name in before if after.get(name)}
+    return {name: [was, is_now] for name, (was, is_now) in sources.items() if was != is_now}
 
 
 def changes(checkpoint: Path, config: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -225,16 +250,28 @@ def apply_changes(
 
 
 def _ingredients(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    return _models(manifest) | {"the prompt set": manifest["prompts"]}
+
+
+def _models(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """By the names that messages use."""
     models = manifest["models"]
-    teachers = {f"teacher '{name}'": teacher for name, teacher in models["teachers"].items()}
-    own = {f"the reference of teacher '{n}'": each for n, each in models.get("own_references", {}).items()}
-    return {
-        "the student": models["student"],
-        "the reference": models["reference"],
-        **teachers,
-        **own,
-        "the prompt set": manifest["prompts"],
-    }
+    references = {REFERENCE: models["reference"]} if models["reference"] else {}
+    references |= {f"{REFERENCE}:{name}": own for name, own in models.get("own_references", {}).items()}
+    frozen = {role_of(name): each for name, each in {**references, **models["teachers"]}.items()}
+    return {"the student": models["student"], **frozen}
+
+
+def _differs(was: Mapping[str, Any], is_now: Mapping[str, Any]) -> bool:
+    """A model that is not loaded yet may be the one before."""
+    if not was or not is_now:
+        return bool(was) != bool(is_now)
+    return is_now.get("fingerprint") not in (was.get("fingerprint"), UNKNOWN)
+
+
+def _named(ingredient: Mapping[str, Any]) -> str:
+    mark = f" ({ingredient['fingerprint']})" if ingredient.get("fingerprint") not in (None, UNKNOWN) else ""
+    return f"{ingredient.get('source', 'none')}{mark}"
 
 
 def _plain(value: Any) -> Any:

@@ -4,29 +4,31 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from accelerate import Accelerator
 from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerState
 
 from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
-from trustmopd.runs.card_results import refresh_card
+from trustmopd.runs.card_results import MODEL_CARD, refresh_card, results
 from trustmopd.runs.checkpoints import all_checkpoints
-from trustmopd.runs.layout import SET_ASIDE, checkpoint_in
+from trustmopd.runs.layout import CHECKPOINTS, SET_ASIDE, checkpoint_in
 from trustmopd.runs.schemas import write_file
-from trustmopd.training.calibration import Calibration
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.run.across_ranks import all_succeed, first_decides
 from trustmopd.training.run.cost import Bill
-from trustmopd.training.run.identity import RunIdentity
 from trustmopd.training.run.manifest import run_manifest
+from trustmopd.training.run.model_card import model_card
 from trustmopd.training.run.resuming import Resume
-from trustmopd.util.files import write_text
+from trustmopd.util.files import locked, write_text
 from trustmopd.util.messages import Interrupted, first_line
+
+if TYPE_CHECKING:
+    from trustmopd.training.trainer import TrustMOPDTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -35,32 +37,26 @@ _NOT_SHARED = (
 )
 
 
-class Trained(Protocol):
-    """What `RunFiles` needs from the trainer."""
-
-    calibration: Calibration | None
-    state: TrainerState
-
-    def ensure_calibration(self) -> None: ...
-
-    def unlogged(self) -> dict[str, float]: ...
-
-
 class RunFiles(TrainerCallback):
     """Writes the run directory during training. On resume, what a killed run wrote after its last checkpoint is
     removed, because those steps are repeated."""
 
-    def __init__(
-        self, run: RunDirectory, identity: RunIdentity, args: TrustMOPDConfig, trainer: Trained, bill: Bill, run_id: str
-    ):
-        self.run = run
-        self.identity = identity
+    def __init__(self, args: TrustMOPDConfig, trainer: "TrustMOPDTrainer", run_id: str):
+        self.run = RunDirectory(Path(args.run_dir or str(args.output_dir)))
+        self.identity = trainer.identity
+        elsewhere = trainer.pool.elsewhere.devices if trainer.pool.elsewhere else {}
+        self.bill = Bill(self.run, self.identity, trainer.accelerator.num_processes, elsewhere)
         self.args = args
         self.trainer = trainer
-        self.bill = bill
         self.run_id = run_id
         self.resume: Resume | None = None
         self.recipe: str | None = None  # as text, if the run has one
+
+    def alone(self, accelerator: Accelerator) -> AbstractContextManager[None]:
+        """Inside, no other run writes to this directory."""
+        if not accelerator.is_main_process:
+            return nullcontext()
+        return locked(self.run.path, "Wait for it, or choose another output_dir.")
 
     def resume_from(self, checkpoint: str | bool) -> Resume:
         """Resume from a checkpoint (True: the newest whole one). The first process chooses it, and every process checks
@@ -81,6 +77,21 @@ class RunFiles(TrainerCallback):
         if self.trainer.calibration is not None:
             self.trainer.calibration.save(folder.calibration)
         write_file(folder.manifest, self.manifest())
+
+    def write_card(self, name: str | None, dataset: str | None, tags: list[str]) -> None:
+        """Beside the student. `name` may be that of the folder with a recipe's checkpoints."""
+        calibration = self.trainer.calibration
+        card = model_card(
+            self.trainer.identity,
+            self.args,
+            calibration.mu if calibration else {},
+            planned_steps=self.trainer.state.max_steps,
+            name=self.run.path.name if name == CHECKPOINTS else name,
+            dataset=dataset,
+            tags=tags,
+            results=results(self.run),
+        )
+        write_text(Path(str(self.args.output_dir)) / MODEL_CARD, card)
 
     @contextmanager
     def whole_checkpoint(self, output_dir: Path, accelerator: Accelerator) -> Iterator[None]:
@@ -105,7 +116,6 @@ class RunFiles(TrainerCallback):
             keep_newest(output_dir, self.run_id, limit, state.best_model_checkpoint)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self.trainer.ensure_calibration()
         state.compute_steps(args, state.max_steps)  # a resumed state still has its old logging and saving intervals
         if not state.is_world_process_zero:
             return

@@ -1,80 +1,142 @@
-"""Read a batch in TRL's format: labels of the prompts, whole sequences, the tokens that count."""
+"""What goes through a step: a frozen batch of rollouts, which carries everything that belongs to it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from trustmopd.rollouts import Completion
-from trustmopd.training.prompt_lengths import DRAW, ROW
+from trustmopd.policies import Answers, TeacherPool
+from trustmopd.training.config import TrustMOPDConfig
+from trustmopd.training.step.timing import PhaseClock
+
+#: The one key of ours in TRL's dict: a list with an `Entry` for each row, which TRL shuffles and splits.
+ENTRIES = "rollouts"
+_PROMPT, _RESPONSE = ("prompt_ids", "prompt_mask"), ("response_ids", "attended", "mask", "engine_logp")
 
 
-def prompt_columns(inputs: Sequence[Mapping[str, Any]], domain_column: str | None) -> dict[str, Any]:
-    """What goes with each response through TRL's shuffle: `row`, the prompt's place in the dataset, and `meta`, which
-    the records show."""
-    return {
-        "row": torch.tensor([example.get(ROW, index) for index, example in enumerate(inputs)]),
-        "meta": [
-            {
-                "id": _text(example.get("id")) or str(example.get(ROW)),
-                "prompt": example["prompt"],
-                "domain": _text(example.get(domain_column or "")),
-                "capabilities": _texts(example.get("capabilities")),
-            }
-            for example in inputs
-        ],
-    }
+@dataclass(frozen=True)
+class StepContext:
+    """What all steps of a run have in common. `vocab_size` counts the rows that all models have. `mixed_dtype` is what
+    the student's layers compute in, if it is not the dtype of their weights."""
+
+    args: TrustMOPDConfig
+    pool: TeacherPool
+    vocab_size: int
+    clock: PhaseClock
+    mixed_dtype: torch.dtype | None = None
 
 
-def draws_of(inputs: Sequence[Mapping[str, Any]], *, seed: int, step: int, process: int) -> list[str]:
-    """Names the random numbers of each prompt: by seed, step and dataset row, unless the prompt has a name for them. An
-    evaluation set has no rows, so process and place are used."""
-    return [
-        example.get(DRAW) or f"{seed}/{step}/{example.get(ROW, f'{process}.{place}')}"
-        for place, example in enumerate(inputs)
-    ]
+class RolloutId(NamedTuple):
+    """A prompt's place in the dataset, and which of its responses in the batch this is."""
+
+    row: int
+    sample: int = 0
 
 
-def labels_of(meta: Sequence[Mapping[str, Any]], teachers: Sequence[str]) -> Tensor:
-    """The index of each prompt's own teacher."""
-    if strangers := [each["domain"] for each in meta if each["domain"] not in teachers]:
-        raise ValueError(
-            f"label {strangers[0]!r} is not the name of a teacher ({', '.join(teachers)}). Relabel the prompt."
+@dataclass(frozen=True)
+class Rollout:
+    """Whose response it is. `draw` names its random numbers, which no other rollout of the run has. `teacher` is the
+    index of the prompt's own teacher, if the rule routes by it. `recorded`: it is one of those that a step records."""
+
+    id: RolloutId
+    draw: str
+    prompt: Any = None
+    prompt_id: str = ""
+    domain: str | None = None
+    capabilities: list[str] | None = None
+    teacher: int | None = None
+    recorded: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Prompts (padded on the left) with their responses (padded on the right).
+
+    `attended` marks a response's tokens, `mask` those that count: the EOS does, and so do all tokens of a truncated
+    response; a tool's output does not. `engine_logp` are the log-probabilities that the engine sampled with, `answers`
+    those of the frozen policies, and `asked` the rows' numbers in their question."""
+
+    rollouts: tuple[Rollout, ...]
+    prompt_ids: Int[Tensor, "B P"]
+    prompt_mask: Shaped[Tensor, "B P"]
+    response_ids: Int[Tensor, "B T"]
+    attended: Shaped[Tensor, "B T"]
+    mask: Shaped[Tensor, "B T"]
+    engine_logp: Float[Tensor, "B T"] | None = None
+    answers: Answers | None = None
+    asked: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, generated: Mapping[str, Any], rollouts: Sequence[Rollout] | None = None, **parts: Any) -> "Batch":
+        """From TRL's tensors. Without `rollouts`, the rows are only numbered."""
+        attended = generated["completion_mask"]
+        numbered = [Rollout(RolloutId(row), str(row)) for row in range(len(attended))]
+        return cls(
+            tuple(numbered if rollouts is None else rollouts),
+            generated["prompt_ids"],
+            generated["prompt_mask"],
+            generated["completion_ids"],
+            attended,
+            attended * generated["tool_mask"] if "tool_mask" in generated else attended,
+            **parts,
         )
-    return torch.tensor([teachers.index(each["domain"]) for each in meta])
+
+    def __len__(self) -> int:
+        return len(self.rollouts)
+
+    @property
+    def sequences(self) -> tuple[Tensor, Tensor]:
+        """Prompt and response as one sequence, and its attention mask."""
+        input_ids = torch.cat([self.prompt_ids, self.response_ids], dim=1)
+        return input_ids, torch.cat([self.prompt_mask, self.attended], dim=1)
+
+    @property
+    def num_responses(self) -> Tensor:
+        """The responses with at least one token that counts."""
+        return (self.mask != 0).any(dim=1).sum()
+
+    def part(self, rows: Sequence[int]) -> "Batch":
+        """Some rows, with the same answers."""
+        if list(rows) == list(range(len(self))):
+            return self
+        index = torch.tensor(rows, device=self.mask.device)
+        return replace(
+            self,
+            rollouts=tuple(self.rollouts[row] for row in rows),
+            asked=tuple(self.asked[row] for row in rows) if self.asked else (),
+            **self._tensors(_PROMPT + _RESPONSE, index),
+        )
+
+    def trimmed(self) -> "Batch":
+        """Without columns that are padding in all rows."""
+        prompt, response = (max(1, int((mask != 0).sum(dim=1).max())) for mask in (self.prompt_mask, self.attended))
+        prompts = self._tensors(_PROMPT, (slice(None), slice(-prompt, None)))
+        return replace(self, **prompts, **self._tensors(_RESPONSE, (slice(None), slice(response))))
+
+    def _tensors(self, names: Sequence[str], index: Any) -> dict[str, Any]:
+        return {name: tensor[index] for name in names if (tensor := getattr(self, name)) is not None}
+
+    def entries(self) -> "list[Entry]":
+        return [Entry(self, row) for row in range(len(self))]
+
+    def release(self) -> None:
+        """Free the answers. Whoever needs the batch again must ask again."""
+        if self.answers is not None:
+            self.answers.release()
+            self.answers.clear()
 
 
-def _text(label: Any) -> str | None:
-    return None if label is None else str(label)
+class Entry(NamedTuple):
+    """A row of a batch, on its way through TRL."""
+
+    batch: Batch
+    row: int
 
 
-def _texts(labels: Any) -> list[str] | None:
-    if labels is None:
-        return None
-    return [str(label) for label in labels] if isinstance(labels, (list, tuple)) else [str(labels)]
-
-
-def padded_logprobs(made: Sequence[Completion], completion_ids: Tensor) -> Tensor:
-    """The engine's log-probabilities, padded with 0 to the shape of the responses."""
-    logp = torch.zeros(completion_ids.shape)
-    for row, each in enumerate(made):
-        logp[row, : len(each.ids)] = torch.tensor(each.logprobs)
-    return logp.to(completion_ids.device)
-
-
-def sequences(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Prompt and response as one sequence, and its attention mask."""
-    input_ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    return input_ids, torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-
-
-def response_mask(batch: dict[str, Any]) -> Tensor:
-    """TRL's mask: the EOS counts, and so do all tokens of a truncated response; a tool's output does not."""
-    mask = batch["completion_mask"]
-    return mask * batch["tool_mask"] if "tool_mask" in batch else mask
-
-
-def num_responses(batch: dict[str, Any]) -> Tensor:
-    """The responses with at least one token that counts."""
-    return (response_mask(batch) != 0).any(dim=1).sum()
+def batch_of(inputs: Mapping[str, Any]) -> Batch:
+    """The rows that TRL hands back, or, if it is not asked yet, a batch of TRL's tensors alone."""
+    entries: Sequence[Entry] = inputs.get(ENTRIES, ())
+    return entries[0].batch.part([entry.row for entry in entries]) if entries else Batch.of(inputs)

@@ -1,108 +1,106 @@
-"""From hidden states to the `CandidateState` that the method uses: the student's candidates with every policy's
-log-probabilities."""
+"""From a batch to the `CandidateState` that the method uses: the candidates of the student that learns, with every
+policy's log-probabilities."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from trustmopd.heads import Head
 from trustmopd.method import CandidateState, renormalise
-from trustmopd.policies import Answers
-from trustmopd.policies.references import role_of
+from trustmopd.policies import TeacherPool
+from trustmopd.policies.backbone import backbone_of
+from trustmopd.policies.graph import role_of
+from trustmopd.policies.reading import Sequences
+from trustmopd.training.step.batch import Batch, StepContext
 
 
 @dataclass(frozen=True)
 class ScoredCandidates:
     """`student_mass` is the share of the student's full distribution that its candidates hold; 0 on padding.
-    `sampled_logp`, where asked for, is the student's log-probability of the sampled tokens at temperature 1, over the
-    N response tokens alone."""
+    `sampled_logp`, where the engine gave its own, is the student's log-probability of the sampled tokens at temperature
+    1, over the N response tokens alone."""
 
     at: CandidateState
     student_mass: Float[Tensor, "B T"]
     sampled_logp: Float[Tensor, " N"] | None = None
 
 
-def score_candidates(
-    hidden: Float[Tensor, "N H"],
-    student_head: Head,
-    answers: Answers,
-    teachers: Sequence[str],
-    references: Mapping[str, str],
-    rows: Sequence[int],
-    sampled_ids: Int[Tensor, "B T"],
-    mask: Shaped[Tensor, "B T"],
-    *,
-    num_candidates: int,
-    vocab_size: int,
-    temperature: float,
-    step: int,
-    with_sampled: bool = False,
-) -> ScoredCandidates:
-    """`hidden` are the student's states before the unmasked response tokens, row after row. `rows` are the numbers of
-    these responses in the question that `answers` belong to. `references` names the reference of each teacher. Padding
-    gets logit 0 in every model: finite, and ignored by the mask."""
-    valid = mask != 0
-    ids, logsumexp = student_head.top(hidden.detach(), num_candidates, vocab_size)
-    student_logits = student_head.logits_of(hidden, ids)
-    given = {"the student": student_logits}
+def candidates_of(context: StepContext, student: Any, batch: Batch, step: int) -> ScoredCandidates:
+    """`step` is named in errors. Padding gets logit 0 in every model: finite, and ignored by the mask."""
+    args, pool, valid = context.args, context.pool, batch.mask != 0
+    hidden, head = _hidden_states(context, student, batch), Head.of(student)
+    ids, logsumexp = head.top(hidden.detach(), args.num_candidates, context.vocab_size)
+    student_logits = head.logits_of(hidden, ids)
 
     def padded(values: Tensor) -> Tensor:
-        return values.new_zeros(*valid.shape, *values.shape[1:]).masked_scatter(_wide(valid, values), values)
+        wide = valid.view(*valid.shape, *[1] * (values.ndim - 1)).expand(*valid.shape, *values.shape[1:])
+        return values.new_zeros(wide.shape).masked_scatter(wide, values)
 
-    def asked_of(name: str) -> tuple[list[int], Tensor, Tensor | None]:
-        """The rows that a policy was asked about, the candidates there, and which tokens these are: None for all."""
-        known = answers[name].rows
-        asked = [row in known for row in rows]
-        mine = [row for row, was_asked in zip(rows, asked, strict=True) if was_asked]
-        # Indexing makes the GPU wait, so it is skipped in the usual case that all tokens are asked about.
-        if len(mine) in (0, len(rows)):
-            return mine, ids, None
-        tokens = torch.tensor(asked, device=valid.device).repeat_interleave(valid.sum(dim=1))
-        return mine, ids[tokens], tokens
-
-    questions = {name: asked_of(name) for name in (*teachers, *references.values())}
-    for name, (mine, wanted, _) in questions.items():
-        if mine:
-            answers[name].expect(mine, wanted)
-
-    def logits_of(name: str) -> Tensor:
-        mine, wanted, tokens = questions[name]
-        if not mine:
-            return student_logits.new_zeros(student_logits.shape, requires_grad=False)
-        found = given[role_of(name)] = answers[name].logits_at(mine, wanted)
-        if tokens is None:
-            return found
-        logits = found.new_zeros(student_logits.shape)
-        logits[tokens] = found
-        return logits
+    def renormalised(logits: Tensor) -> Tensor:
+        return renormalise(logits / args.distillation_temperature)
 
     with torch.no_grad():
-        teacher_logits = torch.stack([padded(logits_of(name)) for name in teachers])
-        starts = {name: padded(logits_of(name)) for name in dict.fromkeys(references.values())}
-        reference_logits = next(iter(starts.values()), None)
-        if len(starts) > 1:
-            reference_logits = torch.stack([starts[references[name]] for name in teachers])
+        frozen = _frozen_logits(pool, batch, ids)
+        teacher_logits = torch.stack([padded(frozen[name]) for name in pool.teachers])
+        references = {name: padded(frozen[name]) for name in dict.fromkeys(pool.references.values())}
+        reference_logits = next(iter(references.values()), None)
+        if len(references) > 1:
+            reference_logits = torch.stack([references[pool.references[name]] for name in pool.teachers])
         sampled_logp = None
-        if with_sampled:
-            sampled_logp = student_head.logits_of(hidden, sampled_ids[valid].unsqueeze(-1))[:, 0] - logsumexp
+        if batch.engine_logp is not None:
+            sampled_logp = head.logits_of(hidden, batch.response_ids[valid].unsqueeze(-1))[:, 0] - logsumexp
         mass = padded((torch.logsumexp(student_logits, dim=-1) - logsumexp).exp())
-    _check_finite(given, step)
+    _check_finite({"the student": student_logits, **{role_of(name): found for name, found in frozen.items()}}, step)
     at = CandidateState(
-        student_logp=renormalise(padded(student_logits) / temperature),
-        teacher_logp=renormalise(teacher_logits / temperature),
-        reference_logp=None if reference_logits is None else renormalise(reference_logits / temperature),
+        student_logp=renormalised(padded(student_logits)),
+        teacher_logp=renormalised(teacher_logits),
+        reference_logp=None if reference_logits is None else renormalised(reference_logits),
         candidate_ids=padded(ids),
-        sampled_ids=sampled_ids,
-        mask=mask,
+        sampled_ids=batch.response_ids,
+        mask=batch.mask,
     )
     return ScoredCandidates(at, mass, sampled_logp)
 
 
-def _wide(valid: Tensor, values: Tensor) -> Tensor:
-    return valid.view(*valid.shape, *[1] * (values.ndim - 1)).expand(*valid.shape, *values.shape[1:])
+def _hidden_states(context: StepContext, student: Any, batch: Batch) -> Tensor:
+    """The student's states before the response tokens, row after row."""
+    read = Sequences.padded(*batch.sequences, batch.mask)
+    read = read if context.args.max_tokens_per_micro_batch is None else read.aligned()
+    # accelerate's own autocast is in the student's `forward`, which is not called here.
+    mixed = context.mixed_dtype
+    with torch.autocast(batch.mask.device.type, mixed, enabled=mixed is not None):
+        hidden = read.states(backbone_of(student))
+    return hidden.to(mixed or hidden.dtype)
+
+
+def _frozen_logits(pool: TeacherPool, batch: Batch, ids: Int[Tensor, "N C"]) -> dict[str, Float[Tensor, "N C"]]:
+    """Of every teacher and reference; 0 at tokens that it was not asked about. All are told first what they will be
+    asked for: those elsewhere compute at once."""
+    assert batch.answers is not None
+    questions = {}
+    for name in (*pool.teachers, *pool.references.values()):
+        known = batch.answers[name].rows
+        asked = [row in known for row in batch.asked]
+        rows = [row for row, was_asked in zip(batch.asked, asked, strict=True) if was_asked]
+        tokens = None
+        if len(rows) not in (0, len(batch)):  # in the usual case indexing is spared, for which a GPU would wait
+            tokens = torch.tensor(asked, device=ids.device).repeat_interleave((batch.mask != 0).sum(dim=1))
+        questions[name] = rows, ids if tokens is None else ids[tokens], tokens
+    for name, (rows, wanted, _) in questions.items():
+        if rows:
+            batch.answers[name].expect(rows, wanted)
+    logits = {}
+    for name, (rows, wanted, tokens) in questions.items():
+        if rows and tokens is None:
+            logits[name] = batch.answers[name].logits_at(rows, wanted)
+            continue
+        logits[name] = torch.zeros(ids.shape, device=ids.device)
+        if rows:
+            logits[name][tokens] = batch.answers[name].logits_at(rows, wanted)
+    return logits
 
 
 def _check_finite(given: dict[str, Tensor], step: int) -> None:
@@ -116,11 +114,3 @@ def _check_finite(given: dict[str, Tensor], step: int) -> None:
                 "training stopped before they reached the student, and the last checkpoint is complete. Check this "
                 "model's weights and its dtype (float16 can overflow; bfloat16 does not)."
             )
-
-
-def check_loss(loss: Tensor, step: int) -> None:
-    if not bool(loss.isfinite()):
-        raise FloatingPointError(
-            f"the loss is {loss.item()} at step {step}; training stopped before it reached the student, and the last "
-            "checkpoint is complete. Check the score and allocation rules, and the models' dtype."
-        )

@@ -1,9 +1,8 @@
 """Token records: scores, weights and log-probabilities at each token of a few rollouts, for figures and the viewer."""
 
-import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from trustmopd.method import Objective
 from trustmopd.runs import RunDirectory
 from trustmopd.runs import columns as columns_of
 from trustmopd.runs.columns import METADATA, REFERENCE, REPEATED, STUDENT
+from trustmopd.training.step.batch import Rollout
 from trustmopd.training.step.candidates import ScoredCandidates
 from trustmopd.util.files import whole_file
 
-#: Rollouts recorded per step, and candidates kept per token.
-ROLLOUTS = 8
+#: Candidates kept per token.
 TOP = 16
 
 
@@ -49,32 +48,22 @@ class TokenTexts(dict[int, str]):
 
 
 class TokenRecorder:
-    """Chooses the rollouts of a step to record, collects their tokens from the micro-batches, and writes them when the
-    step ends."""
+    """Collects the tokens of a step's recorded rollouts from the micro-batches, and writes them when the step ends."""
 
-    def __init__(self, run: RunDirectory, tokenizer: PreTrainedTokenizerBase, *, every: int, seed: int):
+    def __init__(self, run: RunDirectory, tokenizer: PreTrainedTokenizerBase, every: int):
         self.run = run
         self.every = every
-        self.seed = seed
         self._texts = TokenTexts(tokenizer)
-        self._chosen: set[int] = set()
         self._tables: list[pa.Table] = []
 
-    def choose(self, rows: list[int], step: int) -> None:
-        """Choose the dataset rows to record, from those of all processes."""
-        due = self.every > 0 and step % self.every == 0
-        self._chosen = chosen_rows(gather_object(rows), self.seed, step) if due else set()
+    def due(self, step: int) -> bool:
+        """Whether this step is recorded; `step` counts those before it."""
+        return self.every > 0 and step % self.every == 0
 
-    @property
-    def active(self) -> bool:
-        """Whether this step is recorded."""
-        return bool(self._chosen)
-
-    def note(self, scored: ScoredCandidates, result: Objective, batch: dict[str, Any], teachers: Sequence[str]) -> None:
-        self._tables += token_table(
-            scored, result, rows=batch["row"].tolist(), meta=batch["meta"], keep=self._chosen, teachers=teachers,
-            texts=self._texts,
-        )  # fmt: skip
+    def note(
+        self, scored: ScoredCandidates, result: Objective, rollouts: Sequence[Rollout], teachers: Sequence[str]
+    ) -> None:
+        self._tables += token_table(scored, result, rollouts, teachers, self._texts)
 
     def finish(self, step: int, *, writes: bool) -> None:
         """After `step`: the process that `writes` saves the tables of all processes."""
@@ -83,26 +72,17 @@ class TokenRecorder:
             write_records(self.run.records(step), tables, step)
 
 
-def chosen_rows(rows: Iterable[int], seed: int, step: int) -> set[int]:
-    """A random sample of the step's dataset rows, independent of how they are split between processes."""
-    key = lambda row: hashlib.blake2b(f"{seed}/{step}/{row}".encode()).digest()  # noqa: E731
-    return set(sorted(rows, key=key)[:ROLLOUTS])
-
-
 def token_table(
     scored: ScoredCandidates,
     result: Objective,
-    *,
-    rows: Sequence[int],
-    meta: Sequence[dict[str, Any]],
-    keep: set[int],
+    rollouts: Sequence[Rollout],
     teachers: Sequence[str],
     texts: TokenTexts,
 ) -> list[pa.Table]:
     """The recorded rollouts of a micro-batch, one row per response token; an empty list if it has none. Prompts and the
     texts of candidates go into the table's metadata."""
     at = scored.at
-    chosen = [b for b, row in enumerate(rows) if row in keep and bool((at.mask[b] != 0).any())]
+    chosen = [b for b, rollout in enumerate(rollouts) if rollout.recorded and bool((at.mask[b] != 0).any())]
     if not chosen:
         return []
     valid = at.mask[chosen] != 0
@@ -116,14 +96,15 @@ def token_table(
         """A value for each chosen rollout → one for each of its tokens."""
         return pa.array([value for value, length in zip(values, lengths, strict=True) for _ in range(length)], kind)
 
-    metas = [meta[b] for b in chosen]
+    kept = [rollouts[b] for b in chosen]
     token_ids = of_tokens(at.sampled_ids).tolist()
     student_logp = of_tokens(at.student_logp)
     columns: dict[str, Any] = {
-        "rollout": of_rollouts([rows[b] for b in chosen], pa.int64()),
-        "prompt_id": of_rollouts([each["id"] for each in metas], pa.string()),
-        "domain": of_rollouts([each["domain"] for each in metas], pa.string()),
-        "capabilities": of_rollouts([each["capabilities"] for each in metas], pa.list_(pa.string())),
+        "rollout": of_rollouts([rollout.id.row for rollout in kept], pa.int64()),
+        "sample": of_rollouts([rollout.id.sample for rollout in kept], pa.int32()),
+        "prompt_id": of_rollouts([rollout.prompt_id for rollout in kept], pa.string()),
+        "domain": of_rollouts([rollout.domain for rollout in kept], pa.string()),
+        "capabilities": of_rollouts([rollout.capabilities for rollout in kept], pa.list_(pa.string())),
         "position": _array(valid.nonzero()[:, 1], np.int32),
         "token_id": pa.array(token_ids, pa.int32()),
         "token_text": pa.array([texts[token] for token in token_ids], pa.string()),
@@ -146,12 +127,12 @@ def token_table(
         opinions |= {columns_of.own_reference(n): of_tokens(at.reference_logp[k]) for k, n in enumerate(teachers)}
     opinions |= {columns_of.opinion(name): of_tokens(at.teacher_logp[k]) for k, name in enumerate(teachers)}
     for (logp_column, rest_column), logp in opinions.items():
-        kept = logp.gather(-1, top)
-        columns[logp_column] = _lists(kept, np.float16)
-        columns[rest_column] = _array((1 - kept.exp().sum(dim=-1)).clamp_min(0), np.float16)
+        likeliest = logp.gather(-1, top)
+        columns[logp_column] = _lists(likeliest, np.float16)
+        columns[rest_column] = _array((1 - likeliest.exp().sum(dim=-1)).clamp_min(0), np.float16)
     spoken = {
         "texts": {token: texts[token] for token in top_ids.unique().tolist()},
-        "prompts": {each["id"]: each["prompt"] for each in metas},
+        "prompts": {rollout.prompt_id: rollout.prompt for rollout in kept},
     }
     return [pa.table(columns).replace_schema_metadata({METADATA: json.dumps(spoken)})]
 
@@ -161,7 +142,9 @@ def write_records(path: Path, tables: Sequence[pa.Table], step: int) -> None:
     for table in tables:
         for kind, entries in json.loads(table.schema.metadata[METADATA]).items():
             spoken[kind] |= entries
-    table = pa.concat_tables(tables).sort_by([("rollout", "ascending"), ("position", "ascending")])
+    table = pa.concat_tables(tables).sort_by([(name, "ascending") for name in ("rollout", "sample", "position")])
+    if not any(table["sample"].to_pylist()):  # one response to each prompt
+        table = table.drop_columns("sample")
     table = table.add_column(0, "step", pa.array([step] * len(table), pa.int32()))
     table = table.replace_schema_metadata({METADATA: zlib.compress(json.dumps(spoken).encode())})
     # Checksums: otherwise a flipped bit in a page of floats would go unnoticed.

@@ -1,5 +1,7 @@
 """Compare the engine's log-probabilities of the sampled tokens with the student's: are they the same policy?"""
 
+from collections.abc import Iterable, Mapping
+
 import torch
 from accelerate import Accelerator
 from torch import Tensor
@@ -21,6 +23,10 @@ class LogprobGap:
         self.slack = _SLACK_16 if dtype.itemsize == 2 else _SLACK_32
         self.first: float | None = None
         self._reset()
+
+    def resume(self, log_history: Iterable[Mapping[str, float]]) -> None:
+        """Take the first gap from the metrics of the run that is resumed."""
+        self.first = next((line[MEAN] for line in log_history if MEAN in line), None)
 
     def _reset(self) -> None:
         self._total, self._largest, self._tokens = 0.0, 0.0, 0

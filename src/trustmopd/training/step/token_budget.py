@@ -3,47 +3,29 @@
 The loss is a sum over responses, so the gradient is the same however they are grouped.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedType
 from torch import Tensor, nn
 
 from trustmopd.policies.reading import rows_under
-from trustmopd.training.step.batch import sequences
+from trustmopd.training.step.batch import Batch
 
 
-def micro_batches(batch: dict[str, Any], max_tokens: int, accelerator: Accelerator) -> list[dict[str, Any]]:
+def micro_batches(batch: Batch, max_tokens: int, accelerator: Accelerator) -> list[Batch]:
     """Split the batch into parts of at most `max_tokens` tokens. Every process gets the same number of parts, because
     the processes make each pass through the student together."""
-    _, attention_mask = sequences(batch)
+    _, attention_mask = batch.sequences
     lengths = (attention_mask != 0).sum(dim=1).tolist()
     mine = torch.tensor(len(rows_under(max_tokens, lengths)), device=accelerator.device)
     most = int(accelerator.gather(mine).max())
-    return [part_of(batch, rows) for rows in rows_under(max_tokens, lengths, most)]
-
-
-def part_of(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
-    """Some rows of a batch, without columns that are padding in all of them."""
-
-    def taken(values: Any) -> Any:
-        if isinstance(values, Tensor):
-            return values[rows] if values.ndim else values
-        return values if values is None else [values[row] for row in rows]
-
-    part = {name: taken(values) for name, values in batch.items()}
-    prompt, response = (max(1, int((part[f"{side}_mask"] != 0).sum(dim=1).max())) for side in ("prompt", "completion"))
-    for name in ("prompt_ids", "prompt_mask"):
-        part[name] = part[name][:, -prompt:]
-    for name in {"completion_ids", "completion_mask", "tool_mask", "rollout_logp"} & part.keys():
-        part[name] = part[name][:, :response]
-    return part
+    return [batch.part(rows).trimmed() for rows in rows_under(max_tokens, lengths, most)]
 
 
 def loss_in_passes(
-    loss_of: Callable[[dict[str, Any]], Tensor], parts: list[dict[str, Any]], model: nn.Module, accelerator: Accelerator
+    loss_of: Callable[[Batch], Tensor], parts: list[Batch], model: nn.Module, accelerator: Accelerator
 ) -> Tensor:
     """The sum of the parts' losses. With gradients, this function runs the backward pass of all parts except the last.
     The caller runs the last one, which is the only one that synchronises gradients."""

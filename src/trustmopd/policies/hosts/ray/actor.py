@@ -8,7 +8,7 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from trustmopd.policies.answers import Answer, Rollouts
-from trustmopd.policies.graph import Unit
-from trustmopd.policies.load import Loader, load_unit
-from trustmopd.policies.pool import TeacherPool
-from trustmopd.policies.preflight.checks import check_facts
-from trustmopd.policies.preflight.model_facts import ModelFacts, facts_of, facts_of_adapter
-from trustmopd.policies.references import role_of
+from trustmopd.policies.graph import Weights, role_of
+from trustmopd.policies.load import Loader, load_weights
+from trustmopd.policies.pool import Origin, TeacherPool
+from trustmopd.policies.preflight.checks import check_facts, facts_of_checkpoint
+from trustmopd.policies.preflight.model_facts import ModelFacts
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,27 @@ class Checks:
 
 
 @dataclass(frozen=True)
-class Order:
-    """What an actor loads: a unit that has its weights; one with more than 1 GPU is spread over them."""
+class Terms:
+    """How policies are loaded and asked: fields of the configuration, and what a policy is checked against."""
 
-    unit: Unit
+    run_id: str
+    address: str | None
+    limit: float
     dtype: torch.dtype
     autocast_dtype: torch.dtype | None
     trust_remote_code: bool
+    vocab_size: int | None
+    may_use_gpus: bool
     checks: Checks | None
+
+
+@dataclass(frozen=True)
+class Order:
+    """What an actor loads: weights that are not the initial student's; those with more than 1 GPU are spread over
+    them."""
+
+    weights: Weights
+    terms: Terms
 
 
 @dataclass(frozen=True)
@@ -53,9 +66,15 @@ class Loaded:
 
     born: str
     process: int
-    sources: Mapping[str, str]
-    fingerprints: Mapping[str, str]
-    parameters: Mapping[str, int]
+    origins: Mapping[str, Origin]
+
+    @property
+    def fingerprints(self) -> dict[str, str | None]:
+        return {name: origin.fingerprint for name, origin in self.origins.items()}
+
+
+#: A row, and where its tokens begin and end among all that are asked for.
+Span = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -72,20 +91,9 @@ class Question:
 class Reply:
     """`seconds` are those of the actor, for this and, the first time, for reading."""
 
-    logits: np.ndarray
+    arrays: Sequence[np.ndarray]
     seconds: float
     born: str
-
-
-def packed(rollouts: Rollouts) -> dict[str, Any]:
-    """As it is sent."""
-    arrays = {
-        "input_ids": rollouts.input_ids.to(torch.int32),
-        "attention_mask": rollouts.attention_mask != 0,
-        "response_mask": rollouts.response_mask != 0,
-    }
-    budget = {name: getattr(rollouts, name) for name in ("at_a_time", "max_tokens", "bytes_on_device")}
-    return {name: array.cpu().numpy() for name, array in arrays.items()} | budget
 
 
 class PolicyActor:
@@ -107,31 +115,24 @@ class PolicyActor:
     def load(self, order: list[Any]) -> Loaded:
         self._order = order
         members = self._loaded(order).members
-        return Loaded(
-            self._born,
-            os.getpid(),
-            {name: member.source for name, member in members.items()},
-            {name: member.fingerprint for name, member in members.items()},
-            {name: member.parameters for name, member in members.items()},
-        )
+        return Loaded(self._born, os.getpid(), {name: member.origin for name, member in members.items()})
 
     def _loaded(self, given: list[Any]) -> TeacherPool:
         if self._pool is None:
             import ray
 
             order: Order = ray.get(given[0])
-            if order.unit.gpus:
-                self._device = _gpu(order.unit)
+            weights, terms = order.weights, order.terms
+            if weights.gpus:
+                self._device = _gpu(weights)
             self._order = given
-            if order.checks is not None:
-                check_unit(order.unit, order.checks, order.trust_remote_code)
-            several = (order.unit.gpus or 0) > 1
-            loader = Loader(
-                order.dtype, trust_remote_code=order.trust_remote_code, device_map="auto" if several else None
-            )
-            members = load_unit(order.unit, loader, self._device)
+            if terms.checks is not None:
+                check_weights(weights, terms.checks, terms.trust_remote_code)
+            device_map = "auto" if (weights.gpus or 0) > 1 else None
+            loader = Loader(terms.dtype, trust_remote_code=terms.trust_remote_code, device_map=device_map)
+            members = load_weights(weights, loader, self._device)
             self._heads = {name: member.head.weight.device for name, member in members.items()}
-            self._pool = TeacherPool(members, {}, order.autocast_dtype)
+            self._pool = TeacherPool(members, {}, terms.autocast_dtype, vocab_size=terms.vocab_size)
         return self._pool
 
     def read(self, question: Question) -> None:
@@ -153,17 +154,24 @@ class PolicyActor:
             self._reading[question.key, name] = self._since(began)
         self._kept[question.key] = kept
 
-    def logits_at(self, question: Question, name: str, spans: Sequence[tuple[int, int, int]], ids: np.ndarray) -> Reply:
-        """`spans` have a row, and where its tokens begin and end in `ids`."""
+    def logits_at(self, question: Question, name: str, spans: Sequence[Span], ids: np.ndarray) -> Reply:
+        wanted = torch.from_numpy(np.concatenate([ids[start:end] for _, start, end in spans])).long()
+        rows = [row for row, _, _ in spans]
+        return self._reply(question, name, lambda answer, device: [answer.logits_at(rows, wanted.to(device))])
+
+    def top(self, question: Question, name: str, spans: Sequence[Span], k: int) -> Reply:
+        rows = [row for row, _, _ in spans]
+        return self._reply(question, name, lambda answer, device: answer.top(rows, k))
+
+    def _reply(
+        self, question: Question, name: str, compute: Callable[[Answer, torch.device], Sequence[Tensor]]
+    ) -> Reply:
         self.read(question)
-        began = time.perf_counter()
-        wanted = np.concatenate([ids[start:end] for _, start, end in spans])
-        on_device = torch.from_numpy(wanted).to(self._heads[name]).long()
-        with _current(on_device.device):
-            logits = self._kept[question.key][name].logits_at([row for row, _, _ in spans], on_device)
-        array = logits.cpu().numpy()
+        began, device = time.perf_counter(), self._heads[name]
+        with _current(device):
+            arrays = [tensor.cpu().numpy() for tensor in compute(self._kept[question.key][name], device)]
         seconds = self._since(began) + self._reading.pop((question.key, name), 0.0)
-        return Reply(array, seconds, self._born)
+        return Reply(arrays, seconds, self._born)
 
     def release(self, key: str) -> None:
         self._kept.pop(key, None)
@@ -180,11 +188,11 @@ class PolicyActor:
         return time.perf_counter() - began
 
 
-def _gpu(unit: Unit) -> torch.device:
+def _gpu(weights: Weights) -> torch.device:
     """The first of those that Ray has given to this process, and that torch must see."""
-    if torch.cuda.device_count() < (unit.gpus or 0):
+    if torch.cuda.device_count() < (weights.gpus or 0):
         raise ValueError(
-            f"{unit.role}: gpus = {unit.gpus:g}, but torch {torch.__version__} on {platform.node()} sees "
+            f"{weights.role}: gpus = {weights.gpus:g}, but torch {torch.__version__} on {platform.node()} sees "
             f"{torch.cuda.device_count()}. Install a torch with GPU support there, or set gpus: 0."
         )
     return torch.device("cuda")
@@ -195,16 +203,17 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def check_unit(unit: Unit, checks: Checks, trust_remote_code: bool) -> None:
+def check_weights(weights: Weights, checks: Checks, trust_remote_code: bool) -> None:
     """Preflight of one set of weights and its adapters, here. Weights that were sent were checked where they were."""
-    given, base, facts = unit.given, checks.student, []
-    assert given is not None and given.model is not None
-    if isinstance(given.model, (str, Path)):
-        base = facts_of(unit.role, given.model, revision=given.revision, trust_remote_code=trust_remote_code)
-        facts.append(base)
-    adapters = {} if given.adapter is None else {unit.role: given}
-    adapters |= {role_of(name): teacher for name, teacher in unit.adapters.items()}
-    facts += [facts_of_adapter(role, each, given.model, base, trust_remote_code) for role, each in adapters.items()]
+    bare = weights.checkpoint
+    assert bare is not None
+    was_sent = not isinstance(bare.model, (str, Path))
+    here = replace(bare, model=None) if was_sent else bare
+    facts = facts_of_checkpoint(weights.role, here, checks.student, bare.model, trust_remote_code)
+    under = checks.student if was_sent else facts[0]
+    for name, teacher in weights.adapters.items():
+        adapter = replace(teacher, model=None)
+        facts += facts_of_checkpoint(role_of(name), adapter, under, bare.model, trust_remote_code)
     check_facts(
         checks.student,
         facts,

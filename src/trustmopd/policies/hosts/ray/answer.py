@@ -1,23 +1,21 @@
 """What a policy elsewhere thinks of a batch: the hidden states stay with it; candidates go there, logits come back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trustmopd.policies.hosts.ray.actor import Question
+from trustmopd.policies.answers import Top
+from trustmopd.policies.hosts.ray.actor import Question, Span
 from trustmopd.policies.hosts.ray.host import RayHost
-from trustmopd.policies.hosts.ray.outbox import Outbox
 from trustmopd.policies.pool import Timer
-
-#: A row, and where its tokens begin and end among the candidates.
-Span = tuple[int, int, int]
 
 
 class RemoteAnswer:
-    """`questions` are by replica. `tokens` counts the response tokens of every row."""
+    """`questions` are by replica. `tokens` counts the response tokens of every row; `send` puts candidates where all
+    policies find them."""
 
     def __init__(
         self,
@@ -25,19 +23,43 @@ class RemoteAnswer:
         host: RayHost,
         questions: Mapping[int, Question],
         tokens: Sequence[int],
-        outbox: Outbox,
+        send: Callable[[Tensor], Any],
         timer: Timer,
     ):
-        self._name, self._host, self._tokens, self._outbox, self._timer = name, host, tokens, outbox, timer
+        self._name, self._host, self._tokens, self._send, self._timer = name, host, tokens, send, timer
         self._questions = {replica: each for replica, each in questions.items() if name in each.rows}
         self._replica = {row: replica for replica, each in self._questions.items() for row in each.rows[name]}
-        self._expected: tuple[list[int], Tensor, dict[int, _Request]] | None = None
+        self._expected: tuple[list[int], Tensor, list[_Request]] | None = None
 
     @property
     def rows(self) -> frozenset[int]:
         return frozenset(self._replica)
 
     def expect(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> None:
+        sent = self._send(ids)
+        requests = [_Request(self, replica, "logits_at", spans, sent) for replica, spans in self._spans(rows).items()]
+        tokens = sum(end - start for request in requests for _, start, end in request.spans)
+        self._host.usage[self._name].bytes += tokens * ids.shape[1] * 4
+        self._expected = list(rows), ids, requests
+
+    def logits_at(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
+        if self._expected is None or self._expected[0] != list(rows) or self._expected[1] is not ids:
+            self.expect(rows, ids)
+        assert self._expected is not None
+        requests, self._expected = self._expected[2], None
+        logits = torch.empty(ids.shape, dtype=torch.float32)
+        self._collect(requests, [logits])
+        return logits.to(ids.device)
+
+    def top(self, rows: Sequence[int], k: int) -> Top:
+        requests = [_Request(self, replica, "top", spans, k) for replica, spans in self._spans(rows).items()]
+        count = sum(self._tokens[row] for row in rows)
+        found = Top(torch.empty(count, k, dtype=torch.long), torch.empty(count, k), torch.empty(count))
+        self._collect(requests, found)
+        return found
+
+    def _spans(self, rows: Sequence[int]) -> dict[int, list[Span]]:
+        """Of the rows that have tokens, by replica."""
         if strangers := [row for row in rows if row not in self._replica]:
             raise LookupError(f"'{self._name}' was not asked about row {strangers[0]}, or its answer was released.")
         spans: dict[int, list[Span]] = {}
@@ -47,22 +69,17 @@ class RemoteAnswer:
             if end > start:
                 spans.setdefault(self._replica[row], []).append((row, start, end))
             start = end
-        requests = {replica: _Request(self, replica, ids, mine) for replica, mine in spans.items()}
-        self._expected = list(rows), ids, requests
+        return spans
 
-    def logits_at(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
-        if self._expected is None or self._expected[0] != list(rows) or self._expected[1] is not ids:
-            self.expect(rows, ids)
-        assert self._expected is not None
-        requests, self._expected = self._expected[2], None
-        logits = torch.empty(ids.shape, dtype=torch.float32)
+    def _collect(self, requests: Sequence["_Request"], whole: Sequence[Tensor]) -> None:
+        """Write what the replicas reply into the tensors of all rows."""
         with self._timer("waiting"):
-            for replica, request in requests.items():
-                found = torch.tensor(self._host.reply(replica, self._name, request.send).logits)
-                parts = found.split([end - start for _, start, end in request.spans])
-                for (_, start, end), part in zip(request.spans, parts, strict=True):
-                    logits[start:end] = part
-        return logits.to(ids.device)
+            for request in requests:
+                reply = self._host.reply(request.replica, self._name, request.send)
+                sizes = [end - start for _, start, end in request.spans]
+                for tensor, array in zip(whole, reply.arrays, strict=True):
+                    for (_, start, end), part in zip(request.spans, torch.tensor(array).split(sizes), strict=True):
+                        tensor[start:end] = part
 
     def release(self) -> None:
         for replica, question in self._questions.items():
@@ -74,12 +91,10 @@ class RemoteAnswer:
 class _Request:
     """Sent when it is made; `send` gives what it will bring, and sends it anew if that was lost."""
 
-    def __init__(self, answer: RemoteAnswer, replica: int, ids: Tensor, spans: list[Span]):
-        self.spans = spans
-        host, name, question = answer._host, answer._name, answer._questions[replica]
-        sent = answer._outbox.candidates(ids)
-        host.usage[name].bytes += sum(end - start for _, start, end in spans) * ids.shape[1] * 4
-        self._call = lambda: host.replicas[replica].logits_at.remote(question, name, spans, sent)
+    def __init__(self, answer: RemoteAnswer, replica: int, method: str, spans: list[Span], sent: Any):
+        self.replica, self.spans = replica, spans
+        actor, question = answer._host.replicas[replica], answer._questions[replica]
+        self._call = lambda: getattr(actor, method).remote(question, answer._name, spans, sent)
         self._first: Any = self._call()
 
     def send(self) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from trustmopd.policies.graph import Unit
+from trustmopd.policies.graph import Weights
 from trustmopd.util.messages import first_line
 
 NAMESPACE = "trustmopd"
@@ -115,14 +115,14 @@ def open_cluster(address: str | None, *, cpus: int, shared_memory: int) -> Clust
     return Cluster(context.address_info["gcs_address"], token)
 
 
-def check_room(units: Sequence[Unit]) -> None:
+def check_room(asked: Sequence[Weights]) -> None:
     """Refuse actors for which the cluster will never have room: Ray would let them wait."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = {
-        "GPU": sum((unit.gpus or 0) * unit.replicas for unit in units),
-        "CPU": sum(unit.replicas for unit in units if not unit.gpus),
+        "GPU": sum((weights.gpus or 0) * weights.replicas for weights in asked),
+        "CPU": sum(weights.replicas for weights in asked if not weights.gpus),
     }
     for kind, many in wanted.items():
         there = sum(node.get(kind, 0) for node in nodes)
@@ -132,11 +132,11 @@ def check_room(units: Sequence[Unit]) -> None:
                 "Add nodes, let policies share a GPU (gpus: 0.25), or place some elsewhere (on: offload)."
             )
     largest = max((node.get("GPU", 0) for node in nodes), default=0)
-    for unit in units:
-        if (unit.gpus or 0) > largest:
+    for weights in asked:
+        if (weights.gpus or 0) > largest:
             raise ValueError(
-                f"{unit.role} asks for {unit.gpus:g} GPUs of one node, but the largest node has {largest:g}. Lower "
-                "gpus, or add a larger node."
+                f"{weights.role} asks for {weights.gpus:g} GPUs of one node, but the largest node has {largest:g}. "
+                "Lower gpus, or add a larger node."
             )
 
 

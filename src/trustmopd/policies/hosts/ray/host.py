@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from trustmopd.policies.graph import role_of
 from trustmopd.policies.hosts.ray.actor import Loaded, Reply
 from trustmopd.policies.pool import Usage
-from trustmopd.policies.references import role_of
 from trustmopd.util.messages import Interrupted
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class RayHost:
         usage = self.usage[name]
         usage.waiting += time.perf_counter() - began
         usage.seconds += reply.seconds
-        usage.bytes += reply.logits.nbytes
+        usage.bytes += sum(array.nbytes for array in reply.arrays)
         if reply.born != self._loaded[replica].born:
             self._check_again(replica)
         return reply

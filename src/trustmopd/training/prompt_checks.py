@@ -1,0 +1,79 @@
+"""Check prompt sets before anything is loaded, and warn of what is allowed but is often a mistake."""
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from trustmopd.prompts.prompt_set import check_labels, check_prompts
+from trustmopd.training.config import TrustMOPDConfig
+
+#: Warn of more passes over the prompt set than this.
+MANY_PASSES = 20
+
+
+def check_prompt_sets(prompts: Any, evaluated: Any, teachers: Sequence[str], args: TrustMOPDConfig) -> None:
+    """`evaluated` is the trainer's eval_dataset: a set, several by name, or None."""
+    if not isinstance(prompts, Dataset):
+        raise ValueError(
+            f"train_dataset is a {type(prompts).__name__}; a datasets.Dataset is needed, because prompts are "
+            "checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
+        )
+    others = evaluated.values() if isinstance(evaluated, Mapping) else [evaluated]
+    for dataset in (prompts, *(other for other in others if isinstance(other, Dataset))):
+        check_prompts(dataset)
+        if args.rules.allocation.rule == "routed":
+            check_labels(dataset, args.domain_column, list(teachers))
+    if len(prompts) < args.global_batch_size:
+        raise ValueError(
+            f"the prompt set has {len(prompts)} prompts, fewer than one batch of global_batch_size = "
+            f"{args.global_batch_size}. Add prompts, or lower global_batch_size."
+        )
+    scores = {"eval_strategy": args.eval_strategy != "no", "save_strategy": args.save_strategy == "best"}
+    for name, wanted in scores.items():
+        if evaluated is None and wanted:
+            raise ValueError(
+                f"{name} = {getattr(args, name).value!r} needs an eval_dataset, and recipes have none. Leave it unset; "
+                "`trustmopd evaluate` scores a finished run."
+            )
+    if args.domain_column not in (None, "domain", *prompts.column_names):
+        raise ValueError(
+            f"domain_column = {args.domain_column!r} is not a column of the prompt set, which has "
+            f"{', '.join(prompts.column_names)}. Name one of them, or None if prompts have no labels."
+        )
+
+
+def warn_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args: TrustMOPDConfig) -> None:
+    first = prompts[0]["prompt"]
+    if isinstance(first, str) and tokenizer.chat_template:
+        warnings.warn(
+            "the prompts are plain text, so the student's chat template is not applied to them. If it is a chat model, "
+            "give prompts as conversations: [{'role': 'user', 'content': '…'}].",
+            stacklevel=4,
+        )
+    if not isinstance(first, str) and (answered := sum(p[-1]["role"] == "assistant" for p in prompts["prompt"])):
+        warnings.warn(
+            f"{answered} of {len(prompts)} prompts end with an assistant turn, so the student would reply to its own "
+            "answer. Remove that turn if it is the solution.",
+            stacklevel=4,
+        )
+    template = tokenizer.chat_template
+    for name in args.chat_template_kwargs or {}:
+        known = isinstance(template, dict) or name in signature(tokenizer.apply_chat_template).parameters
+        if not known and not re.search(rf"\b{re.escape(name)}\b", template or ""):
+            warnings.warn(
+                f"chat_template_kwargs.{name} has no effect: the student's chat template does not use this name. "
+                "Correct it, or remove it.",
+                stacklevel=4,
+            )
+    passes = max(args.max_steps, 0) * args.global_batch_size / len(prompts)
+    if passes > MANY_PASSES:
+        warnings.warn(
+            f"max_steps = {args.max_steps} steps of {args.global_batch_size} prompts use each of the {len(prompts)} "
+            f"prompts {passes:.0f} times. Add prompts, or lower max_steps.",
+            stacklevel=4,
+        )

@@ -1,0 +1,145 @@
+"""What a step leaves behind: its metrics, its token records, and the gap to the engine's log-probabilities."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import psutil
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from trustmopd.method import Objective, calibrated_scores
+from trustmopd.training.step.batch import Batch, StepContext
+from trustmopd.training.step.candidates import ScoredCandidates
+from trustmopd.training.step.records import TokenRecorder
+from trustmopd.training.step.rollout_gap import LogprobGap
+
+
+class StepLog:
+    """Collects over the micro-batches of a step, in all processes. The rule asks the teachers of the pool; `teachers`
+    are all of them. `rollout_dtype` is what the engine that samples computes in."""
+
+    def __init__(
+        self,
+        context: StepContext,
+        accelerator: Accelerator,
+        teachers: Sequence[str],
+        recorder: TokenRecorder,
+        rollout_dtype: torch.dtype,
+    ) -> None:
+        self.args, self.pool, self.clock = context.args, context.pool, context.clock
+        self.accelerator = accelerator
+        self.teachers = teachers
+        self.recorder = recorder
+        self.gap = LogprobGap(self.args.logprob_gap_limit, rollout_dtype)
+        self._totals = StepTotals()
+
+    def note(
+        self, scored: ScoredCandidates, result: Objective, batch: Batch, mu: Tensor | None, step: int | None
+    ) -> None:
+        """Add a micro-batch. `step` counts the steps before it; None is an evaluation, of which only the means of
+        allocation are collected."""
+        asked = self.pool.teachers
+        for metric, values in allocation_metrics(scored, result, mu, asked, self.teachers).items():
+            self._totals.add(metric, values)
+        self._totals.add("candidates/degenerate_tokens", result.degenerate, count=0)
+        if step is None:
+            return
+        if self.recorder.due(step):
+            with self.clock("records"):
+                self.recorder.note(scored, result, batch.rollouts, asked)
+        if batch.engine_logp is not None and scored.sampled_logp is not None:
+            self.gap.add(batch.engine_logp[batch.mask != 0], scored.sampled_logp)
+
+    def means(self) -> dict[str, float]:
+        """Of everything noted since the last call."""
+        return self._totals.reduce(self.accelerator)
+
+    def finish(self, step: int) -> dict[str, float]:
+        """The metrics of a step, after its last micro-batch; `step` counts the steps before it."""
+        if self.recorder.due(step):
+            with self.clock("records"):
+                self.recorder.finish(step + 1, writes=self.accelerator.is_main_process)
+        self._note_usage()
+        metrics = self.means()
+        if self.args.use_vllm:
+            metrics |= self.gap.finish(self.accelerator, step)
+        seconds = {"records": 0.0} if self.args.record_allocation_every else {}
+        metrics |= {f"seconds/{phase}": value for phase, value in (seconds | self.clock.take()).items()}
+        return metrics | {"memory/peak_gib": peak_memory_gib(self.accelerator.device)}
+
+    def _note_usage(self) -> None:
+        """What policies elsewhere computed and sent, over all processes, and how long a process waited for each."""
+        for name, usage in (self.pool.elsewhere.take_usage() if self.pool.elsewhere else {}).items():
+            device = self.accelerator.device
+            self._totals.add(f"ray/seconds/{name}", torch.tensor(usage.seconds, device=device), count=0)
+            self._totals.add(f"ray/bytes/{name}", torch.tensor(usage.bytes, device=device), count=0)
+            self._totals.add(f"ray/waiting/{name}", torch.tensor(usage.waiting, device=device))
+
+    def forget_time(self) -> None:
+        """What was done since the last step does not belong to the next one."""
+        self.clock.take()
+        if self.pool.elsewhere is not None:
+            self.pool.elsewhere.take_usage()
+
+    def unlogged(self, waiting: Mapping[str, list[float]], step: int) -> dict[str, float]:
+        """Means of seconds and memory over the steps since the last line of metrics, which are `waiting` to be logged;
+        the number of steps made, and the peak of memory so far."""
+        measured = {name: values for name, values in waiting.items() if name.startswith(("seconds/", "memory/"))}
+        means = {name: sum(values) / len(values) for name, values in measured.items() if values}
+        return {**means, "step": step, "peak_gib": peak_memory_gib(self.accelerator.device)}
+
+
+class StepTotals:
+    """Sums and counts of each metric in float64; `reduce` adds up the processes, which must all have the same
+    metrics."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: Counter[str] = Counter()
+
+    def add(self, metric: str, values: Tensor, *, count: int | None = None) -> None:
+        self._sums[metric] = self._sums.get(metric, 0) + values.detach().double().sum()
+        self._counts[metric] += values.numel() if count is None else count
+
+    def reduce(self, accelerator: Accelerator) -> dict[str, float]:
+        """Means over everything added since the last call; sums for metrics that are added with `count=0`."""
+        if not self._sums:
+            return {}
+        names = sorted(self._sums)
+        totals = torch.stack([self._sums[name] for name in names])
+        counted = totals.new_tensor([self._counts[name] for name in names])
+        sums, counts = accelerator.reduce(torch.stack([totals, counted]), "sum").tolist()
+        self._sums, self._counts = {}, Counter()
+        return {name: total / count if count else total for name, total, count in zip(names, sums, counts, strict=True)}
+
+
+def allocation_metrics(
+    scored: ScoredCandidates, result: Objective, mu: Tensor | None, teachers: Iterable[str], all_teachers: Iterable[str]
+) -> dict[str, Tensor]:
+    """The values of each metric at the response tokens. Teachers that the rule does not ask have weight 0."""
+    valid = scored.at.mask != 0
+    weights = result.weights[:, valid]
+    metrics = {f"weight/{name}": weights.new_zeros(weights.shape[1]) for name in all_teachers}
+    metrics |= {f"weight/{name}": weights[k] for k, name in enumerate(teachers)}
+    if result.scores is not None:
+        scores = result.scores[:, valid]
+        scores = scores if mu is None else calibrated_scores(scores, mu)
+        metrics |= {f"score/{name}": scores[k] for k, name in enumerate(teachers)}
+    metrics["agreement/max_weight"] = weights.amax(dim=0)
+    metrics["agreement/effective_teachers"] = torch.special.entr(weights).sum(dim=0).exp()
+    metrics["candidates/student_mass"] = scored.student_mass[valid]
+    return metrics
+
+
+def peak_memory_gib(device: torch.device) -> float:
+    """Peak memory so far: of the accelerator if there is one, otherwise of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset / 2**30
+    import resource  # not on Windows; psutil reports a peak only there
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)  # bytes on macOS, KiB on Linux
