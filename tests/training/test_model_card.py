@@ -11,7 +11,6 @@ from trustmopd.runs import RunDirectory
 from trustmopd.runs.card_results import refresh_card
 from trustmopd.runs.cost import read_cost
 from trustmopd.runs.schemas import write_file
-from trustmopd.training.run.identity import Source
 
 
 def card(folder):
@@ -36,7 +35,7 @@ def test_a_card_names_student_teachers_rule_and_their_habits(build, checkpoints,
 def test_a_card_of_an_adapter_and_of_one_teacher(build, tmp_path):
     adapter = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
     trainer = build(peft_config=adapter, allocation="single", single_teacher="code", max_steps=1, save_steps=1)
-    trainer.identity = replace(trainer.identity, student=Source("somebody/some-base", None))
+    trainer.identity = replace(trainer.identity, student=replace(trainer.identity.student, source="somebody/some-base"))
     trainer.train()
     front, text = card(tmp_path / "run")
     assert front["library_name"] == "peft" and front["base_model"] == "somebody/some-base"
