@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from trustmopd.cli import app
 from trustmopd.planning import Row, Setup, Workload, fastest, plan, workload_of
 from trustmopd.planning.memory import frozen_weights, moments
-from trustmopd.planning.remote_gpus import gpus_of
+from trustmopd.planning.plan import gpus_of
 from trustmopd.planning.seconds import learning_bytes, rates, rollout_bytes, sampling_seconds, seconds_per_step
 from trustmopd.planning.workload import DTYPES, ENGINES, PLACEMENTS
 from trustmopd.quickstart.shipped import SHIPPED

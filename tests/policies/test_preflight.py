@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from trustmopd.policies import Teacher, build_pool, resolve
-from trustmopd.policies.preflight.checks import preflight
+from trustmopd.policies.preflight.checks import Checks, preflight
 from trustmopd.policies.preflight.model_facts import check_files, facts_of
 
 
@@ -20,7 +20,7 @@ def run(checkpoints, teachers, *, student=None, reference=None, with_reference=T
     student = student or checkpoints["base"]
     graph = resolve(teachers, reference, student, with_reference=with_reference)
     facts = facts_of("the student", student, tokenizer=tiny.tokenizer())
-    return preflight(student, facts, graph, num_candidates=16)
+    return preflight(student, graph, Checks(facts, 16))
 
 
 def test_a_pool_of_paths_is_checked_without_loading_any_weights(checkpoints, adapters, monkeypatch):

@@ -8,18 +8,18 @@ import typer
 from trustmopd.cli.common import errors
 from trustmopd.policies import Teacher, resolve
 from trustmopd.policies.graph import Weights
-from trustmopd.policies.hosts.ray.actor import Checks, check_weights
+from trustmopd.policies.hosts.ray.actor import check_weights
 from trustmopd.policies.hosts.ray.host import shared_by_tokens
 from trustmopd.policies.hosts.ray.policies import _sendable
 from trustmopd.policies.load import Loader, frozen_twin
-from trustmopd.policies.preflight.checks import preflight
+from trustmopd.policies.preflight.checks import Checks, preflight
 from trustmopd.policies.preflight.model_facts import facts_of
 from trustmopd.util.messages import Interrupted
 
 
 @pytest.fixture
 def checks(base):
-    return Checks(facts_of("the student", base, tokenizer=tiny.tokenizer()), 16, 64, False)
+    return Checks(facts_of("the student", base, tokenizer=tiny.tokenizer()), 16, 64)
 
 
 def weights(path, **adapters):
@@ -31,7 +31,7 @@ def test_what_is_on_another_machine_is_checked_there_alone(checkpoints, checks, 
     def checked(on):
         teachers = {"math": Teacher(model=str(tmp_path / "not-here"), on=on)}
         graph = resolve(teachers, None, checkpoints["base"])
-        return preflight(checkpoints["base"], checks.student, graph, num_candidates=16)
+        return preflight(checkpoints["base"], graph, checks)
 
     assert checked("ray") == tiny.VOCAB
     with pytest.raises(ValueError, match="teacher 'math'.*not-here"):
@@ -39,18 +39,18 @@ def test_what_is_on_another_machine_is_checked_there_alone(checkpoints, checks, 
 
 
 def test_an_actor_makes_the_checks_of_preflight(checks, checkpoints, adapters, base, tmp_path):
-    check_weights(weights(checkpoints["math"]), checks, False)
-    check_weights(weights(checkpoints["base"], code=adapters["code"]), checks, False)
+    check_weights(weights(checkpoints["math"]), checks)
+    check_weights(weights(checkpoints["base"], code=adapters["code"]), checks)
     other = tiny.save(tiny.specialist(base, 9), tmp_path / "template", tiny.tokenizer("{{ messages }}"))
     with pytest.raises(ValueError, match="teacher 'math'.*template"):
-        check_weights(weights(other), checks, False)
+        check_weights(weights(other), checks)
     with pytest.raises(ValueError, match="teacher 'math'.*nowhere"):
-        check_weights(weights(tmp_path / "nowhere"), checks, False)
+        check_weights(weights(tmp_path / "nowhere"), checks)
     wider = tiny.adapter(tiny.model(1, hidden=64), tmp_path / "wider", 1)
     with pytest.raises(ValueError, match="teacher 'code'.*wider"):
-        check_weights(weights(checkpoints["base"], code=wider), checks, False)
+        check_weights(weights(checkpoints["base"], code=wider), checks)
     with pytest.raises(ValueError, match="256 positions.*300"):
-        check_weights(weights(checkpoints["math"]), Checks(checks.student, 16, 300, False), False)
+        check_weights(weights(checkpoints["math"]), Checks(checks.student, 16, 300))
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])

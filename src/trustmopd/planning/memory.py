@@ -62,14 +62,18 @@ def moments(work: Workload, setup: Setup) -> dict[str, Gib]:
     engine = vllm(work, setup)
     awake = 0.0 if work.vllm_sleeps else engine
     cache, sampling = _sampling(work, setup, responses)
-    here = [model.shape for model in work.models(setup) if model.on != RAY]
-    widest = max((_wide(shape, work.compute_bytes, FORWARD) for shape in here), default=0)  # one after another
-    reads = work.micro_batch_on(setup.world) * (work.prompt + work.response) * widest
+    reads = reading_bytes(work, setup, [model.shape for model in work.models(setup) if model.on != RAY])
     return {
         "rollout": _gib(student + kept, 0, optimizer, sampling, 0, engine + cache),
         "ask": _gib(student + reading, 0, optimizer, reads, answers, awake),
         "train": _gib(student + kept, gradients(work, setup), optimizer, _training(work, setup), answers, awake),
     }
+
+
+def reading_bytes(work: Workload, setup: Setup, shapes: Iterable[Shape]) -> int:
+    """What frozen models compute with, one after another: the widest counts."""
+    widest = max((_wide(shape, work.compute_bytes, FORWARD) for shape in shapes), default=0)
+    return work.micro_batch_on(setup.world) * (work.prompt + work.response) * widest
 
 
 def least(work: Workload, setup: Setup, tokens: int) -> dict[str, Gib]:

@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 
 from trustmopd.planning.launching import FIELDS, check_joined, launch_command
-from trustmopd.planning.memory import GIB, Gib, answer_bytes, peak, pinned_bytes
-from trustmopd.planning.remote_gpus import gpus_of, server_gpus
+from trustmopd.planning.memory import GIB, Gib, answer_bytes, least_of_vllm, peak, pinned_bytes, reading_bytes
 from trustmopd.planning.seconds import gpu_hours, learning_bytes, rollout_bytes, seconds_per_step
 from trustmopd.planning.workload import (
     ADAPTERS,
@@ -25,6 +24,7 @@ from trustmopd.planning.workload import (
     RESIDENT,
     SHARDED,
     ZERO3,
+    FrozenModel,
     Setup,
     Workload,
 )
@@ -126,6 +126,34 @@ def to_json(rows: list[Row], words: Sequence[str]) -> dict[str, Any]:
 
 def fits(gib: Gib, setup: Setup) -> bool:
     return gib.total <= USABLE * setup.memory
+
+
+def gpus_of(model: FrozenModel, work: Workload, setup: Setup, usable: float) -> int:
+    """GPUs of one replica, with `usable` bytes each: its weights may be spread, what it computes with may not."""
+    shape = model.shape
+    reading = reading_bytes(work, setup, [shape])
+    kept = min(work.answers_on_device, work.batch * work.response * shape.hidden * work.compute_bytes)
+    room = max(usable - reading - kept, 0.05 * usable)
+    return max(1, math.ceil(model.bytes / room))
+
+
+def server_gpus(work: Workload, usable: float, asked: int | None) -> int:
+    """GPUs of the recipe's vLLM server, with `usable` bytes each; 0 without one. The recipe cannot say how many: they
+    are those `asked` for, or the fewest that hold the student."""
+    if not work.vllm_serves:
+        if asked:
+            raise ValueError(
+                f"--server-gpus {asked}: this recipe has no vLLM server. Leave it out, or set training.use_vllm=true "
+                "and training.vllm_mode=server."
+            )
+        return 0
+    least = max(1, math.ceil(least_of_vllm(work) / usable))
+    if asked is not None and asked < least:
+        raise ValueError(
+            f"--server-gpus {asked}: vLLM needs at least {least_of_vllm(work) / GIB:.1f} GiB for the student's weights "
+            f"and one response, and {usable / GIB:.1f} of each GPU can be filled. Give at least {least}."
+        )
+    return asked or least
 
 
 def _row(recipe: Recipe, work: Workload, setup: Setup) -> Row:

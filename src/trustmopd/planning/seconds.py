@@ -13,11 +13,14 @@ from itertools import pairwise
 from typing import Any
 
 from trustmopd.planning.memory import pinned_bytes
-from trustmopd.planning.remote_gpus import candidate_bytes
 from trustmopd.planning.workload import ADAPTERS, DDP, FSDP2, OFFLOAD, RAY, RESIDENT, SHARDED, Setup, Workload
 
 #: Bytes a second to and from one GPU: inside a node (NVLink), between nodes (400 Gb/s a GPU), from host memory.
 NVLINK, NETWORK, HOST = 300e9, 50e9, 50e9
+
+
+#: Bytes of a candidate: its id as int32, its logit as float32.
+CANDIDATE = 8
 
 
 @cache
@@ -64,7 +67,7 @@ def learning_bytes(work: Workload, setup: Setup) -> float:
         sent = passes * work.compute_bytes * (student.parameters * (3 if work.checkpointing else 2) + trained)
     if setup.placement == SHARDED:
         sent += passes * sum(model.body for model in work.models(setup) if not model.lent)
-    return sent * others + (candidate_bytes(work, setup) if setup.placement == RAY else 0.0)
+    return sent * others + (_candidate_bytes(work, setup) if setup.placement == RAY else 0.0)
 
 
 def rollout_bytes(work: Workload, setup: Setup) -> float:
@@ -73,6 +76,11 @@ def rollout_bytes(work: Workload, setup: Setup) -> float:
         return 0.0
     times = work.response if setup.engine == FSDP2 and not work.uses_vllm else 1
     return times * work.student.parameters * work.compute_bytes * (setup.world - 1) / setup.world
+
+
+def _candidate_bytes(work: Workload, setup: Setup) -> float:
+    """What each training GPU sends and receives in a step."""
+    return work.batch / setup.world * work.response * work.candidates * CANDIDATE * work.policies
 
 
 def _passes(work: Workload, setup: Setup) -> float:

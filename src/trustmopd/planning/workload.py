@@ -70,6 +70,14 @@ class FrozenModel:
         return self.bare + len(self.adapters)
 
     @property
+    def name(self) -> str:
+        return self.teacher or self.role
+
+    @property
+    def bytes(self) -> int:
+        return self.head + self.body
+
+    @property
     def head(self) -> int:
         """Bytes of the output head, which stays on the GPU."""
         return self.shape.head * self.dtype.itemsize

@@ -12,9 +12,10 @@ from trustmopd.recipe.teacher_source import RAY, RESIDENT
 
 @dataclass(frozen=True)
 class Policy:
-    """A teacher or a reference. `checkpoint` is what the user gave; None: the initial student. `reference` names the
-    policy that a teacher is measured from, if the score needs one, and `base` the reference on whose weights it is an
-    adapter. `is_fallback`: it is measured from the initial student in place of what it grew from."""
+    """A teacher or a reference. `checkpoint` is what the user gave, with the model under an adapter; None: the initial
+    student. `reference` names the policy that a teacher is measured from, if the score needs one, and `base` the
+    reference whose weights an adapter shares. `is_fallback`: it is measured from the initial student in place of what
+    it grew from."""
 
     name: str
     source: str
@@ -114,12 +115,14 @@ def resolve(
         return known
 
     common = reference_of(REFERENCE, None if reference is None else as_reference("the reference", reference))
+    shared = student if common.checkpoint is None else common.checkpoint.model
     found = {}
     for name, teacher in as_teachers(teachers).items():
         own = common if teacher.reference is None else reference_of(f"{REFERENCE}:{name}", teacher.reference)
         is_on_own = teacher.adapter is not None and own is not common and _is_base(own, teacher)
         found[name] = replace(
             _placed(name, teacher, placement, initial),
+            checkpoint=teacher if teacher.model is not None else replace(teacher, model=shared),
             reference=own.name if with_reference and only in (None, name) else None,
             base=REFERENCE if teacher.model is None else own.name if is_on_own else None,
             is_fallback=teacher.reference == STUDENT or (own.checkpoint is None and common.checkpoint is not None),
@@ -190,16 +193,16 @@ def _weights(teachers: list[Policy], references: Mapping[str, Policy]) -> list[W
 def _shared(role: str, base: Policy | None, policies: list[Policy]) -> Weights:
     """The weights of `base`, or of the one policy that has its own. The most `gpus` and `replicas` count."""
     bare = base or policies[0]
-    given = [policy.checkpoint or Teacher() for policy in policies]
+    given = {policy.name: policy.checkpoint or Teacher() for policy in policies}
     return Weights(
         role,
         bare.checkpoint,
         policies[0].on,
-        bare.name if any(policy is bare for policy in policies) else None,
-        {policy.name: policy.checkpoint for policy in policies if policy is not bare and policy.checkpoint},
-        {policy.name: policy.source for policy in policies},
-        max((each.gpus for each in given if each.gpus is not None), default=None),
-        max((each.replicas for each in given if each.replicas is not None), default=1),
+        bare=bare.name if bare.name in given else None,
+        adapters={name: replace(teacher, model=None) for name, teacher in given.items() if name != bare.name},
+        sources={policy.name: policy.source for policy in policies},
+        gpus=max((teacher.gpus for teacher in given.values() if teacher.gpus is not None), default=None),
+        replicas=max(teacher.replicas or 1 for teacher in given.values()),
     )
 
 

@@ -1,6 +1,7 @@
 """From the graph of the policies to a `TeacherPool`: load each set of weights once, and put adapters on it."""
 
 import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,12 +22,20 @@ from trustmopd.policies.hosts.sharded import ShardedHost
 from trustmopd.policies.pool import UNKNOWN, LocalMember, Member, Origin, TeacherPool
 from trustmopd.policies.preflight.duplicates import adapter_settings, check_fingerprints, same_model
 from trustmopd.policies.teacher import Teacher, model_id
-from trustmopd.recipe.teacher_source import OFFLOAD, RAY, SHARDED
+from trustmopd.recipe.teacher_source import OFFLOAD, RAY, RESIDENT, SHARDED
 
 if TYPE_CHECKING:
     from trustmopd.policies.hosts.ray.policies import RayPolicies
 
 StudentModel: TypeAlias = PreTrainedModel | PeftModel
+
+#: By place; in an actor on Ray weights are resident.
+HOSTS: dict[str, type[ResidentHost]] = {
+    RESIDENT: ResidentHost,
+    OFFLOAD: OffloadedHost,
+    SHARDED: ShardedHost,
+    RAY: ResidentHost,
+}
 
 
 @whole_loading()
@@ -43,8 +52,8 @@ def build_pool(
     vocab_size: int | None = None,
 ) -> TeacherPool:
     """The initial student of the graph is the student as it is now. With `share`, the reference and all adapters use a
-    LoRA student's frozen weights. Policies on Ray are loaded by `elsewhere`. `vocab_size` counts the
-    rows of a head that are no padding."""
+    LoRA student's frozen weights. Policies on Ray are loaded by `elsewhere`. `vocab_size` counts
+    the rows of a head that are no padding."""
     loader = Loader(dtype, student=student, share=share, trust_remote_code=trust_remote_code)
     if elsewhere is not None:
         elsewhere.start(graph.at(RAY), loader)  # they load while the others do
@@ -75,21 +84,16 @@ def load_weights(weights: Weights, loader: "Loader", device: torch.device) -> di
     """The policies of one set of weights."""
     base, shared, own_adapter = loader.weights(weights.role, weights.checkpoint)
     mark, size = fingerprint(base), sum(p.numel() for p in base.parameters())  # before they are spread
-    marks = {weights.bare: mark}
+    marks = {weights.bare or "": mark}
     for name, teacher in weights.adapters.items():
         base = loader.add_adapter(base, f"teacher-{name}", teacher)
         marks[name] = f"{mark}+{_adapter_fingerprint(base, f'teacher-{name}')}"
     # Tensors that the student uses too are not moved.
-    kind = ResidentHost if shared else {OFFLOAD: OffloadedHost, SHARDED: ShardedHost}.get(weights.on, ResidentHost)
+    kind = HOSTS[RESIDENT if shared else weights.on]
     host, head = kind(base.eval(), device), Head.of(base)
+    active = {name: f"teacher-{name}" for name in weights.adapters}
     return {
-        name: LocalMember(
-            name,
-            Origin(source, marks[name], size),
-            host,
-            head,
-            own_adapter if name == weights.bare else f"teacher-{name}",
-        )
+        name: LocalMember(name, Origin(source, marks[name], size), host, head, active.get(name, own_adapter))
         for name, source in weights.sources.items()
     }
 
@@ -111,23 +115,15 @@ def frozen_twin(student: StudentModel, dtype: torch.dtype | None = None) -> Stud
     return copy.deepcopy(student, tensors)
 
 
+@dataclass(frozen=True)
 class Loader:
     """`device_map` spreads what is read over several GPUs. Without a `student`, no weights are the student's."""
 
-    def __init__(
-        self,
-        dtype: torch.dtype,
-        *,
-        student: StudentModel | None = None,
-        share: bool = True,
-        trust_remote_code: bool = False,
-        device_map: str | None = None,
-    ):
-        self.dtype = dtype
-        self.student = student
-        self.share = share
-        self.trust_remote_code = trust_remote_code
-        self.device_map = device_map
+    dtype: torch.dtype
+    student: StudentModel | None = None
+    share: bool = True
+    trust_remote_code: bool = False
+    device_map: str | None = None
 
     def weights(self, role: str, given: Teacher | None) -> tuple[StudentModel, bool, str | None]:
         """A model, whether it shares the student's tensors, and the adapter that is part of it. None: the student as

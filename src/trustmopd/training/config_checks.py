@@ -15,6 +15,7 @@ from transformers import GenerationConfig
 from trustmopd.method.allocation import check_gamma
 from trustmopd.policies.teacher import check_dtype
 from trustmopd.recipe.rules import SCORES
+from trustmopd.recipe.teacher_source import PLACES
 
 if TYPE_CHECKING:
     from trustmopd.training.config import TrustMOPDConfig
@@ -103,7 +104,7 @@ def check_values(args: "TrustMOPDConfig") -> None:
     _choice("score", args.score, tuple(SCORES))
     _choice("granularity", args.granularity, ("token", "response"))
     _choice("prompt_truncation", args.prompt_truncation, ("left", "right", "drop", "error"))
-    _choice("teacher_placement", args.teacher_placement, ("resident", "offload", "sharded", "ray"))
+    _choice("teacher_placement", args.teacher_placement, PLACES)
     _choice("vllm_mode", args.vllm_mode, ("colocate", "server"))
     _choice("vllm_model_impl", args.vllm_model_impl, ("vllm", "transformers", "auto"))
     if args.vllm_server_base_url and not args.vllm_server_base_url.startswith(("http://", "https://")):

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from trustmopd.planning.memory import ADAPTER_BYTES
 from trustmopd.planning.this_machine import UnknownMemory
-from trustmopd.planning.workload import student_dtype_of
+from trustmopd.planning.workload import FrozenModel, student_dtype_of
 from trustmopd.policies import Teacher
 from trustmopd.policies.graph import Policy, fallback_note
 from trustmopd.recipe.names import SUFFIXES
@@ -21,7 +20,6 @@ from trustmopd.recipe.teacher_source import RAY
 from trustmopd.rollouts.vllm_package import vllm_version
 from trustmopd.runs import RunDirectory, step_of
 from trustmopd.training.config import TrustMOPDConfig
-from trustmopd.training.environment import check_writable
 from trustmopd.training.prepare import Prepared
 from trustmopd.training.run.resuming import changes, moves
 
@@ -38,20 +36,17 @@ def dry_run(prepared: Prepared, *, resume: bool = False, calibrate: bool = False
     """With `calibrate`, mu is measured even if it is known. Raises the errors that the run would raise before it loads
     its models."""
     recipe, args = prepared.recipe, prepared.args
-    for seed in recipe.seeds:
-        check_writable(recipe.run_directory(seed))
-    prepared.check()
-    given = prepared.ingredients
-    checkpoints = {seed: prepared.checkpoint(seed) for seed in recipe.seeds} if resume else {}
+    checkpoints, given = prepared.check(resume=resume), prepared.ingredients
     for path in (*(b for b in recipe.evaluation.benchmarks if b.endswith(SUFFIXES)), *recipe.evaluation.data.values()):
         if not Path(path).exists():
             warnings.warn(f"evaluation: {path} does not exist here; `trustmopd evaluate` will need it.", stacklevel=2)
+    weights, memory, fits = _memory(prepared)
     used = [given.graph.teachers[name] for name in given.graph.used]
     topics = {
         "student": recipe.student + ("" if recipe.peft is None else f", as a LoRA adapter {recipe.peft}"),
         "teachers": ", ".join(f"{teacher.name} = {teacher.source}" for teacher in used),
         "reference": _references(prepared, used),
-        "weights": _weights(prepared),
+        "weights": f"{weights}. {_free_disk(args)}",
         "vocabulary": f"{given.vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
         "allocation": ", ".join(f"{key} {value}" for key, value in recipe.allocation.model_dump().items()),
         "calibration": _calibration(prepared, resumes=all(checkpoints.values()) and resume, anew=calibrate),
@@ -65,7 +60,6 @@ def dry_run(prepared: Prepared, *, resume: bool = False, calibrate: bool = False
     }
     if checkpoints:
         topics["resumes from"] = ", ".join(_resumed(prepared, seed, path) for seed, path in checkpoints.items())
-    memory, fits = _memory(prepared)
     return DryRun(topics | {"memory": memory}, fits)
 
 
@@ -80,11 +74,12 @@ def _resumed(prepared: Prepared, seed: int, checkpoint: Path | None) -> str:
     return f"{checkpoint} (step {step_of(checkpoint)}{told})"
 
 
-def _memory(prepared: Prepared) -> tuple[str, bool | None]:
+def _memory(prepared: Prepared) -> tuple[str, str, bool | None]:
+    """GiB of weights by model, as they are loaded; what a step needs, and whether that fits."""
     try:
         memory = prepared.memory
     except UnknownMemory as error:
-        return f"not known: {error}", None
+        return f"not known: {error}", f"not known: {error}", None
     if not memory.fits:
         warnings.warn(
             "memory: by the estimate in the table, training does not fit here. It is an estimate, so nothing is "
@@ -92,7 +87,21 @@ def _memory(prepared: Prepared) -> tuple[str, bool | None]:
             "of this run.",
             stacklevel=3,
         )
-    return str(memory), memory.fits
+    dtype = student_dtype_of(prepared.args, prepared.recipe.student)
+    student = FrozenModel(memory.work.student, dtype=dtype, role="student")
+    own = [student, *(m for m in memory.work.models(memory.setup) if not m.lent)]
+    here, away = ([model for model in own if (model.on == RAY) == is_away] for is_away in (False, True))
+    weights = ", ".join(f"{m.name} {_size(m.bytes)} ({str(m.dtype).removeprefix('torch.')})" for m in here)
+    weights += f"; {_size(sum(model.bytes for model in here))} in all"
+    if away:
+        weights += f". On Ray: {', '.join(f'{model.name} {_size(model.bytes)}' for model in away)}"
+    return weights, str(memory), memory.fits
+
+
+def _free_disk(args: TrustMOPDConfig) -> str:
+    output = Path(str(args.output_dir)).absolute()
+    free = shutil.disk_usage(next(path for path in output.parents if path.exists())).free
+    return f"The disk of the output has {_size(free)} free"
 
 
 def _references(prepared: Prepared, used: list[Policy]) -> str:
@@ -179,26 +188,6 @@ def _machine(args: TrustMOPDConfig) -> str:
     if torch.cuda.is_available() and not args.use_cpu:
         return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
     return "CPU" if args.use_cpu else "CPU: no GPU was found here"
-
-
-def _weights(prepared: Prepared) -> str:
-    """GiB of weights by model, as they are loaded."""
-    output = Path(str(prepared.args.output_dir)).absolute()
-    free = shutil.disk_usage(next(path for path in output.parents if path.exists())).free
-    disk = f"The disk of the output has {_size(free)} free"
-    try:
-        work, setup = prepared.memory.work, prepared.memory.setup
-    except UnknownMemory as error:
-        return f"not known: {error}. {disk}"
-    dtype = student_dtype_of(prepared.args, prepared.recipe.student)
-    adapter = work.lora * ADAPTER_BYTES if work.is_lora else 0
-    sizes = [("student", work.student.parameters * dtype.itemsize + adapter, dtype)]
-    own = [model for model in work.models(setup) if not model.lent]
-    sizes += [(model.teacher or model.role, model.head + model.body, model.dtype) for model in own if model.on != RAY]
-    told = ", ".join(f"{name} {_size(size)} ({str(dtype).removeprefix('torch.')})" for name, size, dtype in sizes)
-    away = ", ".join(f"{m.teacher or m.role} {_size(m.head + m.body)}" for m in own if m.on == RAY)
-    on_ray = f" On Ray: {away}." if away else ""
-    return f"{told}; {_size(sum(size for _, size, _ in sizes))} in all.{on_ray} {disk}"
 
 
 def _size(count: int) -> str:

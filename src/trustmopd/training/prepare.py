@@ -18,7 +18,7 @@ from trustmopd.recipe.yaml_layers import RecipeError
 from trustmopd.runs import RunDirectory, resumable_checkpoint, whole_checkpoints
 from trustmopd.training.calibration import Calibration
 from trustmopd.training.config import TrustMOPDConfig, unknown_field
-from trustmopd.training.environment import check_launch
+from trustmopd.training.environment import check_launch, check_writable
 from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.run.across_ranks import first_decides
 from trustmopd.training.run.identity import RunIdentity, expected_identity
@@ -61,11 +61,18 @@ class Prepared:
         prompts = load_prompts(self.recipe.prompts.path, self.recipe.prompts.split)
         return check_ingredients(self.recipe.student, self.graph, self.args, prompts, peft_config=self.lora)
 
-    def check(self) -> None:
-        """Make the checks of a run that need no weights. Every process makes them, before one decides for all."""
-        assert self.identity
-        if self.args.calibrates and (given := self.args.calibration_path) is not None:
-            first_decides(lambda: self.check_calibration(given))
+    def check(self, *, resume: bool = False) -> dict[int, Path | None]:
+        """Make the checks of a run that need no weights, in every process. With `resume`, the checkpoint of each seed,
+        None for one that starts from the beginning."""
+        assert self.identity  # before one process decides for all
+        return first_decides(lambda: self._check_files(resume))
+
+    def _check_files(self, resume: bool) -> dict[int, Path | None]:
+        for seed in self.recipe.seeds:
+            check_writable(self.recipe.run_directory(seed))
+        if self.args.calibrates and self.args.calibration_path is not None:
+            self.check_calibration(self.args.calibration_path)
+        return {seed: self._checkpoint(seed) for seed in self.recipe.seeds} if resume else {}
 
     @cached_property
     def memory(self) -> RunHere:
@@ -81,7 +88,7 @@ class Prepared:
         """Refuse one that was not made for this run, as far as it is known without weights."""
         Calibration.load(path).check(dependencies(self.identity, self.args))
 
-    def checkpoint(self, seed: int) -> Path | None:
+    def _checkpoint(self, seed: int) -> Path | None:
         """The one that a seed is resumed from, compared with this run as far as it is known without weights; None if
         there is none."""
         run, args = self.recipe.run_directory(seed), self.configs[seed]

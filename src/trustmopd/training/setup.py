@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerBase
 from trustmopd.planning.this_machine import UnknownMemory, run_here
 from trustmopd.policies import PolicyGraph, TeacherPool, build_pool, load_tokenizer, resolve
 from trustmopd.policies.hosts.ray.cluster import check_address, check_ray
-from trustmopd.policies.preflight.checks import preflight
-from trustmopd.policies.preflight.model_facts import ModelFacts, facts_of
+from trustmopd.policies.preflight.checks import Checks, preflight
+from trustmopd.policies.preflight.model_facts import facts_of
 from trustmopd.policies.teacher import model_id
 from trustmopd.prompts.prompt_set import prompt_hash
 from trustmopd.recipe.teacher_source import OFFLOAD, RAY, SHARDED
@@ -38,19 +38,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Ingredients:
-    """What a run is made of, checked. `source` names the student, and `facts` are what policies elsewhere are compared
-    with. `vocab_size` counts the rows that all models have, `longest` the most tokens of a prompt and its response.
-    `prompts` are those to train on; `overlong` of all were cut or dropped."""
+    """What a run is made of, checked. `source` names the student, and `checks` are what policies elsewhere are compared
+    with. `vocab_size` counts the rows that all models have. `prompts` are those to train on; `overlong` of all were cut
+    or dropped."""
 
     source: str
-    facts: ModelFacts
     graph: PolicyGraph
+    checks: Checks
     tokenizer: PreTrainedTokenizerBase
     vocab_size: int
     prompts: Dataset
     prompt_lengths: list[int]
     overlong: int
-    longest: int
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a prompt and its response."""
+        return self.checks.longest
 
     @cached_property
     def prompt_hash(self) -> str:
@@ -101,20 +105,13 @@ def check_ingredients(
     assert args.max_completion_length is not None
     longest = min(max(lengths), args.max_prompt_length or max(lengths)) + args.max_completion_length
     facts = facts_of("the student", model, tokenizer=tokenizer, trust_remote_code=args.trust_remote_code)
-    vocab_size = preflight(
-        model,
-        facts,
-        graph,
-        num_candidates=args.num_candidates,
-        longest=longest,
-        allow_template_mismatch=args.allow_template_mismatch,
-        trust_remote_code=args.trust_remote_code,
-    )
+    checks = Checks(facts, args.num_candidates, longest, args.allow_template_mismatch, bool(args.trust_remote_code))
+    vocab_size = preflight(model, graph, checks)
     if args.use_vllm:
         check_vllm_can_sample(model, args, longest)
         check_memory_beside_vllm(graph, model, args, peft_config, max(lengths))
     fitted, overlong = fit_prompts(with_rows(prompts), lengths, args)
-    return Ingredients(source, facts, graph, tokenizer, vocab_size, fitted, lengths, overlong, longest)
+    return Ingredients(source, graph, checks, tokenizer, vocab_size, fitted, lengths, overlong)
 
 
 def _tokenizer(given: Any, source: str, args: TrustMOPDConfig) -> PreTrainedTokenizerBase:
@@ -197,7 +194,7 @@ def _check_host_memory(given: Ingredients, student: Any, args: TrustMOPDConfig) 
 
 
 def _on_ray(given: Ingredients, args: TrustMOPDConfig, run_id: str) -> "RayPolicies":
-    from trustmopd.policies.hosts.ray.actor import Checks, Terms
+    from trustmopd.policies.hosts.ray.actor import Terms
     from trustmopd.policies.hosts.ray.policies import RayPolicies
 
     terms = Terms(
@@ -209,6 +206,6 @@ def _on_ray(given: Ingredients, args: TrustMOPDConfig, run_id: str) -> "RayPolic
         trust_remote_code=args.trust_remote_code,
         vocab_size=given.vocab_size,
         may_use_gpus=not args.use_cpu,
-        checks=Checks(given.facts, args.num_candidates, given.longest, args.allow_template_mismatch),
+        checks=given.checks,
     )
     return RayPolicies(terms, decide=first_decides)

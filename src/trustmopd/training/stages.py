@@ -13,8 +13,7 @@ from trustmopd.runs.layout import SEED
 from trustmopd.runs.schemas import Diagnosis, write_file
 from trustmopd.training.calibration import Calibration
 from trustmopd.training.diagnose import diagnose
-from trustmopd.training.environment import check_writable
-from trustmopd.training.prepare import Prepared, prepare
+from trustmopd.training.prepare import prepare
 from trustmopd.training.run.across_ranks import first_decides
 from trustmopd.training.run.progress import show_progress
 from trustmopd.training.trainer import TrustMOPDTrainer
@@ -46,8 +45,7 @@ def train_recipe(
     it ends."""
     prepared = prepare(recipe)
     runs = first_decides(lambda: check_runs(recipe, resume=resume))
-    prepared.check()
-    first_decides(lambda: _check_folders(prepared))
+    prepared.check(resume=resume)
     calibration: dict[str, str] = {}
     ended = []
     for run in runs:
@@ -66,13 +64,6 @@ def train_recipe(
         trainer.pool.close()  # the next seed needs its GPUs
         on_end(ended[-1])
     return ended
-
-
-def _check_folders(prepared: Prepared) -> None:
-    """That they can be written to, and that their checkpoints are those of this run."""
-    for seed in prepared.recipe.seeds:
-        check_writable(prepared.recipe.run_directory(seed))
-        prepared.checkpoint(seed)
 
 
 def check_runs(recipe: Recipe, *, resume: bool = False) -> list[SeedRun]:

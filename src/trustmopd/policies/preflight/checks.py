@@ -6,6 +6,7 @@ reads these ids differently would give nonsense and no error, so it is refused h
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -23,42 +24,35 @@ from trustmopd.util.files import meant_here
 _PROBE = "def f(x): return x ** 2  # Ünïcode 東京 ½, \\boxed{42}\n\n- item\tend"
 
 
-def preflight(
-    model: str | Path | PreTrainedModel,
-    student: ModelFacts,
-    graph: PolicyGraph,
-    *,
-    num_candidates: int,
-    longest: int = 0,
-    allow_template_mismatch: bool = False,
-    trust_remote_code: bool = False,
-) -> int:
-    """Check every policy of a run against the student (`model`, and its facts), and against `longest`, the tokens of
-    the longest sequence; return the number of vocabulary rows all models have."""
+@dataclass(frozen=True)
+class Checks:
+    """What every model of a run is compared with: the student, and `longest`, the tokens of the longest sequence."""
+
+    student: ModelFacts
+    num_candidates: int
+    longest: int = 0
+    allow_template_mismatch: bool = False
+    trust_remote_code: bool = False
+
+
+def preflight(student: str | Path | PreTrainedModel, graph: PolicyGraph, checks: Checks) -> int:
+    """Check every policy of a run; return the number of vocabulary rows all models have."""
     facts: dict[str, list[ModelFacts]] = {}
     for policy in (*graph.references.values(), *graph.teachers.values()):
+        given = policy.checkpoint
         # What is on another machine is read there.
-        if policy.checkpoint is None or (policy.on == RAY and _is_away(policy.checkpoint)):
-            continue
-        base = graph.references[policy.base].checkpoint if policy.base else None
-        under = facts[policy.base][0] if policy.base and policy.base in facts else student
-        facts[policy.name] = facts_of_checkpoint(
-            policy.role, policy.checkpoint, under, base.model if base else model, trust_remote_code
-        )
-    vocab_size = check_facts(
-        student,
-        [each for several in facts.values() for each in several],
-        num_candidates=num_candidates,
-        longest=longest,
-        allow_template_mismatch=allow_template_mismatch,
-    )
-    _check_grown(graph, {name: several[0] for name, several in facts.items()}, student)
-    check_distinct(graph, Teacher(model=model))
+        if given is not None and not (policy.on == RAY and _is_away(given)):
+            under = facts.get(policy.base or "", [checks.student])[0]
+            own = replace(given, model=None) if policy.base else given
+            facts[policy.name] = facts_of_checkpoint(policy.role, own, given.model, under, checks.trust_remote_code)
+    vocab_size = check_facts(checks, [each for several in facts.values() for each in several])
+    _check_grown(graph, {name: several[0] for name, several in facts.items()}, checks.student)
+    check_distinct(graph, Teacher(model=student))
     return vocab_size
 
 
 def facts_of_checkpoint(
-    role: str, checkpoint: Teacher, under: ModelFacts, base: Any, trust_remote_code: bool
+    role: str, checkpoint: Teacher, base: Any, under: ModelFacts, trust_remote_code: bool
 ) -> list[ModelFacts]:
     """Of a model; of an adapter, on that model or on `base`, whose facts are those `under` it."""
     facts = []
@@ -78,7 +72,7 @@ def _check_grown(graph: PolicyGraph, facts: Mapping[str, ModelFacts], student: M
         if teacher.reference is None or given is None or given.reference is not None or name not in facts:
             continue
         reference = graph.references[teacher.reference]
-        began, grown = student if reference.checkpoint is None else facts.get(reference.name), facts[name]
+        began, grown = facts.get(reference.name) if reference.checkpoint else student, facts[name]
         if began is not None and grown.shape != began.shape:
             warnings.warn(
                 f"{teacher.role} ({grown.shape}) does not match its reference {began.source} ({began.shape}). Set "
@@ -88,32 +82,9 @@ def _check_grown(graph: PolicyGraph, facts: Mapping[str, ModelFacts], student: M
             )
 
 
-def check_facts(
-    student: ModelFacts,
-    others: Sequence[ModelFacts],
-    *,
-    num_candidates: int,
-    longest: int,
-    allow_template_mismatch: bool = False,
-) -> int:
-    """`check_pool`, and whether every model can read the longest sequence."""
-    vocab_size = check_pool(
-        student, others, num_candidates=num_candidates, allow_template_mismatch=allow_template_mismatch
-    )
-    for each in (student, *others):
-        if each.positions is not None and longest > each.positions:
-            raise ValueError(
-                f"{each.role} ({each.source}) has {each.positions} positions, but the longest prompt and "
-                f"max_completion_length make {longest} tokens. Beyond its positions a model fails or gives nonsense. "
-                "Lower max_completion_length or max_prompt_length."
-            )
-    return vocab_size
-
-
-def check_pool(
-    student: ModelFacts, others: Sequence[ModelFacts], *, num_candidates: int, allow_template_mismatch: bool = False
-) -> int:
+def check_facts(checks: Checks, others: Sequence[ModelFacts]) -> int:
     """Refuse models that cannot be compared; return the number of vocabulary rows that all models have."""
+    student, allowed = checks.student, checks.allow_template_mismatch
     assert student.tokenizer is not None
     needed = max(student.tokenizer.get_vocab().values()) + 1
     for other in (student, *others):
@@ -124,12 +95,19 @@ def check_pool(
             )
     for other in others:
         if other.tokenizer is not None and other.tokenizer is not student.tokenizer:
-            _check_tokenizer(student, other, allow_template_mismatch)
-        _check_end(student, other, allow_template_mismatch)
+            _check_tokenizer(student, other, allowed)
+        _check_end(student, other, allowed)
     # Rows after the tokenizer's last token are padding. They are candidates only if C is larger than the vocabulary.
     shared = min(facts.vocab_rows for facts in (student, *others))
-    vocab_size = needed if num_candidates <= needed else shared
-    check_candidate_count(num_candidates, vocab_size)
+    vocab_size = needed if checks.num_candidates <= needed else shared
+    check_candidate_count(checks.num_candidates, vocab_size)
+    for each in (student, *others):
+        if each.positions is not None and checks.longest > each.positions:
+            raise ValueError(
+                f"{each.role} ({each.source}) has {each.positions} positions, but the longest prompt and "
+                f"max_completion_length make {checks.longest} tokens. Beyond its positions a model fails or gives "
+                "nonsense. Lower max_completion_length or max_prompt_length."
+            )
     return vocab_size
 
 

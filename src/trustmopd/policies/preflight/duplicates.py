@@ -6,7 +6,6 @@ This is checked twice: from the files before anything is loaded, and by fingerpr
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,16 @@ import torch
 from peft import PeftConfig
 
 from trustmopd.checkpoints.files import same_weights, tensors_of
-from trustmopd.policies.graph import Policy, PolicyGraph, is_reference
+from trustmopd.policies.graph import PolicyGraph, is_reference
 from trustmopd.policies.teacher import REFERENCE, Teacher
 
 
 def check_distinct(graph: PolicyGraph, student: Teacher) -> None:
     """Of the checkpoints that were named; no weights are loaded."""
-
-    def checkpoint_of(policy: Policy) -> Teacher:
-        """With the model under an adapter."""
-        given = policy.checkpoint or student
-        base = graph.references.get(policy.base or "")
-        return given if given.model is not None or base is None else replace(given, model=checkpoint_of(base).model)
-
-    teachers, references = graph.teachers, graph.references
-    pairs = [*combinations(teachers.values(), 2)]
-    pairs += [(t, references[name]) for name in references for t in teachers.values() if t.reference == name]
+    pairs = [*combinations(graph.teachers.values(), 2)]
+    pairs += [(graph.teachers[n], other) for other in graph.scored.values() for n in graph.measured_from(other.name)]
     for one, other in pairs:
-        ours, theirs = checkpoint_of(one), checkpoint_of(other)
+        ours, theirs = (policy.checkpoint or student for policy in (one, other))
         if same_model(ours, theirs) and _same_adapter(ours.adapter, theirs.adapter):
             raise _refusal(one.name, ours.source, other.name, theirs.source)
 

@@ -22,18 +22,7 @@ from trustmopd.policies.answers import Answer, Rollouts
 from trustmopd.policies.graph import Weights, role_of
 from trustmopd.policies.load import Loader, load_weights
 from trustmopd.policies.pool import Origin, TeacherPool
-from trustmopd.policies.preflight.checks import check_facts, facts_of_checkpoint
-from trustmopd.policies.preflight.model_facts import ModelFacts
-
-
-@dataclass(frozen=True)
-class Checks:
-    """What a policy is compared with before its weights are loaded, on the machine that has its files."""
-
-    student: ModelFacts
-    num_candidates: int
-    longest: int
-    allow_template_mismatch: bool
+from trustmopd.policies.preflight.checks import Checks, check_facts, facts_of_checkpoint
 
 
 @dataclass(frozen=True)
@@ -127,7 +116,7 @@ class PolicyActor:
                 self._device = _gpu(weights)
             self._order = given
             if terms.checks is not None:
-                check_weights(weights, terms.checks, terms.trust_remote_code)
+                check_weights(weights, terms.checks)
             device_map = "auto" if (weights.gpus or 0) > 1 else None
             loader = Loader(terms.dtype, trust_remote_code=terms.trust_remote_code, device_map=device_map)
             members = load_weights(weights, loader, self._device)
@@ -203,21 +192,15 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def check_weights(weights: Weights, checks: Checks, trust_remote_code: bool) -> None:
+def check_weights(weights: Weights, checks: Checks) -> None:
     """Preflight of one set of weights and its adapters, here. Weights that were sent were checked where they were."""
     bare = weights.checkpoint
     assert bare is not None
     was_sent = not isinstance(bare.model, (str, Path))
-    here = replace(bare, model=None) if was_sent else bare
-    facts = facts_of_checkpoint(weights.role, here, checks.student, bare.model, trust_remote_code)
-    under = checks.student if was_sent else facts[0]
-    for name, teacher in weights.adapters.items():
-        adapter = replace(teacher, model=None)
-        facts += facts_of_checkpoint(role_of(name), adapter, under, bare.model, trust_remote_code)
-    check_facts(
-        checks.student,
-        facts,
-        num_candidates=checks.num_candidates,
-        longest=checks.longest,
-        allow_template_mismatch=checks.allow_template_mismatch,
-    )
+    given = {weights.role: replace(bare, model=None) if was_sent else bare}
+    given |= {role_of(name): adapter for name, adapter in weights.adapters.items()}
+    facts, under = [], checks.student
+    for role, checkpoint in given.items():
+        facts += facts_of_checkpoint(role, checkpoint, bare.model, under, checks.trust_remote_code)
+        under = checks.student if was_sent else facts[0]
+    check_facts(checks, facts)
