@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 from trustmopd.evaluation.benchmarks import load_benchmarks
-from trustmopd.evaluation.rows_to_score import Method
-from trustmopd.evaluation.sampling import Reply, Sampling
+from trustmopd.evaluation.entries import Entry
+from trustmopd.evaluation.sampling import Response, Sampling
 from trustmopd.recipe import TeacherSource
 
 
@@ -30,10 +30,10 @@ class Echo:
             if len(self.asked) == self.stop_after:
                 raise KeyboardInterrupt
             self.asked.append((request.id, request.sample))
-            yield Reply(request, f"It is {request.sample + 1}.", 3, request.sample == 2, False, 0.1)
+            yield Response(request, f"It is {request.sample + 1}.", 3, request.sample == 2, False, 0.1)
 
 
-METHOD = Method("m", TeacherSource(model="somewhere"), "m")
+METHOD = Entry("m", TeacherSource(model="somewhere"), "m")
 
 
 def sums(world: Path) -> Any:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
-from trustmopd.evaluation.aggregation import score_rows, write_scores
+from trustmopd.evaluation.aggregation import score_entries, write_scores
 from trustmopd.evaluation.read_graded import Graded
 from trustmopd.method import CandidateState, objective, renormalise, trust, uniform_weights
 from trustmopd.method.objective import SCORES
@@ -258,7 +258,7 @@ def rows_of(scores: Mapping[str, Mapping[str, float]], prompts: int = 2) -> dict
         facts = {"prompts": prompts, "responses": prompts}
         return {f"{d}_set": Graded(d, {str(p): score for p in range(prompts)}, facts) for d, score in row.items()}
 
-    return score_rows({name: {0: checkpoint(row)} for name, row in scores.items()})
+    return score_entries({name: {0: checkpoint(row)} for name, row in scores.items()})
 
 
 def scores_of(name: str, overall: float) -> dict[str, Any]:

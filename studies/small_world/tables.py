@@ -10,7 +10,7 @@ from studies.small_world.cells import Cell, finished_cells
 from studies.small_world.comparison import read_study
 from studies.small_world.machine import describe, made_by
 from trustmopd.evaluation.of_recipe import scored
-from trustmopd.evaluation.read_graded import whole_rows
+from trustmopd.evaluation.read_graded import finished_entries
 from trustmopd.quickstart.experiment import REFERENCES
 from trustmopd.quickstart.tasks import DOMAINS
 from trustmopd.report.page.report import write_report
@@ -28,7 +28,7 @@ def write_results(out: Path) -> Path:
     """`results.csv`, `cells.csv` with every seed, the scores of all rows, and the report, whose path is returned. An
     incomplete comparison is shown as far as it goes."""
     study, cells, evaluation = read_study(out), whole_cells(out), RunDirectory(out).evaluation
-    done = [*whole_rows(evaluation, (*REFERENCES, AVERAGE)), *(cell.responses for cell in cells)]
+    done = [*finished_entries(evaluation, (*REFERENCES, AVERAGE)), *(cell.responses for cell in cells)]
     rows = scored([evaluation / row for row in done], evaluation).scores
     runs = {cell: open_run(cell.run(out).path) for cell in cells}
     weights = {cell: mean(line["agreement/max_weight"] for line in run.logged_steps) for cell, run in runs.items()}
@@ -50,7 +50,7 @@ def whole_cells(out: Path) -> dict[Cell, dict[str, Any]]:
     """Finished cells whose responses and logged steps are there. A run that was begun anew and then stopped has its old
     scores and lacks some."""
     cells = finished_cells(out)
-    rows = whole_rows(RunDirectory(out).evaluation, (cell.responses for cell in cells))
+    rows = finished_entries(RunDirectory(out).evaluation, (cell.responses for cell in cells))
     here = {cell: scores for cell, scores in cells.items() if cell.responses in rows}
     return {cell: scores for cell, scores in here.items() if open_run(cell.run(out).path).logged_steps}
 

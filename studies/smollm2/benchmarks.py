@@ -9,8 +9,7 @@ from typing import Any
 from studies.smollm2.domains import evaluation_tasks
 from studies.smollm2.mixed import KINDS
 from studies.smollm2.tasks import DOMAINS, Check, Task, passes, row_of
-from trustmopd.evaluation.benchmark import Benchmark, Grade
-from trustmopd.evaluation.questions import Row, text_of
+from trustmopd.evaluation.benchmark import Benchmark, Grade, Row, text_of
 from trustmopd.evaluation.sandbox.sandbox import check_sandbox
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 from studies.smollm2 import constraints, list_functions, mixed, renumbered, stories, word_problems
 from studies.smollm2.settings import Base
 from studies.smollm2.tasks import Task, passes
-from trustmopd.evaluation.questions import Row
+from trustmopd.evaluation.benchmark import Row
 
 Data = Mapping[str, str]
 

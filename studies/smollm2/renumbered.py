@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from studies.smollm2.tasks import Task, number_task
 from studies.smollm2.worked import value_of, worked_equation
+from trustmopd.evaluation.benchmark import Row
 from trustmopd.evaluation.graders.mathematics import INSTRUCTION
-from trustmopd.evaluation.questions import Row
 
 _TRIES = 100
 _LARGEST = 9999

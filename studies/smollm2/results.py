@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 
 from studies.smollm2.prompt_sets import SETS
-from trustmopd.evaluation.aggregation import score_rows, score_table
+from trustmopd.evaluation.aggregation import score_entries, score_table
 from trustmopd.evaluation.of_recipe import scored
 from trustmopd.evaluation.read_graded import collect
 from trustmopd.report.page.report import write_report
@@ -65,6 +65,6 @@ def _ahead(evaluation: Path) -> Iterator[tuple[str, str, str]]:
         for other in (row for row in graded if row.startswith(trust.removesuffix("trust")) and row != trust):
             if seeds := graded[trust].keys() & graded[other].keys():
                 both = {row: {seed: graded[row][seed] for seed in seeds} for row in (trust, other)}
-                lead = score_rows(both, against=other)[trust]["difference"]
+                lead = score_entries(both, against=other)[trust]["difference"]
                 low, high = (100 * end for end in lead["interval"])
                 yield other, f"{100 * lead['overall']:+.1f} [{low:+.1f}, {high:+.1f}]", str(lead["n"])

@@ -17,9 +17,9 @@ from studies.smollm2.supervised import make_base
 from studies.smollm2.tasks import DOMAINS
 from studies.smollm2.weights import find_gguf, load_gguf
 from trustmopd.evaluation.aggregation import score_table
-from trustmopd.evaluation.benchmarks import Loaded, load_benchmarks
-from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over, sampling_of, scored
-from trustmopd.evaluation.rows_to_score import Method, methods_of
+from trustmopd.evaluation.benchmarks import Questions, load_benchmarks
+from trustmopd.evaluation.entries import Entry, entries_of
+from trustmopd.evaluation.of_recipe import evaluate_entries, hand_over, sampling_of, scored
 from trustmopd.evaluation.sampling import Sampling, make_sampler
 from trustmopd.evaluation.sandbox.sandbox import check_sandbox
 from trustmopd.recipe import Recipe, load_recipe
@@ -167,24 +167,26 @@ STAGES = {
 }
 
 
-def _held_out(study: Study, kinds: Sequence[str]) -> list[Loaded]:
+def _held_out(study: Study, kinds: Sequence[str]) -> list[Questions]:
     file = Path(__file__).with_name("benchmarks.py")
     data = {name_of(kind): str(evaluation_file(study.out, kind)) for kind in kinds}
     return load_benchmarks([f"{file}:{name}" for name in data], data)
 
 
-def _to_score(study: Study) -> Iterator[tuple[Recipe, list[Method]]]:
+def _to_score(study: Study) -> Iterator[tuple[Recipe, list[Entry]]]:
     """The recipes that have something to score, and what. Those that are not trained yet are named."""
     for recipe in study.recipes():
-        methods, notes = methods_of(recipe, None if recipe.name == REFERENCE else [recipe.name])
+        methods, notes = entries_of(recipe, None if recipe.name == REFERENCE else [recipe.name])
         for note in notes:
             print(note, flush=True)
         if methods:
             yield recipe, methods
 
 
-def _score(recipe: Recipe, methods: Sequence[Method], out: Path, loaded: Sequence[Loaded], sampling: Sampling) -> None:
-    evaluate_rows(
+def _score(
+    recipe: Recipe, methods: Sequence[Entry], out: Path, loaded: Sequence[Questions], sampling: Sampling
+) -> None:
+    evaluate_entries(
         *(recipe, methods, out, loaded, sampling),
         lambda method: make_sampler(sampling.engine, method.source, method.base, batch_size=BATCH),
         jobs=os.cpu_count() or 1,

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from trustmopd import Teacher
 from trustmopd.checkpoints.merge import merge_adapter, merge_checkpoints
 from trustmopd.cli import app
-from trustmopd.evaluation.rows_to_score import make_average, methods_of
+from trustmopd.evaluation.entries import entries_of, make_average
 from trustmopd.recipe import load_recipe
 from trustmopd.runs.layout import AVERAGE
 
@@ -182,7 +182,7 @@ def test_merge_averages_the_teachers_of_a_recipe_adapters_too(study: Path, tmp_p
     assert_is(tmp_path / "mean", mean)
     evaluated = load_recipe(study / "recipe.yaml", [f"output={tmp_path / 'evaluated'}"])
     make_average(evaluated)
-    (average,) = [method for method in methods_of(evaluated)[0] if method.name == AVERAGE]
+    (average,) = [method for method in entries_of(evaluated)[0] if method.name == AVERAGE]
     assert_is(Path(str(average.source.model)), mean)
 
 

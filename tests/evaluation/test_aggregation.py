@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trustmopd.evaluation.aggregation import score_rows, score_table, write_scores
+from trustmopd.evaluation.aggregation import score_entries, score_table, write_scores
 from trustmopd.evaluation.read_graded import Graded, collect
 from trustmopd.util.files import read_json, write_json
 from trustmopd.util.stats import bootstrap_means
@@ -39,7 +39,7 @@ METHODS: dict[str, Any] = {
 
 
 def test_domains_overall_spread_and_recovery_follow_the_papers_definitions() -> None:
-    summary = score_rows(METHODS)
+    summary = score_entries(METHODS)
     initial = (((0.25 + 0) / 2) + 0.2) / 2
     routed = (((1 + 0.5) / 2) + 0.7) / 2
     trust = [(((0.75 + 0.2) / 2) + 0.6) / 2, (((1 + 0.4) / 2) + 0.6) / 2]
@@ -60,7 +60,7 @@ def test_domains_overall_spread_and_recovery_follow_the_papers_definitions() -> 
 
 def test_teachers_that_are_worse_than_the_initial_student_leave_no_gap_to_recover() -> None:
     better = {**METHODS, "initial": {0: checkpoint((1, 1), (1, 1, 1), (1, 1))}}
-    summary = score_rows(better)
+    summary = score_entries(better)
     assert summary["routed-teachers"]["overall"] < summary["initial"]["overall"]
     assert all(row["recovery"] is None and "recovery" not in row["interval"] for row in summary.values())
 
@@ -68,7 +68,7 @@ def test_teachers_that_are_worse_than_the_initial_student_leave_no_gap_to_recove
 def test_differences_of_trained_methods_are_paired_by_seed() -> None:
     other = {seed: checkpoint((0.9, 0.4), (0.4, 0, 0), (0.5, 0.5)) for seed in (1, 0)}
     other[1] = checkpoint((1, 1), (0.4, 0.3, 0.2), (0.7, 0.5))
-    summary = score_rows({**METHODS, "uniform": other}, against="uniform")
+    summary = score_entries({**METHODS, "uniform": other}, against="uniform")
     by_seed = [0.5 * ((0.475 - (0.65 + 0.4 / 3) / 2) + 0.1), 0.5 * ((0.7 - (1 + 0.3) / 2) + 0)]
     assert summary["trust"]["difference"]["overall"] == pytest.approx(np.mean(by_seed))
     assert summary["trust"]["difference"]["sd"] == pytest.approx(np.std(by_seed, ddof=1))
@@ -82,7 +82,7 @@ def test_a_difference_and_its_interval_are_of_the_same_seeds() -> None:
     uniform = {0: one_benchmark(0, 0, 0, 0), 1: one_benchmark(1, 1, 1, 1), 2: one_benchmark(1, 1, 1, 1)}
     trust = {0: one_benchmark(1, 1, 1, 1), 1: one_benchmark(1, 1, 1, 1)}
     methods = {"initial": {0: one_benchmark(0, 0, 0, 1)}, "uniform": uniform, "trust": trust}
-    summary = score_rows(methods, against="uniform")
+    summary = score_entries(methods, against="uniform")
     # The one initial student meets all three seeds: 1/4 − 2/3, and not 1/4 − 0.
     found = summary["initial"]["difference"]
     assert found["overall"] == pytest.approx(0.25 - 2 / 3) and found["n"] == 3
@@ -93,14 +93,14 @@ def test_a_difference_and_its_interval_are_of_the_same_seeds() -> None:
     assert (found["overall"], found["n"]) == (0.5, 2)
     assert found["interval"] == pytest.approx([0.5, 0.5])
     apart = {**methods, "trust": {seed + 5: each for seed, each in trust.items()}}
-    assert score_rows(apart, against="uniform")["trust"]["difference"]["interval"] is None
-    assert score_table(score_rows(apart, against="uniform")).rows[-1][-1] == "–"
+    assert score_entries(apart, against="uniform")["trust"]["difference"]["interval"] is None
+    assert score_table(score_entries(apart, against="uniform")).rows[-1][-1] == "–"
 
 
 def test_a_row_to_compare_with_must_be_there() -> None:
     with pytest.raises(ValueError, match="unifrom.*initial, .*trust"):
-        score_rows(METHODS, against="unifrom")
-    alone = score_rows({"trust": METHODS["trust"]})
+        score_entries(METHODS, against="unifrom")
+    alone = score_entries({"trust": METHODS["trust"]})
     assert "difference" not in alone["trust"] and list(score_table(alone).header)[-2:] == ["code, mean", "overall"]
 
 
@@ -109,7 +109,7 @@ def test_intervals_hold_the_score_and_a_shared_shift_has_no_width() -> None:
     easy = rng.random(200)
     scores = {"initial": easy * 0.5, "trust": easy * 0.5 + 0.25}
     methods = {name: {0: {"ifeval": answers("if", *each)}} for name, each in scores.items()}
-    summary = score_rows(methods)
+    summary = score_entries(methods)
     low, high = summary["trust"]["interval"]["overall"]
     assert low < summary["trust"]["overall"] < high and high - low > 0.02
     assert (low, high) == pytest.approx(
@@ -132,19 +132,19 @@ def test_resampled_means_are_those_of_resampled_columns() -> None:
 def test_checkpoints_with_other_prompts_are_not_compared() -> None:
     short = {0: checkpoint((0, 0.5), (0, 0), (0.2, 0.2))}
     with pytest.raises(ValueError, match="initial, seed 0 .*3 .*aime26.*short, seed 0 .*2"):
-        score_rows({**METHODS, "short": short})
+        score_entries({**METHODS, "short": short})
     with pytest.raises(ValueError, match="trustmopd evaluate"):
-        score_rows({})
+        score_entries({})
 
 
 def test_without_every_teacher_there_is_no_routed_row() -> None:
     some = {name: METHODS[name] for name in ("initial", "teacher-math", "trust")}
-    summary = score_rows(some)
+    summary = score_entries(some)
     assert "routed-teachers" not in summary and summary["trust"]["recovery"] is None
 
 
 def test_scores_are_written_as_json_and_three_tables(tmp_path: Path) -> None:
-    path = write_scores(tmp_path, score_rows(METHODS))
+    path = write_scores(tmp_path, score_entries(METHODS))
     rows = read_json(path, what="scores", remedy="")
     assert rows["trust"]["seeds"] == [0, 1]
     table = score_table(rows)
@@ -222,7 +222,7 @@ def test_an_unfinished_benchmark_costs_itself_and_not_its_folder(tmp_path: Path)
     methods, notes = collect([whole, part], ["svamp"])
     assert notes == [] and list(methods) == ["m", "n"]
     with pytest.raises(ValueError, match="trustmopd evaluate"):
-        score_rows(collect([none])[0])
+        score_entries(collect([none])[0])
 
 
 def test_a_response_that_stands_twice_counts_once_and_the_later_one(tmp_path: Path) -> None:
@@ -242,5 +242,5 @@ def test_strict_match_counts_what_was_never_graded_as_not_passed(tmp_path: Path)
     (first / "svamp.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     methods = collect([first, second])[0]
     assert methods["m"][0]["svamp"].facts["strict_match"] == 0.5
-    assert score_rows({"m": {0: methods["m"][0]}})["m"]["benchmarks"]["svamp"]["strict_match"] == 0.5
-    assert "strict_match" not in score_rows(methods)["m"]["benchmarks"]["svamp"]  # the other seed has none
+    assert score_entries({"m": {0: methods["m"][0]}})["m"]["benchmarks"]["svamp"]["strict_match"] == 0.5
+    assert "strict_match" not in score_entries(methods)["m"]["benchmarks"]["svamp"]  # the other seed has none

@@ -18,10 +18,10 @@ import yaml
 from evaluated import METHOD, Echo, run, sums
 
 from trustmopd.evaluation.benchmarks import load_benchmarks
+from trustmopd.evaluation.entries import Entry
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
-from trustmopd.evaluation.journal import GRADED, Journal, read_entries
+from trustmopd.evaluation.journal import GRADED, Journal, read_lines
 from trustmopd.evaluation.read_graded import collect
-from trustmopd.evaluation.rows_to_score import Method
 from trustmopd.evaluation.sampling import Sampling
 from trustmopd.recipe import TeacherSource
 
@@ -37,7 +37,7 @@ def test_an_interrupted_evaluation_goes_on_and_samples_and_grades_nothing_twice(
     evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: second)
     everything = [(f"math{i}", sample) for i in range(4) for sample in range(3)]
     assert first.asked + second.asked == everything
-    entries, _ = read_entries(graded, GRADED)
+    entries, _ = read_lines(graded, GRADED)
     assert sorted((entry["id"], entry["sample"]) for entry in entries) == everything
     assert [json.dumps(entry, ensure_ascii=False) for entry in entries[: len(lines)]] == [
         line.decode().strip() for line in lines
@@ -48,7 +48,7 @@ def test_an_interrupted_evaluation_goes_on_and_samples_and_grades_nothing_twice(
     evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: pytest.fail("nothing is left to sample"))
     graded.unlink()  # graded anew, without a model
     evaluate_checkpoint(METHOD, tmp_path, sums(world), sampling, lambda: pytest.fail("nothing is left to sample"))
-    assert len(read_entries(graded, GRADED)[0]) == 12
+    assert len(read_lines(graded, GRADED)[0]) == 12
 
 
 def test_a_folder_holds_one_checkpoint_and_one_way_of_sampling(world: Path, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_folder_holds_one_checkpoint_and_one_way_of_sampling(world: Path, tmp_
     assert more.asked == [(f"math{i}", 1) for i in range(4)]
     with pytest.raises(ValueError, match=r"temperature = 0\.6.*1\.0"):
         evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(temperature=1.0), Echo)
-    other = Method("m", TeacherSource(model="elsewhere"), "m")
+    other = Entry("m", TeacherSource(model="elsewhere"), "m")
     with pytest.raises(ValueError, match="model = 'somewhere'.*'elsewhere'"):
         evaluate_checkpoint(other, tmp_path, sums(world), Sampling(), Echo)
 
@@ -67,7 +67,7 @@ def test_a_copy_of_a_checkpoint_is_that_checkpoint_and_a_changed_one_of_the_same
     world: Path, tmp_path: Path
 ) -> None:
     def evaluate(model: Path, sampler: Any) -> None:
-        method = Method("student", TeacherSource(model=str(model)), "student")
+        method = Entry("student", TeacherSource(model=str(model)), "student")
         evaluate_checkpoint(method, tmp_path / "out", sums(world), Sampling(), sampler)
 
     evaluate(world / "student", Echo)
@@ -105,7 +105,7 @@ def test_a_removed_line_makes_no_second_entry(world: Path, tmp_path: Path) -> No
         journal = tmp_path / name
         journal.write_text("".join(journal.read_text().splitlines(keepends=True)[1:]))
         evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), lambda: pytest.fail("it was sampled"))
-    assert sorted(entry["id"] for entry in read_entries(tmp_path / "math_sums.jsonl", GRADED)[0]) == [
+    assert sorted(entry["id"] for entry in read_lines(tmp_path / "math_sums.jsonl", GRADED)[0]) == [
         f"math{i}" for i in range(4)
     ]
 
@@ -118,7 +118,7 @@ def test_two_evaluations_do_not_write_to_one_folder(world: Path, tmp_path: Path)
             yield from super().sample(requests, sampling)
 
     evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Meanwhile)
-    assert len(read_entries(tmp_path / "math_sums.jsonl", GRADED)[0]) == 4
+    assert len(read_lines(tmp_path / "math_sums.jsonl", GRADED)[0]) == 4
 
 
 def test_asking_for_less_is_said_and_scores_just_that(world: Path, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_asking_for_less_is_said_and_scores_just_that(world: Path, tmp_path: Pat
 
 
 def test_an_unfinished_benchmark_does_not_hide_the_one_asked_for(world: Path, tmp_path: Path) -> None:
-    method = Method("student", TeacherSource(model=str(world / "student")), "student")
+    method = Entry("student", TeacherSource(model=str(world / "student")), "student")
     sampling = Sampling(max_new_tokens=4)
     with pytest.raises(KeyboardInterrupt):
         evaluate_checkpoint(method, tmp_path, sums(world), sampling, lambda: Echo(stop_after=1))
@@ -167,11 +167,11 @@ def test_a_full_disk_stops_with_whole_lines(tmp_path: Path) -> None:
                 journal.append({"n": n})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    entries, whole = read_entries(path, {"n": int})
+    entries, whole = read_lines(path, {"n": int})
     assert whole == path.stat().st_size > 150
     assert [entry["n"] for entry in entries] == list(range(len(entries)))
     Journal(path, {"n": int}).append({"n": len(entries)})
-    assert len(read_entries(path, {"n": int})[0]) == len(entries) + 1
+    assert len(read_lines(path, {"n": int})[0]) == len(entries) + 1
 
 
 def test_an_edited_journal_is_named_by_line(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_an_edited_journal_is_named_by_line(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_without_its_fields_is_named(world: Path, tmp_path: Path, verb: str, change: Any, field: str) -> None:
-    method = Method("student", TeacherSource(model=str(world / "student")), "student")
+    method = Entry("student", TeacherSource(model=str(world / "student")), "student")
     evaluate_checkpoint(method, tmp_path, sums(world), Sampling(), Echo)
     journal = tmp_path / "math_sums.jsonl"
     lines = journal.read_text().splitlines()
@@ -206,7 +206,7 @@ def test_a_line_without_its_fields_is_named(world: Path, tmp_path: Path, verb: s
 
 def test_a_table_of_several_folders_needs_a_place_of_its_own(world: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        method = Method(name, TeacherSource(model=name), name)
+        method = Entry(name, TeacherSource(model=name), name)
         evaluate_checkpoint(method, tmp_path / name, sums(world), Sampling(), Echo)
         run("scores", tmp_path / name)
     before = (tmp_path / "a" / "scores.json").read_bytes()

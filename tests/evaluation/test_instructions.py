@@ -13,13 +13,13 @@ import pytest
 from shared_data import real
 
 from trustmopd.evaluation import Benchmark, Unavailable, get_benchmark
-from trustmopd.evaluation.aggregation import score_rows
-from trustmopd.evaluation.benchmarks import Loaded
+from trustmopd.evaluation.aggregation import score_entries
+from trustmopd.evaluation.benchmarks import Questions
+from trustmopd.evaluation.entries import Entry
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
 from trustmopd.evaluation.graders.instructions import loose_variants
 from trustmopd.evaluation.read_graded import collect
-from trustmopd.evaluation.rows_to_score import Method
-from trustmopd.evaluation.sampling import Reply, Sampling
+from trustmopd.evaluation.sampling import Response, Sampling
 from trustmopd.recipe import TeacherSource
 
 OWN = [
@@ -120,16 +120,16 @@ class Canned:
 
     def sample(self, requests: Any, sampling: Sampling) -> Any:
         for request in requests:
-            yield Reply(request, self.responses[request.id], 1, False, False, 0.0)
+            yield Response(request, self.responses[request.id], 1, False, False, 0.0)
 
 
 def scores_of(name: str, rows: Any, responses: dict[str, str], out: Path) -> dict[str, Any]:
     """The whole way: sampled, graded, written, read, averaged."""
-    method = Method("canned", TeacherSource(model="canned"), "canned")
-    evaluate_checkpoint(method, out, [Loaded(get_benchmark(name), rows)], Sampling(), lambda: Canned(responses))
+    method = Entry("canned", TeacherSource(model="canned"), "canned")
+    evaluate_checkpoint(method, out, [Questions(get_benchmark(name), rows)], Sampling(), lambda: Canned(responses))
     methods, notes = collect([out])
     assert notes == []
-    return score_rows(methods)["canned"]["benchmarks"][name]
+    return score_entries(methods)["canned"]["benchmarks"][name]
 
 
 def test_all_of_ifeval_scores_as_lm_eval_scores_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import tiny
 import yaml
 from evaluated import run, sums
 
-from trustmopd.evaluation.journal import GRADED, read_entries
+from trustmopd.evaluation.journal import GRADED, read_lines
 from trustmopd.evaluation.sampling import Request, Sampling, make_sampler, render
 from trustmopd.recipe import TeacherSource
 
@@ -59,7 +59,7 @@ def test_overlong_prompts_have_a_count_of_their_own(world: Path, tmp_path: Path)
     found = json.loads((out / "scores.json").read_text())["student"]["benchmarks"]["long"]
     assert (found["responses"], found["overlong"], found["grader_errors"]) == (3, 2, 0)
     assert "2 of 3 responses" in output
-    graded = {entry["id"]: entry for entry in read_entries(out / "long.jsonl", GRADED)[0]}
+    graded = {entry["id"]: entry for entry in read_lines(out / "long.jsonl", GRADED)[0]}
     assert graded["300"]["overlong"] and (graded["300"]["score"], graded["300"]["details"]) == (0, {})
 
 
@@ -109,7 +109,7 @@ def test_an_adapters_revision_is_not_its_bases(world: Path, tmp_path: Path, monk
     # One response at a time: padding changes last bits, and random weights decide by them.
     options = ("--only", "teacher-math", "--batch-size", 1)
     run("evaluate", tmp_path / "hub.yaml", *options, "--out", tmp_path / "out")
-    graded, _ = read_entries(tmp_path / "out" / "teacher-math" / "math_sums.jsonl", GRADED)
+    graded, _ = read_lines(tmp_path / "out" / "teacher-math" / "math_sums.jsonl", GRADED)
 
     def greedy(adapter: Path) -> list[str]:
         source = TeacherSource(adapter=str(adapter))

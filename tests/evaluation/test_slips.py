@@ -13,8 +13,8 @@ import tiny
 import yaml
 from evaluated import METHOD, Echo, run, sums
 
+from trustmopd.evaluation.entries import Entry
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
-from trustmopd.evaluation.rows_to_score import Method
 from trustmopd.evaluation.sampling import Sampling
 from trustmopd.recipe import TeacherSource
 
@@ -260,7 +260,7 @@ def test_a_record_without_responses_claims_no_folder(world: Path, tmp_path: Path
 
     with pytest.raises(ValueError, match="cannot load"):
         evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), broken)
-    other = Method("n", TeacherSource(model="elsewhere"), "n")
+    other = Entry("n", TeacherSource(model="elsewhere"), "n")
     evaluate_checkpoint(other, tmp_path, sums(world), Sampling(temperature=1.0), Echo)
     assert json.loads((tmp_path / "run.json").read_text())["model"] == "elsewhere"
 

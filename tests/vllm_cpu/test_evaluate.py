@@ -15,7 +15,7 @@ import yaml
 from evaluated import run
 from transformers import CodeGenConfig, CodeGenForCausalLM
 
-from trustmopd.evaluation.journal import GRADED, read_entries
+from trustmopd.evaluation.journal import GRADED, read_lines
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def sums(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def responses(folder: Path) -> dict[str, str]:
-    return {entry["id"]: entry["response"] for entry in read_entries(folder / "sums.jsonl", GRADED)[0]}
+    return {entry["id"]: entry["response"] for entry in read_lines(folder / "sums.jsonl", GRADED)[0]}
 
 
 def test_both_engines_give_the_same_greedy_responses(world: Path, sums: Path, tmp_path: Path) -> None:

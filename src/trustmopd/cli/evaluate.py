@@ -10,7 +10,7 @@ from trustmopd.cli.common import app, errors, local_copies, say, show_table
 from trustmopd.runs.layout import SCORES, TABLES
 
 if TYPE_CHECKING:
-    from trustmopd.evaluation.of_recipe import Evaluation
+    from trustmopd.evaluation.of_recipe import EvaluationResult
     from trustmopd.recipe import Recipe
 
 
@@ -58,8 +58,8 @@ def evaluate(
     """Sample and grade a checkpoint, or every checkpoint that a recipe names. Interrupted, it continues where it
     stopped."""
     with errors(again="the same command", kept="responses and grades"):
+        from trustmopd.evaluation.entries import entries_of
         from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model, evaluate_recipe
-        from trustmopd.evaluation.rows_to_score import methods_of
         from trustmopd.evaluation.sandbox.sandbox import UNSANDBOXED
 
         if allow_unsandboxed_code:
@@ -82,7 +82,7 @@ def evaluate(
             jobs,
         )
         if recipe := _recipe(what, overrides or [], only):
-            for note in methods_of(recipe, only)[1]:
+            for note in entries_of(recipe, only)[1]:
                 say(note)
             found = evaluate_recipe(recipe, out, options, only=only)
         else:
@@ -128,7 +128,7 @@ def _recipe(what: str, overrides: list[str], only: list[str] | None) -> "Recipe 
     return None
 
 
-def _show(found: "Evaluation") -> None:
+def _show(found: "EvaluationResult") -> None:
     from trustmopd.evaluation.aggregation import score_table, without_routed
 
     for note in found.notes:

@@ -32,7 +32,7 @@ def merge(
     such as a student's checkpoint, into full weights."""
     with errors():
         from trustmopd.checkpoints.merge import merge_adapter, merge_checkpoints
-        from trustmopd.evaluation.rows_to_score import several_bases
+        from trustmopd.evaluation.entries import several_bases
 
         if Path(what).suffix in (".yaml", ".yml") or Path(what).is_file():
             if base:

@@ -17,20 +17,20 @@ from trustmopd.util.text_tables import TextTable, text_table
 DRAWS, CONFIDENCE = 2000, 0.95
 
 
-def score_rows(methods: Mapping[str, Mapping[int, ByBenchmark]], against: str | None = None) -> dict[str, Any]:
-    """The rows of scores (`ScoreRow` in `runs/schemas.py`). `methods`: name → seed → checkpoint. `against`: the
+def score_entries(entries: Mapping[str, Mapping[int, ByBenchmark]], against: str | None = None) -> dict[str, Any]:
+    """The rows of scores (`ScoreRow` in `runs/schemas.py`). `entries`: name → seed → checkpoint. `against`: the
     row that differences are taken from, by default the initial student. Recovery is None without initial student and
     teachers. Routed teachers are added: in each domain the teacher of that name.
 
-    Intervals come from resampling prompts, the same ones for every method, so chance affects a method and its baseline
+    Intervals come from resampling prompts, the same ones for every entry, so chance affects an entry and its baseline
     equally. Seeds are averaged, not resampled.
     """
-    benchmarks = _same_benchmarks(methods)
+    benchmarks = _same_benchmarks(entries)
     domains = list(dict.fromkeys(benchmarks.values()))
-    routed = _routed(methods, domains)
-    references = {name: methods[name] for name in methods if name == INITIAL or name.startswith(TEACHER)}
-    average = {name: methods[name] for name in methods if name == AVERAGE}
-    every = {**references, **({ROUTED: routed} if routed else {}), **average, **methods}
+    routed = _routed(entries, domains)
+    references = {name: entries[name] for name in entries if name == INITIAL or name.startswith(TEACHER)}
+    average = {name: entries[name] for name in entries if name == AVERAGE}
+    every = {**references, **({ROUTED: routed} if routed else {}), **average, **entries}
     if against is not None and against not in every:
         raise ValueError(f"there is no row {against!r} to compare with. Choose from {', '.join(every)}.")
     other = against or (INITIAL if INITIAL in every else None)
@@ -42,31 +42,23 @@ def score_rows(methods: Mapping[str, Mapping[int, ByBenchmark]], against: str | 
     points = {
         name: {seed: _means(checkpoint, domains) for seed, checkpoint in seeds.items()} for name, seeds in every.items()
     }
-    ends = (
-        tuple(_over_seeds(points[name])["overall"].mean for name in (INITIAL, ROUTED))
-        if routed and INITIAL in every
-        else None
-    )
-    summary: dict[str, Any] = {}
-    for name, seeds in points.items():
-        scores = _over_seeds(seeds)
-        draws = drawn[name]
-        intervals = {column: _interval(draws[column]) for column in (*domains, "overall")}
-        recovered = None
-        if ends is not None and ends[0] < ends[1]:  # teachers that are no better leave no gap
-            recovered = spread([recovery(point["overall"], *ends) for point in seeds.values()])
-            low, high = drawn[INITIAL]["overall"], drawn[ROUTED]["overall"]
+    spreads = {name: _over_seeds(seeds) for name, seeds in points.items()}
+    intervals = {name: {column: _interval(draws[column]) for column in draws} for name, draws in drawn.items()}
+    if routed and INITIAL in every:
+        ends = [spreads[name]["overall"].mean for name in (INITIAL, ROUTED)]
+        low, high = drawn[INITIAL]["overall"], drawn[ROUTED]["overall"]
+        for name in every if ends[0] < ends[1] else ():  # teachers that are no better leave no gap
+            spreads[name]["recovery"] = spread([recovery(point["overall"], *ends) for point in points[name].values()])
             with np.errstate(divide="ignore", invalid="ignore"):
-                intervals["recovery"] = _interval((draws["overall"] - low) / (high - low))
+                intervals[name]["recovery"] = _interval((drawn[name]["overall"] - low) / (high - low))
+    summary: dict[str, Any] = {}
+    for name, columns in spreads.items():
         summary[name] = {
-            **{column: scores[column].mean for column in (*domains, "overall")},
-            "recovery": recovered.mean if recovered else None,
-            "sd": {
-                **{column: scores[column].sd for column in (*domains, "overall")},
-                **({"recovery": recovered.sd} if recovered else {}),
-            },
-            "interval": intervals,
-            "seeds": sorted(seeds),
+            **dict.fromkeys((*domains, "overall", "recovery")),
+            **{column: values.mean for column, values in columns.items()},
+            "sd": {column: values.sd for column, values in columns.items()},
+            "interval": intervals[name],
+            "seeds": sorted(every[name]),
             "benchmarks": _benchmark_facts(every[name], benchmarks),
         }
         if other is not None and name != other:
@@ -87,10 +79,10 @@ def without_routed(summary: Mapping[str, Any]) -> str | None:
     )
 
 
-def for_seed(methods: Mapping[str, Mapping[int, ByBenchmark]], name: str, seed: int) -> dict[str, Any]:
-    """The rows of one student alone: `score_rows` of the reference rows and of this seed, without other students."""
-    references = {row: seeds for row, seeds in methods.items() if is_reference_row(row)}
-    return score_rows({**references, name: {seed: methods[name][seed]}})
+def for_seed(entries: Mapping[str, Mapping[int, ByBenchmark]], name: str, seed: int) -> dict[str, Any]:
+    """The rows of one student alone: `score_entries` of the reference rows and of this seed, without other students."""
+    references = {row: seeds for row, seeds in entries.items() if is_reference_row(row)}
+    return score_entries({**references, name: {seed: entries[name][seed]}})
 
 
 def write_scores(out: Path, summary: Mapping[str, Any]) -> Path:
@@ -109,23 +101,19 @@ def score_table(summary: Mapping[str, Any]) -> TextTable:
     recovered = ["recovery"] if any(row["recovery"] is not None for row in summary.values()) else []
 
     def cells(name: str, row: Mapping[str, Any]) -> Iterator[str]:
+        seeds = len(row["seeds"])
         yield name
         for benchmark in first["benchmarks"]:
-            found = row["benchmarks"][benchmark]
-            yield Spread(found["score"], found["sd"], len(row["seeds"])).percent()
+            facts = row["benchmarks"][benchmark]
+            yield Spread(facts["score"], facts["sd"], seeds).percent()
         for column in (*columns, *recovered):
-            if row[column] is None:
-                yield "–"
-                continue
-            text = Spread(row[column], row["sd"][column], len(row["seeds"])).percent()
-            yield _bracketed(text, row["interval"].get(column) if column in ("overall", "recovery") else None)
+            interval = row["interval"].get(column) if column in ("overall", "recovery") else None
+            yield "–" if row[column] is None else _bracketed(row[column], row["sd"][column], seeds, interval)
         if others:
-            found = row.get("difference")
-            if found is None or found["overall"] is None:
-                yield "–"
-            else:
-                text = Spread(found["overall"], found["sd"], found["n"]).percent()
-                yield _bracketed(text if text.startswith("-") else f"+{text}", found["interval"])
+            ahead = row.get("difference") or {"overall": None}
+            known = ahead["overall"] is not None
+            text = _bracketed(ahead["overall"], ahead["sd"], ahead["n"], ahead["interval"]) if known else "–"
+            yield text if text.startswith(("-", "–")) else f"+{text}"
 
     others = sorted({row["difference"]["against"] for row in summary.values() if "difference" in row})
     means = (column if column == "overall" else f"{column}, mean" for column in columns)
@@ -133,34 +121,34 @@ def score_table(summary: Mapping[str, Any]) -> TextTable:
     return text_table(header, (cells(name, row) for name, row in summary.items()))
 
 
-def _bracketed(text: str, interval: Sequence[float] | None) -> str:
+def _bracketed(mean: float, sd: float, n: int, interval: Sequence[float] | None) -> str:
+    text = Spread(mean, sd, n).percent()
     return text if interval is None else f"{text} [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 
-def _same_benchmarks(methods: Mapping[str, Mapping[int, ByBenchmark]]) -> dict[str, str]:
+def _same_benchmarks(entries: Mapping[str, Mapping[int, ByBenchmark]]) -> dict[str, str]:
     """Benchmark → domain. All checkpoints must have the same benchmarks, or their means would not be comparable."""
-    if not any(checkpoint for seeds in methods.values() for checkpoint in seeds.values()):
+    if not any(checkpoint for seeds in entries.values() for checkpoint in seeds.values()):
         raise ValueError(
             "there is nothing to score: no benchmark is finished in every row. Run `trustmopd evaluate` again: it "
             "continues where it stopped."
         )
-    listed = [
-        (f"{name}, seed {seed}", checkpoint) for name, seeds in methods.items() for seed, checkpoint in seeds.items()
+    (first, reference), *others = [
+        (f"{name}, seed {seed}", checkpoint) for name, seeds in entries.items() for seed, checkpoint in seeds.items()
     ]
-    first, reference = listed[0]
-    for label, checkpoint in listed[1:]:
+    for label, checkpoint in others:
         for benchmark in {*reference, *checkpoint}:
-            ours, theirs = (set(c[benchmark].by_prompt) if benchmark in c else set() for c in (reference, checkpoint))
-            if ours != theirs:
+            prompts, other = (set(c[benchmark].by_prompt) if benchmark in c else set() for c in (reference, checkpoint))
+            if prompts != other:
                 raise ValueError(
-                    f"{first} has {len(ours)} prompts of {benchmark}, and {label} has {len(theirs)}, not the same "
+                    f"{first} has {len(prompts)} prompts of {benchmark}, and {label} has {len(other)}, not the same "
                     "ones: scores cannot be compared. Evaluate both on the same prompts, or score them separately."
                 )
     return {name: answers.domain for name, answers in reference.items()}
 
 
-def _routed(methods: Mapping[str, Mapping[int, ByBenchmark]], domains: Sequence[str]) -> dict[int, ByBenchmark] | None:
-    teachers = {domain: methods.get(TEACHER + domain) for domain in domains}
+def _routed(entries: Mapping[str, Mapping[int, ByBenchmark]], domains: Sequence[str]) -> dict[int, ByBenchmark] | None:
+    teachers = {domain: entries.get(TEACHER + domain) for domain in domains}
     if not all(teachers.values()):
         return None
     matched: dict[str, Graded] = {}
@@ -182,19 +170,19 @@ def _over_seeds(points: Mapping[int, Mapping[str, float]]) -> dict[str, Spread]:
 
 
 def _draw(
-    methods: Mapping[str, Mapping[int, ByBenchmark]], benchmarks: Mapping[str, str]
+    entries: Mapping[str, Mapping[int, ByBenchmark]], benchmarks: Mapping[str, str]
 ) -> dict[str, dict[int, dict[str, Any]]]:
-    """For each method and seed, arrays of domain and overall scores over resampled prompts."""
+    """For each entry and seed, arrays of domain and overall scores over resampled prompts."""
     domains = list(dict.fromkeys(benchmarks.values()))
-    rows = [(name, seed) for name, seeds in methods.items() for seed in seeds]
-    found: dict[tuple[str, int], dict[str, Any]] = {row: {domain: [] for domain in domains} for row in rows}
+    keys = [(name, seed) for name, seeds in entries.items() for seed in seeds]
+    of_domain: dict[tuple[str, int], dict[str, Any]] = {key: {domain: [] for domain in domains} for key in keys}
     for number, (benchmark, domain) in enumerate(benchmarks.items()):
-        answers = [methods[name][seed][benchmark].by_prompt for name, seed in rows]
-        table = [[each[prompt] for prompt in answers[0]] for each in answers]
-        for row, draws in zip(rows, bootstrap_means(table, draws=DRAWS, seed=number).T, strict=True):
-            found[row][domain].append(draws)
-    drawn: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in methods}
-    for (name, seed), columns in found.items():
+        answers = [entries[name][seed][benchmark].by_prompt for name, seed in keys]
+        table = [[by_prompt[prompt] for prompt in answers[0]] for by_prompt in answers]
+        for key, draws in zip(keys, bootstrap_means(table, draws=DRAWS, seed=number).T, strict=True):
+            of_domain[key][domain].append(draws)
+    drawn: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in entries}
+    for (name, seed), columns in of_domain.items():
         means = {domain: np.mean(columns[domain], axis=0) for domain in domains}
         drawn[name][seed] = {**means, "overall": np.mean(list(means.values()), axis=0)}
     return drawn
@@ -207,22 +195,22 @@ def _interval(draws: Any) -> list[float] | None:
 
 
 def _difference(points: Mapping[str, Any], drawn: Mapping[str, Any], name: str, other: str) -> dict[str, Any]:
-    """Overall, method − other, over the seeds that both have. A side with a single seed, as the initial student, is
+    """Overall, entry − other, over the seeds that both have. A side with a single seed, as the initial student, is
     compared with every seed of the other. Without a common seed there is no difference."""
 
     def pair(values: Mapping[str, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
-        ours, theirs = ({seed: value["overall"] for seed, value in values[row].items()} for row in (name, other))
-        if len(theirs) == 1:
-            theirs = dict.fromkeys(ours, *theirs.values())
-        elif len(ours) == 1:
-            ours = dict.fromkeys(theirs, *ours.values())
-        return ours, theirs
+        first, second = ({seed: value["overall"] for seed, value in values[entry].items()} for entry in (name, other))
+        if len(second) == 1:
+            second = dict.fromkeys(first, *second.values())
+        elif len(first) == 1:
+            first = dict.fromkeys(second, *first.values())
+        return first, second
 
     paired = paired_difference(*pair(points))
     if paired is None:
         return {"overall": None, "sd": None, "n": 0, "interval": None}
-    ours, theirs = pair(drawn)
-    draws = np.mean([ours[seed] - theirs[seed] for seed in ours if seed in theirs], axis=0)
+    first, second = pair(drawn)
+    draws = np.mean([first[seed] - second[seed] for seed in first if seed in second], axis=0)
     return {"overall": paired.mean, "sd": paired.sd, "n": paired.n, "interval": _interval(draws)}
 
 

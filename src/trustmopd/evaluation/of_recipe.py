@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trustmopd.evaluation.aggregation import for_seed, score_rows, write_scores
-from trustmopd.evaluation.benchmarks import Loaded, load_benchmarks
-from trustmopd.evaluation.checkpoint import check_checkpoint
+from trustmopd.evaluation.aggregation import for_seed, score_entries, write_scores
+from trustmopd.evaluation.benchmarks import Questions, load_benchmarks
+from trustmopd.evaluation.entries import Entry, check_checkpoint, entries_of, make_average
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
-from trustmopd.evaluation.read_graded import collect, whole_rows
-from trustmopd.evaluation.rows_to_score import Method, make_average, methods_of
+from trustmopd.evaluation.read_graded import collect, finished_entries
 from trustmopd.evaluation.run_record import check_run_folder, check_scores, read_record
 from trustmopd.evaluation.sampling import Sampler, Sampling, check_engine, make_sampler
 from trustmopd.recipe import Recipe
@@ -28,7 +27,7 @@ PAPER = ["aime25", "aime26", "lcb_v5", "lcb_v6", "ifeval", "ifbench"]
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationResult:
     """The folder of responses and scores, the benchmarks that were asked, the rows of scores, and what they
     leave out."""
 
@@ -59,96 +58,95 @@ def evaluate_recipe(
     options: EvaluationOptions | None = None,
     *,
     only: Sequence[str] | None = None,
-) -> Evaluation:
+) -> EvaluationResult:
     """Sample and grade every checkpoint that a recipe names, or those rows that are in `only`. What cannot be evaluated
-    yet is left out; `methods_of` gives the reason. After an interruption it continues where it stopped."""
+    yet is left out; `entries_of` gives the reason. After an interruption it continues where it stopped."""
     wish, options = recipe.evaluation, options or EvaluationOptions()
-    methods, _ = methods_of(recipe, list(only or []))
+    entries, _ = entries_of(recipe, list(only or []))
     options = replace(options, benchmarks=options.benchmarks or wish.benchmarks, data={**wish.data, **options.data})
-    found = _evaluate(recipe, methods, out or recipe.output / EVALUATION, options, sampling_of(recipe))
+    found = _evaluate(recipe, entries, out or recipe.output / EVALUATION, options, sampling_of(recipe))
     hand_over(recipe, found.folder, found.benchmarks)
     return found
 
 
-def evaluate_model(model: str, out: Path | None = None, options: EvaluationOptions | None = None) -> Evaluation:
+def evaluate_model(model: str, out: Path | None = None, options: EvaluationOptions | None = None) -> EvaluationResult:
     """Sample and grade one checkpoint, a path or a Hub id."""
     name = Path(model).name
-    methods = [Method(name, TeacherSource(model=model), name)]
-    return _evaluate(None, methods, out or Path("runs", "evaluation", name), options or EvaluationOptions(), Sampling())
+    entries = [Entry(name, TeacherSource(model=model), name)]
+    return _evaluate(None, entries, out or Path("runs", "evaluation", name), options or EvaluationOptions(), Sampling())
 
 
 def _evaluate(
-    recipe: Recipe | None, methods: Sequence[Method], folder: Path, options: EvaluationOptions, sampling: Sampling
-) -> Evaluation:
+    recipe: Recipe | None, entries: Sequence[Entry], folder: Path, options: EvaluationOptions, sampling: Sampling
+) -> EvaluationResult:
     sampling = replace(sampling, **options.sampling)
-    for method in methods:
-        check_engine(sampling.engine, method.source)
-        if method.name != AVERAGE:  # which is made
-            check_checkpoint(method.source, method.base)
+    for entry in entries:
+        check_engine(sampling.engine, entry.source)
+        if entry.name != AVERAGE:  # which is made
+            check_checkpoint(entry.source, entry.base)
     benchmarks = load_benchmarks(options.benchmarks or PAPER, options.data, options.limit)
     joined = {"tensor_parallel_size": options.tensor_parallel_size} if sampling.engine == "vllm" else {}
 
-    def sampler_of(method: Method) -> Sampler:
-        return make_sampler(sampling.engine, method.source, method.base, batch_size=options.batch_size, options=joined)
+    def sampler_of(entry: Entry) -> Sampler:
+        return make_sampler(sampling.engine, entry.source, entry.base, batch_size=options.batch_size, options=joined)
 
     jobs = options.jobs or os.cpu_count() or 1
     devices = joined.get("tensor_parallel_size", 1)
-    evaluate_rows(recipe, methods, folder, benchmarks, sampling, sampler_of, devices=devices, jobs=jobs)
+    evaluate_entries(recipe, entries, folder, benchmarks, sampling, sampler_of, devices=devices, jobs=jobs)
     return scored([folder], folder, benchmarks=[loaded.benchmark.name for loaded in benchmarks])
 
 
 def scored(
     folders: Sequence[Path], out: Path, *, against: str | None = None, benchmarks: Collection[str] | None = None
-) -> Evaluation:
+) -> EvaluationResult:
     """The scores of all rows below `folders`, written to `out`. `against` is the row that differences are taken
     from."""
-    methods, notes = collect(folders, benchmarks)
-    rows = score_rows(methods, against)
+    entries, notes = collect(folders, benchmarks)
+    rows = score_entries(entries, against)
     write_scores(out, rows)
-    return Evaluation(out, list(benchmarks or []), rows, notes)
+    return EvaluationResult(out, list(benchmarks or []), rows, notes)
 
 
 def sampling_of(recipe: Recipe) -> Sampling:
     return Sampling(**recipe.evaluation.model_dump(exclude={"benchmarks", "data"}))
 
 
-def evaluate_rows(
+def evaluate_entries(
     recipe: Recipe | None,
-    methods: Sequence[Method],
+    entries: Sequence[Entry],
     out: Path,
-    benchmarks: Sequence[Loaded],
+    benchmarks: Sequence[Questions],
     sampling: Sampling,
-    make_sampler: Callable[[Method], Sampler],
+    make_sampler: Callable[[Entry], Sampler],
     *,
     devices: int = 1,
     jobs: int = 1,
     quiet: bool = False,
-    grading: bool = True,
 ) -> None:
     """Each row in a folder of its own below `out`; without a recipe, the one checkpoint in `out` itself. What cannot be
     written is refused before anything is sampled."""
     runs = {seed: RunDirectory(recipe.run_directory(seed)) for seed in recipe.seeds} if recipe else {}
     check_scores([out, *(run.evaluation for run in runs.values())], benchmarks)
-    folders = {method: out / method.folder if recipe else out for method in methods}
-    for method, folder in folders.items():
-        check_run_folder(folder, method, sampling, benchmarks)
-    for method, folder in folders.items():
-        if recipe and method.name == AVERAGE:
+    folders = {entry: out / entry.folder if recipe else out for entry in entries}
+    for entry, folder in folders.items():
+        check_run_folder(folder, entry, sampling, benchmarks)
+    for entry, folder in folders.items():
+        if recipe and entry.name == AVERAGE:
             make_average(recipe)
-        trained = recipe is not None and method.name == recipe.name
-        with counted_evaluation(runs[method.seed], devices) if trained else nullcontext():
-            sampler = partial(make_sampler, method)
-            evaluate_checkpoint(method, folder, benchmarks, sampling, sampler, jobs=jobs, quiet=quiet, grading=grading)
+        trained = recipe is not None and entry.name == recipe.name
+        with counted_evaluation(runs[entry.seed], devices) if trained else nullcontext():
+            sampler = partial(make_sampler, entry)
+            evaluate_checkpoint(entry, folder, benchmarks, sampling, sampler, jobs=jobs, quiet=quiet)
 
 
 def hand_over(recipe: Recipe, out: Path, benchmarks: Collection[str]) -> None:
     """Each seed's scores into its run directory, where `analyze` and `report` look for them, and into its card."""
     references = [INITIAL, AVERAGE, *(TEACHER + name for name in recipe.teachers)]
     students = [student_folder(recipe.name, seed) for seed in recipe.seeds]
-    whole = whole_rows(out, [*references, *students], benchmarks)
-    methods, _ = collect([out / row for row in whole], benchmarks)
-    for seed in methods.get(recipe.name, {}):
-        scores = for_seed(methods, recipe.name, seed)
+    whole = finished_entries(out, [*references, *students], benchmarks)
+    entries, _ = collect([out / row for row in whole], benchmarks)
+    for seed in entries.get(recipe.name, {}):
+        scores = for_seed(entries, recipe.name, seed)
         record = read_record(out / student_folder(recipe.name, seed))
         scores[recipe.name]["checkpoint"] = Path(record["adapter"] or record["model"]).name
         run = RunDirectory(recipe.run_directory(seed))

@@ -8,44 +8,42 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trustmopd.evaluation.benchmarks import Loaded
-from trustmopd.evaluation.checkpoint import weight_files
-from trustmopd.evaluation.rows_to_score import Method
+from trustmopd.evaluation.benchmarks import Questions
+from trustmopd.evaluation.entries import Entry, weight_files
 from trustmopd.evaluation.sampling import Sampling
-from trustmopd.runs import RowDirectory
+from trustmopd.runs import EntryDirectory
 from trustmopd.runs.layout import ASKED, SCORES
 from trustmopd.runs.schemas import read_file, write_file
 from trustmopd.util.files import locked
 
-ELSEWHERE = "Wait for it, or choose another --out."
 #: Of a checkpoint. Files of the same content are the same weights, wherever they are.
 _PLACE = ("model", "adapter", "base", "revision")
 
 
 @contextmanager
-def run_folder(folder: Path, method: Method, sampling: Sampling, benchmarks: Sequence[Loaded]) -> Iterator[None]:
+def run_folder(folder: Path, entry: Entry, sampling: Sampling, benchmarks: Sequence[Questions]) -> Iterator[None]:
     """A folder holds responses of one checkpoint under one way of sampling, and one process writes to it at a time.
     Benchmarks, prompts and samples may be added to it."""
-    check_run_folder(folder, method, sampling, benchmarks)
+    check_run_folder(folder, entry, sampling, benchmarks)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise FileExistsError(f"{folder} is, or lies below, a file. Choose another --out.") from None
-    with locked(folder, ELSEWHERE):
-        _write_record(RowDirectory(folder), method, sampling, benchmarks)
+    with locked(folder, "Wait for it, or choose another --out."):
+        _write_record(EntryDirectory(folder), entry, sampling, benchmarks)
         yield
 
 
-def check_run_folder(folder: Path, method: Method, sampling: Sampling, benchmarks: Sequence[Loaded]) -> None:
-    """Refuse a folder that holds something else, before another row is sampled for hours."""
-    row = RowDirectory(folder)
-    journals = [path(each.benchmark.name) for each in benchmarks for path in (row.responses, row.graded)]
-    _refuse_to_overwrite(journals, benchmarks, foreign=not row.record.exists())  # the record is written first
+def check_run_folder(folder: Path, entry: Entry, sampling: Sampling, benchmarks: Sequence[Questions]) -> None:
+    """Refuse a folder that holds something else, before another entry is sampled for hours."""
+    files = EntryDirectory(folder)
+    journals = [path(asked.benchmark.name) for asked in benchmarks for path in (files.responses, files.graded)]
+    _refuse_to_overwrite(journals, benchmarks, foreign=not files.record.exists())  # the record is written first
     check_scores([folder], benchmarks)
-    found, asked = _record_of_responses(row), _about(method, sampling)
-    if found is not None and (field := differing({name: found.get(name) for name in asked}, asked)):
+    before, now = _record_of_responses(files), _about(entry, sampling)
+    if before is not None and (field := differing({name: before.get(name) for name in now}, now)):
         raise ValueError(
-            f"{folder} holds an evaluation with {field} = {found.get(field)!r}, and now it is {asked[field]!r}: they "
+            f"{folder} holds an evaluation with {field} = {before.get(field)!r}, and now it is {now[field]!r}: they "
             "do not mix. Remove that folder to evaluate again, or choose another --out."
         )
 
@@ -61,7 +59,7 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None
     return None
 
 
-def check_scores(folders: Iterable[Path], benchmarks: Sequence[Loaded]) -> None:
+def check_scores(folders: Iterable[Path], benchmarks: Sequence[Questions]) -> None:
     """The user may have files of the same names: ours have a schema version."""
     for path in (folder / name for folder in folders for name in (ASKED, SCORES)):
         try:
@@ -71,7 +69,7 @@ def check_scores(folders: Iterable[Path], benchmarks: Sequence[Loaded]) -> None:
         _refuse_to_overwrite([path], benchmarks, foreign)
 
 
-def _refuse_to_overwrite(written: Iterable[Path], benchmarks: Sequence[Loaded], foreign: bool) -> None:
+def _refuse_to_overwrite(written: Iterable[Path], benchmarks: Sequence[Questions], foreign: bool) -> None:
     """Neither a set that is evaluated, nor any other file that no evaluation wrote."""
     data = {file.resolve() for loaded in benchmarks for file in loaded.rows.files}
     for path in written:
@@ -79,8 +77,8 @@ def _refuse_to_overwrite(written: Iterable[Path], benchmarks: Sequence[Loaded], 
             raise FileExistsError(f"{path} would be overwritten, and no evaluation wrote it. Choose another --out.")
 
 
-def _write_record(row: RowDirectory, method: Method, sampling: Sampling, benchmarks: Sequence[Loaded]) -> None:
-    known = (_record_of_responses(row) or {}).get("benchmarks", {})
+def _write_record(files: EntryDirectory, entry: Entry, sampling: Sampling, benchmarks: Sequence[Questions]) -> None:
+    known = (_record_of_responses(files) or {}).get("benchmarks", {})
     for loaded in benchmarks:
         name = loaded.benchmark.name
         asked: dict[str, Any] = {
@@ -92,33 +90,34 @@ def _write_record(row: RowDirectory, method: Method, sampling: Sampling, benchma
         before = known.get(name, asked)
         if asked["samples"] < before["samples"] or not set(before["ids"]) <= set(asked["ids"]):
             warnings.warn(
-                f"{row.path}: {name} was asked with {len(before['ids'])} prompts × {before['samples']} samples, and "
+                f"{files.path}: {name} was asked with {len(before['ids'])} prompts × {before['samples']} samples, and "
                 f"now with {len(asked['ids'])} × {asked['samples']}. Only these are scored; the other responses stay "
                 "in the file.",
                 stacklevel=4,
             )
         known[name] = asked
-    write_file(row.record, {**_about(method, sampling), "benchmarks": known})
+    write_file(files.record, {**_about(entry, sampling), "benchmarks": known})
 
 
-def _about(method: Method, sampling: Sampling) -> dict[str, Any]:
+def _about(entry: Entry, sampling: Sampling) -> dict[str, Any]:
     """What the responses of one folder have in common: checkpoint and sampling."""
     settings = asdict(sampling)
     del settings["samples"]
-    about = {"method": method.name, "seed": method.seed, **method.source.model_dump(exclude={"reference"})}
-    about |= {"base": method.base, "files": weight_files(method.source, method.base)}
-    if method.mean_of:  # every recipe keeps its own copy
-        made_from = [" + ".join(filter(None, (each.model, each.adapter))) for each in method.mean_of]
-        files = [file for each in method.mean_of for file in weight_files(each, None if each.model else method.base)]
+    about = {"method": entry.name, "seed": entry.seed, **entry.source.model_dump(exclude={"reference"})}
+    about |= {"base": entry.base, "files": weight_files(entry.source, entry.base)}
+    if entry.mean_of:  # every recipe keeps its own copy
+        made_from = [" + ".join(filter(None, (teacher.model, teacher.adapter))) for teacher in entry.mean_of]
+        bases = [None if teacher.model else entry.base for teacher in entry.mean_of]
+        files = [file for pair in zip(entry.mean_of, bases, strict=True) for file in weight_files(*pair)]
         about |= {"model": f"mean of {', '.join(made_from)}", "files": files}
     return {**about, "sampling_seed": settings.pop("seed"), **settings}
 
 
-def _record_of_responses(row: RowDirectory) -> dict[str, Any] | None:
+def _record_of_responses(files: EntryDirectory) -> dict[str, Any] | None:
     """None where nothing was sampled: the record is then of a checkpoint that could not be loaded."""
-    return read_record(row.path) if row.record.exists() and row.has_responses() else None
+    return read_record(files.path) if files.record.exists() and files.has_responses() else None
 
 
 def read_record(folder: Path) -> dict[str, Any]:
     what, remedy = "the record of an evaluation", "Restore this file, or evaluate again with another --out."
-    return read_file(RowDirectory(folder).record, what=what, remedy=remedy)
+    return read_file(EntryDirectory(folder).record, what=what, remedy=remedy)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from trustmopd.evaluation.checkpoint import is_adapter, parts
+from trustmopd.evaluation.entries import is_adapter, parts
 from trustmopd.evaluation.graders.reasoning import OPEN
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.rollouts import LoadedEngine, Params, adapter_refused, engine_module, reason
@@ -42,7 +42,7 @@ class Request(NamedTuple):
 Asked = tuple[Request, list[int], str]
 
 
-class Reply(NamedTuple):
+class Response(NamedTuple):
     """`truncated`: it ran into the limit. `overlong`: its prompt leaves no room in the model's context."""
 
     request: Request
@@ -112,12 +112,12 @@ class Sampler:
     def __init__(self, engine: LoadedEngine) -> None:
         self.engine = engine
 
-    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Reply]:
+    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Response]:
         batch: list[Asked] = []
         for request in requests:
             tokens, opened = render(self.engine.tokenizer, request.messages)
             if len(tokens) >= self.engine.context:
-                yield Reply(request, "", 0, False, True, 0.0)
+                yield Response(request, "", 0, False, True, 0.0)
                 continue
             batch.append((request, tokens, opened))
             if len(batch) == self.engine.batch:
@@ -126,7 +126,7 @@ class Sampler:
         if batch:
             yield from self._batch(batch, sampling)
 
-    def _batch(self, batch: list[Asked], sampling: Sampling) -> Iterator[Reply]:
+    def _batch(self, batch: list[Asked], sampling: Sampling) -> Iterator[Response]:
         params = Params(
             max_new_tokens=sampling.max_new_tokens,
             temperature=sampling.temperature,
@@ -139,5 +139,5 @@ class Sampler:
             for place, found in some:
                 request, _, opened = batch[place]
                 text = opened + self.engine.tokenizer.decode(found.ids, skip_special_tokens=True)
-                yield Reply(request, text, len(found.ids), found.truncated, False, seconds)
+                yield Response(request, text, len(found.ids), found.truncated, False, seconds)
             since = time.monotonic()

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trustmopd.evaluation.benchmark import Benchmark, Grade
+from trustmopd.evaluation.benchmark import Benchmark, Grade, Row, read_local, text_of
 from trustmopd.evaluation.benchmarks import ifeval
 from trustmopd.evaluation.graders import instructions, mathematics, numeric, programs
-from trustmopd.evaluation.questions import Row, read_local, text_of
 from trustmopd.evaluation.sandbox.sandbox import check_sandbox
 from trustmopd.prompts.reading.messages import malformed
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from trustmopd.evaluation.benchmark import Benchmark, Grade
-from trustmopd.evaluation.questions import Row, text_of
+from trustmopd.evaluation.benchmark import Benchmark, Grade, Row, text_of
 from trustmopd.quickstart.prompts import evaluation_set
 from trustmopd.quickstart.tasks import DOMAINS, MIXTURES, parse
 from trustmopd.quickstart.verify import verify

@@ -11,14 +11,14 @@ from tqdm.auto import tqdm
 from transformers.trainer_callback import PrinterCallback
 
 from trustmopd.evaluation.benchmarks import load_benchmarks
-from trustmopd.evaluation.of_recipe import evaluate_rows, hand_over, sampling_of
-from trustmopd.evaluation.rows_to_score import Method, methods_of
+from trustmopd.evaluation.entries import Entry, entries_of
+from trustmopd.evaluation.of_recipe import evaluate_entries, hand_over, sampling_of
 from trustmopd.evaluation.sampling import Sampler, make_sampler
 from trustmopd.quickstart.prompts import MAX_NEW_TOKENS, prompt_set
 from trustmopd.quickstart.shipped import checkpoint
 from trustmopd.quickstart.tasks import DOMAINS
 from trustmopd.recipe import Recipe
-from trustmopd.runs import RowDirectory, RunDirectory
+from trustmopd.runs import EntryDirectory, RunDirectory
 from trustmopd.runs.layout import INITIAL, TEACHER, student_folder
 from trustmopd.training.prepare import prepare
 from trustmopd.training.run.progress import show_progress
@@ -124,14 +124,14 @@ class Experiment:
 
     def forget(self, row: str) -> None:
         """Remove a row's responses, and no folder of the user's."""
-        if RowDirectory(self.evaluation / row).record.is_file():
+        if EntryDirectory(self.evaluation / row).record.is_file():
             shutil.rmtree(self.evaluation / row)
 
     def _evaluate(self, recipe: Recipe, row: str) -> None:
         benchmarks = load_benchmarks(recipe.evaluation.benchmarks, {}, self.scale.evaluation_prompts)
-        methods, _ = methods_of(recipe, [row])
-        evaluate_rows(recipe, methods, self.evaluation, benchmarks, sampling_of(recipe), sampler_of, quiet=True)
+        methods, _ = entries_of(recipe, [row])
+        evaluate_entries(recipe, methods, self.evaluation, benchmarks, sampling_of(recipe), sampler_of, quiet=True)
 
 
-def sampler_of(method: Method) -> Sampler:
+def sampler_of(method: Entry) -> Sampler:
     return make_sampler("transformers", method.source, method.base, batch_size=EVALUATION_BATCH)

@@ -4,11 +4,11 @@ No torch: reports are made on machines without it.
 """
 
 from trustmopd.runs.checkpoints import newest_checkpoint, resumable_checkpoint, step_of, whole_checkpoints
-from trustmopd.runs.layout import RowDirectory, RunDirectory
+from trustmopd.runs.layout import EntryDirectory, RunDirectory
 from trustmopd.runs.relocate import located, searched
 
 __all__ = [
-    "RowDirectory",
+    "EntryDirectory",
     "RunDirectory",
     "located",
     "newest_checkpoint",

@@ -56,7 +56,7 @@ def checkpoint_in(folder: Path, step: int) -> Path:
 
 
 @dataclass(frozen=True)
-class RowDirectory:
+class EntryDirectory:
     """What one checkpoint answered: a folder below that of an evaluation."""
 
     path: Path

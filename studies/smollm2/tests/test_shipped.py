@@ -14,7 +14,7 @@ from studies.smollm2.settings import Base
 from studies.smollm2.supervised import make_base
 from studies.smollm2.tasks import DOMAINS
 from studies.smollm2.weights import find_gguf, load_gguf
-from trustmopd.evaluation.checkpoint import weight_files
+from trustmopd.evaluation.entries import weight_files
 from trustmopd.evaluation.run_record import read_record
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.util.files import file_sha256

@@ -59,8 +59,8 @@ def test_a_figure_of_one_run_shows_the_trusting_one_and_says_so(captions: dict[s
     assert captions[name].startswith("trust on multicap, seed 0.")
 
 
-@pytest.mark.parametrize("count", [1, 6, 7, 30, 100, 1000])
-def test_no_two_of_any_number_of_names_share_a_colour(count: int) -> None:
+@pytest.mark.parametrize("count", [1, 6, 7, 40])
+def test_no_two_of_forty_names_share_a_colour(count: int) -> None:
     look = drawing.styles([str(number) for number in range(count)])
     light = [style["colour"] for style in look.values()]
     dark = [DARK.get(colour, colour) for colour in light]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 from trustmopd.evaluation import of_recipe
-from trustmopd.evaluation.sampling import Reply
+from trustmopd.evaluation.sampling import Response
 from trustmopd.report.readers.certainty import Certainty, over_seeds
 
 
@@ -31,10 +31,10 @@ class Knows:
     def __init__(self, sums: int) -> None:
         self.sums = sums
 
-    def sample(self, requests: Any, _: Any) -> Iterator[Reply]:
+    def sample(self, requests: Any, _: Any) -> Iterator[Response]:
         for request in requests:
             number = int(request.id)
-            yield Reply(request, f"It is {number + 1 if number < self.sums else -1}.", 3, False, False, 0.1)
+            yield Response(request, f"It is {number + 1 if number < self.sums else -1}.", 3, False, False, 0.1)
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from trustmopd.evaluation.benchmark import Benchmark
-from trustmopd.evaluation.questions import Rows
+from trustmopd.evaluation.benchmark import Benchmark, Rows
 from trustmopd.recipe.names import BENCHMARKS, SUFFIXES, check_benchmark_name
 from trustmopd.util.messages import first_line
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Questions:
     """A benchmark with the rows to ask."""
 
     benchmark: Benchmark
@@ -55,7 +54,7 @@ def _module(place: str) -> ModuleType:
         raise ValueError(f"{place} cannot be imported ({type(error).__name__}: {first_line(error)}).") from error
 
 
-def load_benchmarks(names: Sequence[str], data: Mapping[str, str], limit: int | None = None) -> list[Loaded]:
+def load_benchmarks(names: Sequence[str], data: Mapping[str, str], limit: int | None = None) -> list[Questions]:
     """Names, data and what grading needs: whatever is missing is reported before any model is loaded."""
     benchmarks = [get_benchmark(name) for name in names]
     known = [benchmark.name for benchmark in benchmarks]
@@ -67,4 +66,4 @@ def load_benchmarks(names: Sequence[str], data: Mapping[str, str], limit: int | 
         raise ValueError(f"data are given for {unknown[0]!r}, which is not evaluated. Add it to the benchmarks.")
     for benchmark in benchmarks:
         benchmark.ready()
-    return [Loaded(benchmark, benchmark.load(data.get(benchmark.name), limit)) for benchmark in benchmarks]
+    return [Questions(benchmark, benchmark.load(data.get(benchmark.name), limit)) for benchmark in benchmarks]

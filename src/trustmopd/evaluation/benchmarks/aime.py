@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trustmopd.evaluation.benchmark import Benchmark
+from trustmopd.evaluation.benchmark import Benchmark, Row, text_of
 from trustmopd.evaluation.graders import mathematics
-from trustmopd.evaluation.questions import Row, text_of
 
 
 def _row(source: Mapping[str, Any], number: int) -> Row:

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trustmopd.evaluation.benchmark import Benchmark
+from trustmopd.evaluation.benchmark import Benchmark, Row, text_of
 from trustmopd.evaluation.graders import programs
-from trustmopd.evaluation.questions import Row, text_of
 from trustmopd.evaluation.sandbox.sandbox import check_sandbox
 
 

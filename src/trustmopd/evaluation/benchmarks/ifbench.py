@@ -4,9 +4,8 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from trustmopd.evaluation.benchmark import Grade, Unavailable
+from trustmopd.evaluation.benchmark import Grade, Row, Unavailable
 from trustmopd.evaluation.graders import instructions
-from trustmopd.evaluation.questions import Row
 
 
 def _grade(row: Row, response: str) -> Grade:

@@ -9,9 +9,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from trustmopd.evaluation.benchmark import Benchmark, Grade
+from trustmopd.evaluation.benchmark import Benchmark, Grade, Row, text_of
 from trustmopd.evaluation.graders import programs
-from trustmopd.evaluation.questions import Row, text_of
 from trustmopd.evaluation.sandbox.sandbox import check_sandbox
 
 # LiveCodeBench's own wording (MIT licence): scores depend on it.

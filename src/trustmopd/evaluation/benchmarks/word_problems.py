@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trustmopd.evaluation.benchmark import Benchmark
+from trustmopd.evaluation.benchmark import Benchmark, Row, text_of
 from trustmopd.evaluation.graders import numeric
 from trustmopd.evaluation.graders.mathematics import INSTRUCTION
-from trustmopd.evaluation.questions import Row, text_of
 
 
 def _number(source: Mapping[str, Any], field: str) -> str:

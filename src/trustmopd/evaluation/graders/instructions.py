@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from trustmopd.evaluation.benchmark import Benchmark, Grade, Unavailable
-from trustmopd.evaluation.questions import Row, text_of
+from trustmopd.evaluation.benchmark import Benchmark, Grade, Row, Unavailable, text_of
 
 _one_at_a_time = threading.Lock()
 

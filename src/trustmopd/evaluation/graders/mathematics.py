@@ -9,8 +9,7 @@ import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-from trustmopd.evaluation.benchmark import Grade, Unavailable
-from trustmopd.evaluation.questions import Row
+from trustmopd.evaluation.benchmark import Grade, Row, Unavailable
 
 #: Seconds for one comparison: a short string can keep SymPy busy for ever. With the start of a new process, which the
 #: next answer may have to wait for, it stays below five.

@@ -4,8 +4,7 @@ rewards."""
 import re
 from decimal import Decimal
 
-from trustmopd.evaluation.benchmark import Grade
-from trustmopd.evaluation.questions import Row
+from trustmopd.evaluation.benchmark import Grade, Row
 
 #: lm-eval 0.4.13, tasks/gsm8k/gsm8k-cot-zeroshot.yaml. The last match counts.
 FLEXIBLE = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")

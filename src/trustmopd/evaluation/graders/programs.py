@@ -9,8 +9,7 @@ from json import loads
 from pathlib import Path
 from typing import Any
 
-from trustmopd.evaluation.benchmark import Grade
-from trustmopd.evaluation.questions import Row
+from trustmopd.evaluation.benchmark import Grade, Row
 from trustmopd.evaluation.sandbox import typed_values
 from trustmopd.evaluation.sandbox.sandbox import run_python
 from trustmopd.evaluation.sandbox.typed_values import decode
