@@ -498,11 +498,12 @@ def engine_gives(monkeypatch, generate):
     monkeypatch.setattr(TransformersEngine, "sample", made)
 
 
-def test_a_student_that_writes_nothing_cannot_be_calibrated_on(build, monkeypatch, files_under, tmp_path):
+@pytest.mark.parametrize("verb", ["calibrate", "train"])
+def test_a_student_that_writes_nothing_cannot_be_calibrated_on(build, monkeypatch, files_under, tmp_path, verb):
     engine_gives(monkeypatch, lambda prompts: [[] for _ in prompts])
     with pytest.raises(ValueError, match=r"\b8\b.*calibration"):
-        build().calibrate()
-    assert files_under(tmp_path / "run") == []
+        getattr(build(), verb)()
+    assert [name for name in files_under(tmp_path / "run") if name != ".lock"] == []
 
 
 # ---- What goes wrong during training
