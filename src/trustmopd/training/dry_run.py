@@ -13,7 +13,6 @@ import torch
 
 from trustmopd.planning.this_machine import UnknownMemory
 from trustmopd.planning.workload import FrozenModel, student_dtype_of
-from trustmopd.policies import Teacher
 from trustmopd.policies.graph import Policy, fallback_note
 from trustmopd.recipe.names import SUFFIXES
 from trustmopd.recipe.teacher_source import RAY
@@ -115,9 +114,10 @@ def _references(prepared: Prepared, used: list[Policy]) -> str:
 
 
 def _named(reference: Policy) -> str:
-    given = reference.checkpoint or Teacher()
+    if (given := reference.checkpoint) is None:
+        return "the initial student"
     more = [f"{name} {value}" for name in ("revision", "dtype") if (value := getattr(given, name)) is not None]
-    return ", ".join([reference.source, *more])
+    return ", ".join([given.source, *more])
 
 
 def _prompts(prepared: Prepared) -> str:
