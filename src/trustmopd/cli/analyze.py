@@ -81,10 +81,9 @@ def report(
 
 
 def _case(run: "Run", place: str, tokens: list[str]) -> None:
-    from trustmopd.report.page.case_studies import find_rollout, parse_position, write_case
+    from trustmopd.report.page.case_studies import find_token, write_case
 
-    where = parse_position(place)
-    rollout, at = find_rollout(run.records(), where)
+    rollout, at = find_token(run.records(), place)
     from transformers.utils import logging
 
     from trustmopd.training.case_study import compute_case, parse_tokens
@@ -100,7 +99,8 @@ def _case(run: "Run", place: str, tokens: list[str]) -> None:
             token_ids=rollout.token_ids.tolist(),
             recorded=rollout.weights,
         )
-    view, path = write_case({**case, "sample": rollout.sample, "position": where.position}, run.path)
+    position = int(rollout.positions[at])
+    view, path = write_case({**case, "sample": rollout.sample, "position": position}, run.path)
     console.print(plain(view.title, "bold"), plain(view.prefix[-400:]), "", sep="\n")
     for table in view.tables:
         show_table(table.table, table.title, table.note)

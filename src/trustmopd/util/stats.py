@@ -1,7 +1,7 @@
 """Statistics of every comparison: spread over seeds, paired differences, recovery, bootstrap means."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
@@ -23,7 +23,8 @@ class Spread(NamedTuple):
         return f"{self.mean:z.{digits}f}" + (f" ± {self.sd:.{digits}f}" if self.n > 1 else "")
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(numbers: Iterable[float]) -> Spread:
+    values = list(numbers)
     if not values:
         raise ValueError("no values to average.")
     if not all(map(math.isfinite, values)):  # statistics.stdev takes no NaN

@@ -45,7 +45,7 @@ def draw_scores(comparison: Comparison, path: Path) -> Picture | None:
         for method in filter(setting.overall, setting.methods):
             scores = {column: setting.score(method, column) for column in comparison.columns}
             students[comparison.label(setting, method)] = {
-                column: spread(list(seeds.values())) for column, seeds in scores.items() if seeds
+                column: spread(seeds.values()) for column, seeds in scores.items() if seeds
             }
             colours.append(look[method]["colour"])
     domains = comparison.columns
@@ -134,7 +134,7 @@ def draw_gamma(comparison: Comparison, path: Path) -> Picture | None:
             style = {"color": look[name]["colour"], "marker": look[name]["marker"]}
             gammas = setting.gammas()
             every = {gamma: comparison.gains(setting, method) for gamma, method in gammas.items()}
-            gains = {gamma: spread(list(seeds.values())) for gamma, seeds in every.items() if seeds}
+            gains = {gamma: spread(seeds.values()) for gamma, seeds in every.items() if seeds}
             scores.errorbar(
                 list(gains),
                 [100 * gain.mean for gain in gains.values()],
@@ -145,7 +145,7 @@ def draw_gamma(comparison: Comparison, path: Path) -> Picture | None:
                 **style,
             )
             if uniform := comparison.gains(setting, UNIFORM):
-                level = 100 * spread(list(uniform.values())).mean
+                level = 100 * spread(uniform.values()).mean
                 # An open marker at each end shows whose line it is, in black and white.
                 scores.plot([tried[0], tried[-1]], [level] * 2, linestyle="--", fillstyle="none", **style)
             means = {

@@ -96,9 +96,11 @@ class Run(Contents):
         mu = self.calibration.get("mu", {}) if self.config.get("calibrated", True) else {}
         if not mu or set(mu) == set(self.teachers):
             return mu
-        said = f"{CALIBRATION} has mu of {', '.join(mu)}, but the run's teachers are {', '.join(self.teachers)}"
-        how = "Restore the file that the run was trained with."
-        self._note(f"{said}: scores are shown raw.", how)
+        self._note(
+            f"{CALIBRATION} has mu of {', '.join(mu)}, but the run's teachers are {', '.join(self.teachers)}: scores "
+            "are shown raw.",
+            "Restore the file that the run was trained with.",
+        )
         return {}
 
     @property
@@ -145,38 +147,38 @@ class Run(Contents):
     def references(self) -> list[Reference]:
         """The distinct references that were asked."""
         common, own = self._models.get("reference"), self._models.get("own_references", {})
-        found: dict[str, Reference] = {}
+        references: dict[str, Reference] = {}
         for teacher in self.teachers:
-            if start := own.get(teacher) or common:
-                mark, name = str(start.get("fingerprint")), "/".join(Path(str(start.get("source"))).parts[-2:])
-                found.setdefault(mark, Reference(name, mark[:8], [])).teachers.append(teacher)
-        return list(found.values())
+            if model := own.get(teacher) or common:
+                mark, name = str(model.get("fingerprint")), "/".join(Path(str(model.get("source"))).parts[-2:])
+                references.setdefault(mark, Reference(name, mark[:8], [])).teachers.append(teacher)
+        return list(references.values())
 
     @cached_property
     def setup(self) -> dict[str, Any]:
         """What makes two runs of one method two experiments: settings, the reference if there is one, and which weights
         of the student were trained (all of them, or an adapter)."""
         if self.manifest and "experiment" not in self.manifest:
-            said = f"{MANIFEST} does not list the settings of the experiment, so runs are distinguished only by method."
-            self._note(said, "Manifests of new runs list them.")
+            what = f"{MANIFEST} does not list the settings of the experiment, so runs are distinguished only by method."
+            self._note(what, "Manifests of new runs list them.")
         settings = settings_that_count(self.config, self.manifest.get("experiment", ()))
+        several = len(self.references) > 1
+        marks = [f"{ref.mark} of {', '.join(ref.teachers)}" if several else ref.mark for ref in self.references]
         student = self._models.get("student", {})
-        marks = [f"{each.mark} of {', '.join(each.teachers)}" for each in self.references]
-        ingredients = {
-            "reference": "; ".join(marks if len(marks) > 1 else [each.mark for each in self.references]) or None,
-            "trainable_parameters": student.get("trainable_parameters"),
-            "adapter": student.get("adapter"),
-        }
-        known = {name: value for name, value in ingredients.items() if value is not None}
-        return settings | known
+        trained = {name: student.get(name) for name in ("trainable_parameters", "adapter")}
+        ingredients = {"reference": "; ".join(marks) or None, **trained}
+        return settings | {name: value for name, value in ingredients.items() if value is not None}
 
     @property
     def placement(self) -> str:
         """Where the frozen models lived; in brackets, teachers to which the recipe gives another place. It changes the
         cost of a run, not what is learnt."""
         common, teachers = str(self.config.get("teacher_placement", "resident")), self.recipe.get("teachers")
-        given = teachers.items() if isinstance(teachers, dict) else ()
-        places = {name: str(place_named(each.get("on")) or common) for name, each in given if isinstance(each, dict)}
+        places = {
+            name: str(place_named(source.get("on")) or common)
+            for name, source in (teachers.items() if isinstance(teachers, dict) else ())
+            if isinstance(source, dict)
+        }
         own = [f"{name} {on}" for name, on in places.items() if on != common]
         return f"{common} ({', '.join(own)})" if own else common
 
@@ -198,15 +200,15 @@ def open_run(path: str | Path) -> Run:
 
 def find_runs(paths: Iterable[str | Path]) -> list[Run]:
     """The runs at `paths`. A folder that is not a run stands for all runs below it."""
-    found: dict[Path, Run] = {}
+    runs: dict[Path, Run] = {}
     for path in map(Path, paths):
         folders = [path]
         if path.is_dir() and not RunDirectory(path).exists():
             manifests = (file.relative_to(path) for file in path.rglob(MANIFEST))
-            runs = (file.parent for file in manifests if not any(part.startswith(CHECKPOINT) for part in file.parts))
-            folders = sorted(path / run for run in runs)
+            below = (file.parent for file in manifests if not any(part.startswith(CHECKPOINT) for part in file.parts))
+            folders = sorted(path / folder for folder in below)
             if not folders:
                 raise ValueError(f"there is no run in {path}. Give folders that `trustmopd train` made.")
         for folder in folders:
-            found.setdefault(folder.resolve(), open_run(folder))
-    return list(found.values())
+            runs.setdefault(folder.resolve(), open_run(folder))
+    return list(runs.values())

@@ -30,7 +30,7 @@ class Candidates:
     rest: dict[str, np.ndarray]
 
     def __getitem__(self, span: slice) -> "Candidates":
-        logp, rest = ({who: values[span] for who, values in each.items()} for each in (self.logp, self.rest))
+        logp, rest = ({who: values[span] for who, values in by.items()} for by in (self.logp, self.rest))
         return Candidates(self.ids[span], logp, rest)
 
 
@@ -104,31 +104,31 @@ class TokenRecords:
 def read_records(run: Path, teachers: Sequence[str] = (), *, candidates: bool = False) -> TokenRecords:
     """Reads every file. Damaged files are skipped and named in `damaged`. Without `teachers`, the files' own are used.
     Candidates are most of the bytes, and only the token viewer needs them."""
-    found = TokenRecords(list(teachers))
+    records = TokenRecords(list(teachers))
     for file in RunDirectory(run).recorded().values():
         try:
             table = pq.read_table(file, page_checksum_verification=True)
-            spoken = json.loads(zlib.decompress((table.schema.metadata or {})[METADATA]))
+            metadata = json.loads(zlib.decompress((table.schema.metadata or {})[METADATA]))
             asked = list(teachers) or _teachers(table)
             rollouts = list(_rollouts(table, asked, candidates))
         except (OSError, pa.ArrowException, KeyError, ValueError, zlib.error) as error:
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            reason = said[0].rsplit(f"'{file}': ")[-1].rstrip(".")  # the path is named once
-            found.damaged.append(
+            message = str(error).strip().splitlines() or [type(error).__name__]
+            reason = message[0].rsplit(f"'{file}': ")[-1].rstrip(".")  # the path is named once
+            records.damaged.append(
                 f"{file} is damaged and was skipped ({shorten(reason, 120)}). Restore it from a copy, or delete it."
             )
             continue
-        found.teachers = asked
-        numbers = [rollout for rollout in rollouts if rollout.finite]
-        if len(numbers) < len(rollouts):
-            found.damaged.append(
-                f"{file}: weights or scores of {len(rollouts) - len(numbers)} of {len(rollouts)} responses are not "
+        records.teachers = asked
+        finite = [rollout for rollout in rollouts if rollout.finite]
+        if len(finite) < len(rollouts):
+            records.damaged.append(
+                f"{file}: weights or scores of {len(rollouts) - len(finite)} of {len(rollouts)} responses are not "
                 "numbers, and these were skipped. Do not trust the training from that step on."
             )
-        found.rollouts += numbers
-        found.texts |= {int(token): text for token, text in spoken["texts"].items()}
-        found.prompts |= {name: _as_text(prompt) for name, prompt in spoken["prompts"].items()}
-    return found
+        records.rollouts += finite
+        records.texts |= {int(token): text for token, text in metadata["texts"].items()}
+        records.prompts |= {name: _as_text(prompt) for name, prompt in metadata["prompts"].items()}
+    return records
 
 
 def _teachers(table: pa.Table) -> list[str]:

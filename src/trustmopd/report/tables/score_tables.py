@@ -21,7 +21,7 @@ def main_table(comparison: Comparison) -> Titled:
                 rows += _reference_rows(comparison, *key)
         for method in filter(setting.overall, setting.methods):
             gains, recovered = comparison.gains(setting, method), comparison.recovered(setting, method)
-            gained = signed(spread(list(gains.values()))) if gains else NONE
+            gained = signed(spread(gains.values())) if gains else NONE
             cells = score_cells(comparison, setting, method)
             rows.append([comparison.label(setting, method), *cells, gained, percent(recovered)])
     scored = [run for run in comparison.runs if run.own_scores]

@@ -49,7 +49,7 @@ def text(found: Spread | None) -> str:
 
 
 def percent(values: dict[int, float]) -> str:
-    return spread(list(values.values())).percent() if values else NONE
+    return spread(values.values()).percent() if values else NONE
 
 
 def signed(difference: Spread | None) -> str:
