@@ -41,7 +41,7 @@ GPU_TESTS := tests/gpu tests/heads tests/policies/test_fingerprint.py
 GPU_PYTHON ?= $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart system test test-studies test-gpu test-vllm test-distributed test-ray test-wheel docs dist lint format clean
+.PHONY: help venv quickstart system test test-fast test-studies test-gpu test-vllm test-distributed test-ray test-wheel docs dist lint format clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ test: system lint ## Lint, then all tests
 
 test-studies: $(TEST_STAMP) ## The tests of the studies, which are beside the package
 	$(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile studies
+
+test-fast: $(TEST_STAMP) ## The tests that train nothing, of every folder, within a minute
+	$(OFFLINE) $(BIN)/python -m pytest -m unit -n $(WORKERS) --durations=10
 
 # These tests alone want DeepSpeed and Ray: they are put into an environment of their own, over the packages of .venv.
 $(DISTRIBUTED)/.installed: $(TEST_STAMP)

@@ -1,6 +1,7 @@
 """What every test runs under: no network, one thread a process, and the shapes in signatures checked."""
 
 import os
+import sys
 
 # Before anything imports a library that reads them.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -35,3 +36,11 @@ def own_extensions(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Where DeepSpeed compiles. In the user's folder, a build that was killed leaves a lock that everyone after it
     waits for, without a word and without end."""
     os.environ["TORCH_EXTENSIONS_DIR"] = str(tmp_path_factory.mktemp("torch_extensions"))
+
+
+@pytest.fixture(autouse=True)
+def unit_tests_train_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `make test-fast` runs stays fast."""
+    trainer = sys.modules.get("transformers.trainer")
+    if trainer is not None and request.node.get_closest_marker("unit"):
+        monkeypatch.setattr(trainer.Trainer, "train", lambda *_, **__: pytest.fail("a unit test trains nothing"))

@@ -3,19 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
-from trustmopd.cli import app
 from trustmopd.evaluation.benchmarks import load_benchmarks
 from trustmopd.evaluation.entries import Entry
 from trustmopd.evaluation.sampling import Response, Sampling
 from trustmopd.recipe import TeacherSource
-
-
-def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "200"})
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
 
 
 class Echo:

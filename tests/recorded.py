@@ -11,15 +11,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import tiny
+import small_runs
 import torch
 from torch import Tensor
 
-from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.evaluation.aggregation import score_entries, write_scores
 from trustmopd.evaluation.read_graded import Graded
 from trustmopd.method import CandidateState, objective, renormalise, trust, uniform_weights
 from trustmopd.method.objective import SCORES
+from trustmopd.report.readers.run import find_runs
+from trustmopd.report.statistics.comparison import Comparison, compare
+from trustmopd.report.statistics.summary import summarise_run
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.cost import counted_evaluation
 from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, write_file
@@ -159,6 +161,11 @@ def change(run: Path, path: str, value: object, name: str = "manifest.json") -> 
     write_json(run / name, _filled(json.loads((run / name).read_text()), **content))
 
 
+def compared(*paths: Path) -> Comparison:
+    """All runs under these folders."""
+    return compare(summarise_run(run) for run in find_runs(paths))
+
+
 def evaluate(run: Path, device_hours: float) -> None:
     """What `trustmopd evaluate` adds to the run's cost."""
     with counted_evaluation(RunDirectory(run), devices=1):
@@ -177,18 +184,11 @@ def write_diagnosis(run: Path, domain: str, score: dict[str, float], spread: dic
 @cache
 def _trained(rule: str) -> dict[str, dict[str, Any]]:
     """The files of one real training step: trust, or a rule without scores, which all write the same fields."""
-    base = tiny.model(0)
     with tempfile.TemporaryDirectory() as folder:
         settings = {"max_steps": 1, "global_batch_size": 4, "num_candidates": 8, "max_completion_length": 4}
-        args = TrustMOPDConfig(
-            output_dir=f"{folder}/checkpoints", run_dir=folder, allocation="trust" if rule == "trust" else "uniform",
-            calibration_batches=1, bf16=False, use_cpu=True, save_strategy="no", report_to="none", disable_tqdm=True,
-            record_allocation_every=1, **settings,
-        )  # fmt: skip
-        pool = {name: tiny.specialist(base, place) for place, name in enumerate(TEACHERS, start=1)}
-        TrustMOPDTrainer(
-            base, pool, args=args, train_dataset=tiny.prompts(8), processing_class=tiny.tokenizer()
-        ).train()
+        allocation = "trust" if rule == "trust" else "uniform"
+        trainer = small_runs.trainer(Path(folder), allocation=allocation, record_allocation_every=1, **settings)
+        trainer.train()
         files = {path.name: json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
         line = json.loads((Path(folder) / "metrics.jsonl").read_text().splitlines()[0])
     return {**files, "metrics.jsonl": line}

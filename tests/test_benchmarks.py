@@ -30,7 +30,6 @@ def test_a_head_that_cannot_run_here_gets_no_row(tmp_path):
     assert not (tmp_path / "heads.csv").exists()
 
 
-@pytest.mark.slow
 def test_padded_micro_batches_and_token_budgets_are_measured_on_one_loss(tmp_path):
     small = ("--shape", "tiny", "--responses", "4", "--mean", "20", "--longest", "48", "--micro-batch", "2")
     path = tmp_path / "budget.csv"

@@ -109,7 +109,6 @@ def follow(page: str) -> list[str]:
     return ran
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_commands_of_the_guides_run(world: None) -> None:
     base = AutoModelForCausalLM.from_pretrained("models/base")
@@ -123,7 +122,6 @@ def test_the_commands_of_the_guides_run(world: None) -> None:
     assert Path("student/model.safetensors").is_file()
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("page", OTHERS)
 def test_the_commands_of_the_other_guides_run(page: str, world: None) -> None:

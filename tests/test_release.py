@@ -13,16 +13,15 @@ import yaml
 
 import trustmopd
 
+pytestmark = pytest.mark.unit
+
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 @pytest.mark.parametrize(
     ("schema", "file"),
-    [
-        ("citation-file-format", ROOT / "CITATION.cff"),
-        *(("github-workflows", each) for each in WORKFLOWS),
-    ],
+    [("citation-file-format", ROOT / "CITATION.cff"), *(("github-workflows", each) for each in WORKFLOWS)],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
 def test_a_file_for_other_programs_fits_their_schema(schema: str, file: Path) -> None:

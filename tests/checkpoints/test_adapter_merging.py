@@ -7,28 +7,21 @@ import sys
 from pathlib import Path
 
 import pytest
+import small_runs
 import tiny
 import torch
-import yaml
+from command import run
 from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
-from typer.testing import CliRunner
 
 from trustmopd import Teacher
 from trustmopd.checkpoints.merge import merge_adapter, merge_checkpoints
-from trustmopd.cli import app
 from trustmopd.evaluation.entries import entries_of, make_average
 from trustmopd.recipe import load_recipe
 from trustmopd.runs.layout import AVERAGE
 
 TARGETS = ["q_proj", "v_proj", "down_proj"]
-
-
-def run(*arguments: str | Path, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
 
 
 def save_adapter(base: torch.nn.Module, folder: Path, config=None, seed: int = 1, **settings) -> Path:
@@ -141,22 +134,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LoRA student, trained for two steps by two adapters and a full checkpoint."""
     folder = tmp_path_factory.mktemp("lora")
     base = tiny.model(0)
-    recipe = {
-        "name": "lora",
-        "student": tiny.save(base, folder / "student"),
-        "teachers": {
-            "math": {"adapter": str(tiny.adapter(base, folder / "math", 1))},
-            "code": {"adapter": str(tiny.adapter(base, folder / "code", 2))},
-            "if": tiny.save(tiny.specialist(base, 3), folder / "if"),
-        },
-        "prompts": {"path": str(folder / "prompts.jsonl")},
-        "peft": {"r": 4, "target_modules": TARGETS},
-        "training": {"max_steps": 2, "learning_rate": 1e-2, "num_candidates": 16, "global_batch_size": 8},
-        "output": str(folder / "run"),
-    }
-    recipe["training"] |= {"max_completion_length": 6, "calibration_batches": 1}
-    tiny.prompts(16).to_json(folder / "prompts.jsonl")
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    student, full = tiny.save(base, folder / "student"), tiny.save(tiny.specialist(base, 3), folder / "if")
+    adapters = {name: tiny.adapter(base, folder / name, seed) for seed, name in enumerate(("math", "code"), start=1)}
+    teachers = {**{name: {"adapter": str(path)} for name, path in adapters.items()}, "if": full}
+    peft = {"r": 4, "target_modules": TARGETS}
+    small_runs.recipe(folder, {"base": student}, {"max_steps": 2, "learning_rate": 1e-2}, teachers=teachers, peft=peft)
     run("train", folder / "recipe.yaml")
     return folder
 
@@ -266,7 +248,6 @@ print((kilobytes("VmHWM") - before) * 1024)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads peak memory from /proc")
 def test_memory_holds_a_shard_and_a_tensor_and_never_the_model(tmp_path: Path) -> None:
     bases = {}

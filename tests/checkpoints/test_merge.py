@@ -14,6 +14,8 @@ from trustmopd.checkpoints import files as checkpoint_files
 from trustmopd.checkpoints import merge
 from trustmopd.checkpoints.merge import merge_checkpoints
 
+pytestmark = pytest.mark.unit
+
 
 def save_llama(folder: Path, seed: int, *, dtype=torch.float32, max_shard_size="50GB", **config) -> Path:
     torch.manual_seed(seed)

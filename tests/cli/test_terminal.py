@@ -5,45 +5,25 @@ import shlex
 from pathlib import Path
 
 import pytest
-import tiny
-import yaml
-from prompts import pools
-from typer.testing import CliRunner
+import small_runs
+from command import run
 
-from trustmopd.cli import app, common
+from trustmopd.cli import common
 from trustmopd.util.text_tables import text_table
 
 NAME = "a [run] :smile: [/x]"
 
 
-def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return result.output
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recipe whose output, name and evaluation set have such names, trained."""
+    """A recipe whose output and name have such names."""
     folder = tmp_path_factory.mktemp("terminal")
-    base = tiny.model(0)
-    tiny.prompts(12).to_json(folder / "prompts.jsonl")
     rows = [{"id": str(i), "prompt": f"{i} + 1 =", "answer": i + 1} for i in range(3)]
     (folder / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    names = ("math", "code")
-    recipe = {
-        "name": NAME,
-        "student": tiny.save(base, folder / "student"),
-        "teachers": {name: tiny.save(tiny.specialist(base, seed), folder / name) for seed, name in enumerate(names, 1)},
-        "prompts": {"path": str(folder / "prompts.jsonl")},
-        "training": {
-            "max_steps": 1, "num_candidates": 16, "global_batch_size": 4, "max_completion_length": 6,
-            "calibration_batches": 1, "record_allocation_every": 1, "bf16": False, "use_cpu": True,
-        },
-        "evaluation": {"benchmarks": [str(folder / "sums.jsonl")], "max_new_tokens": 4},
-        "output": str(folder / "out [bold]" / "x"),
-    }  # fmt: skip
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    evaluation = {"benchmarks": [str(folder / "sums.jsonl")], "max_new_tokens": 4}
+    training, output = {"max_steps": 1, "save_steps": 1, "record_allocation_every": 1}, str(folder / "out [bold]" / "x")
+    models = small_runs.checkpoints(folder)
+    small_runs.recipe(folder, models, training, name=NAME, evaluation=evaluation, output=output)
     return folder
 
 
@@ -85,13 +65,7 @@ def test_an_interrupted_command_is_given_back_as_it_was(
     assert shlex.join(["trustmopd", *given, "--resume"]) in run(*given, code=130)
 
 
-def test_a_prompt_set_is_built_and_shown_under_its_own_name(tmp_path: Path) -> None:
-    for name in ("a [run]", "a :smile:"):
-        assert f"Set:  {tmp_path / name}" in run("data", "build", pools.small(tmp_path, output=str(tmp_path / name)))
-    title = " ".join(run("data", "show", tmp_path / name).split())  # it is as wide as its table
-    assert f"100 prompts in {tmp_path / name}" in title
-
-
+@pytest.mark.unit
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_a_narrow_terminal_cuts_no_name_and_no_figure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, width: int

@@ -16,7 +16,7 @@ from peft import AutoPeftModelForCausalLM
 from processes import launch, refused
 from transformers import AutoModelForCausalLM
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(1800)]
 
 
 @dataclass(frozen=True)

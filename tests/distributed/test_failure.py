@@ -11,7 +11,7 @@ import failing
 import pytest
 from processes import ends, launch, refused, started
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(1800)]
 
 #: Seconds within which a process ends once another is gone, and beyond `ddp_timeout` if that one only hangs.
 #: Most of it is Python's own way out on a busy machine.

@@ -13,7 +13,6 @@ from processes import ends, launch
 
 pytestmark = [
     pytest.mark.distributed,
-    pytest.mark.slow,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]

@@ -1,53 +1,22 @@
 """Two processes that are killed go on as if they had not been, from the command line."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-import tiny
-import yaml
+import small_runs
 from processes import launch
+from small_runs import steps_of
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow]
-
-#: 24 prompts are three steps: step 6 ends the second epoch, step 8 lies in the third.
-TRAINING = {
-    "max_steps": 12,
-    "learning_rate": 1e-3,
-    "num_candidates": 16,
-    "global_batch_size": 8,
-    "per_device_train_batch_size": 2,
-    "max_completion_length": 6,
-    "calibration_batches": 1,
-    "warmup_steps": 0,  # a share of the steps would differ between 12 and 60
-    "save_total_limit": 20,
-    "record_allocation_every": 0,
-    "use_cpu": True,
-}
+pytestmark = [pytest.mark.distributed]
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, base = tmp_path_factory.mktemp("resume"), tiny.model(0)
-    for seed, name in enumerate(("math", "code"), start=1):
-        tiny.save(tiny.specialist(base, seed), folder / name)
-    tiny.prompts(24).to_json(folder / "prompts.jsonl")
-    fields = {
-        "name": "two",
-        "student": tiny.save(base, folder / "base"),
-        "teachers": {name: str(folder / name) for name in ("math", "code")},
-        "prompts": {"path": str(folder / "prompts.jsonl")},
-        "training": TRAINING,
-    }
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(fields))
-    return path
-
-
-def steps_of(run: Path) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if "loss" in line]
+    """24 prompts are three steps: step 6 ends the second epoch, step 8 lies in the third."""
+    folder = tmp_path_factory.mktemp("resume")
+    training = {"max_steps": 12, "per_device_train_batch_size": 2, "save_total_limit": 20}
+    return small_runs.recipe(folder, small_runs.checkpoints(folder), training)
 
 
 def test_two_killed_processes_go_on_with_the_prompts_of_their_epoch(recipe: Path, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from trustmopd.evaluation.read_graded import Graded, collect
 from trustmopd.util.files import read_json, write_json
 from trustmopd.util.stats import bootstrap_means
 
+pytestmark = pytest.mark.unit
+
 
 def answers(domain: str, *scores: float) -> Graded:
     return Graded(
@@ -31,10 +33,7 @@ METHODS: dict[str, Any] = {
     "initial": {0: checkpoint((0, 0.5), (0, 0, 0), (0.2, 0.2))},
     "teacher-math": {0: checkpoint((1, 1), (1, 0, 0.5), (0, 0))},
     "teacher-code": {0: checkpoint((0, 0), (0, 0, 0), (0.8, 0.6))},
-    "trust": {
-        0: checkpoint((1, 0.5), (0.5, 0, 0.1), (0.6, 0.6)),
-        1: checkpoint((1, 1), (0.5, 0.4, 0.3), (0.7, 0.5)),
-    },
+    "trust": {0: checkpoint((1, 0.5), (0.5, 0, 0.1), (0.6, 0.6)), 1: checkpoint((1, 1), (0.5, 0.4, 0.3), (0.7, 0.5))},
 }
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import tiny
 import yaml
-from evaluated import METHOD, Echo, run, sums
+from command import run
+from evaluated import METHOD, Echo, sums
 
 from trustmopd.evaluation.benchmarks import load_benchmarks
 from trustmopd.evaluation.entries import Entry
@@ -291,7 +292,7 @@ def test_a_checkpoint_alone_is_evaluated_with_files_in_the_folder_itself(world: 
     arguments = ["--benchmarks", world / "math_sums.jsonl", "--max-new-tokens", 4, "--limit", 2]
     run("evaluate", world / "student", *arguments, "--out", tmp_path / "b")
     assert {path.name for path in (tmp_path / "b").iterdir()} == {
-        *(".lock", "math_sums.jsonl", "math_sums.responses.jsonl", "run.json", "scores.json", "tables"),
+        *(".lock", "math_sums.jsonl", "math_sums.responses.jsonl", "run.json", "scores.json", "tables")
     }
     assert json.loads((tmp_path / "b" / "scores.json").read_text())["student"]["recovery"] is None
 

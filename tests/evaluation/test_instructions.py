@@ -22,6 +22,8 @@ from trustmopd.evaluation.read_graded import collect
 from trustmopd.evaluation.sampling import Response, Sampling
 from trustmopd.recipe import TeacherSource
 
+pytestmark = pytest.mark.unit
+
 OWN = [
     ("punctuation:no_comma", {}, "No commas here.", "One, two."),
     ("change_case:english_lowercase", {}, "all of this is small english text.", "All of this is English text."),
@@ -202,9 +204,7 @@ def test_without_nltk_data_it_says_what_to_fetch(monkeypatch: pytest.MonkeyPatch
 
 
 def test_loose_variants_are_the_eight_of_ifeval() -> None:
-    assert set(loose_variants("a *b*\nc\nd")) == {
-        *("a *b*\nc\nd", "a b\nc\nd", "c\nd", "a *b*\nc", "a b\nc", "c"),
-    }
+    assert set(loose_variants("a *b*\nc\nd")) == {*("a *b*\nc\nd", "a b\nc\nd", "c\nd", "a *b*\nc", "a b\nc", "c")}
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,6 @@ def adversarial(count: int) -> list[str]:
     return fixed + noise
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_five_hundred_adversarial_answers_cost_no_more_than_their_time_each() -> None:
     slowest = 0.0

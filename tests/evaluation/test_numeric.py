@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from evaluated import run
+from command import run
 from shared_data import real
 
 from trustmopd.evaluation import get_benchmark

@@ -1,10 +1,10 @@
 """Generated code: right, wrong, slow, crashing, silent, and cheating."""
 
-import ast
 import base64
 import json
 import pickle
 import random
+import re
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -291,49 +291,12 @@ def test_livecodebench_asks_and_grades_both_kinds(tmp_path: Any) -> None:
     assert "error" in lcb.grade(broken, fenced(program)).details
 
 
-class Change(ast.NodeTransformer):
-    """Changes the `target`-th operator, comparison or number that it meets."""
-
-    SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.Gt}
-    SWAPS |= {ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult}
-
-    def __init__(self, target: int) -> None:
-        self.target, self.met = target, 0
-
-    def hit(self) -> bool:
-        self.met += 1
-        return self.met - 1 == self.target
-
-    def visit_Return(self, node: ast.Return) -> ast.Return:
-        if node.value is not None and self.hit():
-            node.value = ast.Tuple([node.value, ast.Constant(0)], ast.Load())
-            return node
-        self.generic_visit(node)
-        return node
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.BinOp:
-        self.generic_visit(node)
-        if type(node.op) in self.SWAPS and self.hit():
-            node.op = self.SWAPS[type(node.op)]()  # type: ignore[assignment]
-        return node
-
-    def visit_Compare(self, node: ast.Compare) -> ast.Compare:
-        self.generic_visit(node)
-        if type(node.ops[0]) in self.SWAPS and self.hit():
-            node.ops[0] = self.SWAPS[type(node.ops[0])]()  # type: ignore[call-overload]
-        return node
-
-    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        if type(node.value) is int and self.hit():
-            return ast.Constant(node.value + 1)
-        return node
-
-
 def one_line_changed(code: str, draw: random.Random) -> str:
-    """The program with one operator, comparison, number or returned value changed."""
-    counter = Change(-1)
-    counter.visit(ast.parse(code))
-    return ast.unparse(ast.fix_missing_locations(Change(draw.randrange(counter.met)).visit(ast.parse(code))))
+    """The program with one of its operators, comparisons, numbers or returned values changed."""
+    place = draw.choice(list(re.finditer(r"return | [-+*] | [<>=]=? |\b\d+\b", code)))
+    swaps = {"return ": "return 0, ", " + ": " - ", " < ": " > ", " == ": " != ", " = ": " = 1, "}
+    change = str(int(place[0]) + 1) if place[0].isdigit() else swaps.get(place[0], " + ")
+    return code[: place.start()] + change + code[place.end() :]
 
 
 def grade_all(name: str, rows: list[Any], codes: list[str]) -> list[Grade]:
@@ -343,26 +306,20 @@ def grade_all(name: str, rows: list[Any], codes: list[str]) -> list[Grade]:
 
 
 @needs_sandbox
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "path", "solution"),
-    [
-        ("humaneval", "humaneval/HumanEval.jsonl.gz", "canonical_solution"),
-        ("mbpp", "mbpp/sanitized-mbpp.json", "code"),
-    ],
+    [("humaneval", "humaneval/HumanEval.jsonl.gz", "canonical_solution"), ("mbpp", "mbpp/sanitized-mbpp.json", "code")],
 )
 def test_canonical_solutions_pass_and_with_one_line_changed_fail(name: str, path: str, solution: str) -> None:
     rows = get_benchmark(name).load(real(path))[::3]
-    whole = [(row["setup"] + "\n" if name == "humaneval" else "") + row[solution] for row in rows]
     passed = grade_all(name, rows, [row[solution] for row in rows])
     assert [(row["id"], grade.details) for row, grade in zip(rows, passed, strict=True) if not grade.score] == []
     draw = random.Random(0)
-    changed = grade_all(name, rows, [one_line_changed(code, draw) for code in whole])
+    changed = grade_all(name, rows, [one_line_changed(row[solution], draw) for row in rows])
     assert sum(grade.score for grade in changed) / len(rows) < 0.2  # some changes do not matter, or no test minds
 
 
 @needs_sandbox
-@pytest.mark.slow
 @pytest.mark.parametrize("number", range(5))
 def test_contest_problems_are_solved_by_solutions_and_by_nothing_else(number: int) -> None:
     problem = json.loads(real("nemo_gym/code_gen_example.jsonl").read_text().splitlines()[number])

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import tiny
 import yaml
-from evaluated import run, sums
+from command import run
+from evaluated import sums
 
 from trustmopd.evaluation.journal import GRADED, read_lines
 from trustmopd.evaluation.sampling import Request, Sampling, make_sampler, render

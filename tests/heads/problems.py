@@ -9,12 +9,8 @@ from torch import Tensor
 from trustmopd.heads import reference
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-TRANSFORMS = [
-    {},
-    {"logit_scale": 0.0625},
-    {"softcap": 3.0},
-    {"logit_scale": 1.7, "softcap": 2.5},
-]
+DEVICE = DEVICES[-1]  # Triton runs its kernels on a GPU where there is one, in its interpreter elsewhere
+TRANSFORMS = [{}, {"logit_scale": 0.0625}, {"softcap": 3.0}, {"logit_scale": 1.7, "softcap": 2.5}]
 SHAPES = [  # N, H, V, C
     (0, 3, 5, 2),
     (1, 1, 1, 1),

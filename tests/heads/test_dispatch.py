@@ -6,6 +6,8 @@ from problems import problem
 
 from trustmopd.heads import candidate_logits, dispatch, top_candidates_of, use_implementation
 
+pytestmark = pytest.mark.unit
+
 
 def test_hidden_states_of_another_width_are_refused():
     case = problem((5, 6, 17, 4))

@@ -8,6 +8,8 @@ from torch import nn
 
 from trustmopd.heads import Head
 
+pytestmark = pytest.mark.unit
+
 SMALL = {
     "vocab_size": 99,
     "hidden_size": 32,

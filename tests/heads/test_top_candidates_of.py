@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import ADVERSARIAL, DEVICES, SHAPES, TRANSFORMS, assert_top, problem
+from problems import ADVERSARIAL, DEVICE, DEVICES, SHAPES, TRANSFORMS, assert_top, problem
 
 from trustmopd.heads import chunked, reference, top_candidates_of
 
@@ -38,24 +38,20 @@ def test_any_shape_and_any_trimming_agrees_with_the_plain_computation(data):
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("logits", ADVERSARIAL.values(), ids=ADVERSARIAL)
 @pytest.mark.parametrize("count", [1, 5, 32])
-def test_adversarial_logits_keep_their_largest(logits, count):
-    assert_top(chunked, torch.eye(4), logits.T.contiguous(), count)
+def test_adversarial_logits_keep_their_largest(head, logits, count):
+    assert_top(head, torch.eye(4, device=DEVICE), logits.T.contiguous().to(DEVICE), count)
 
 
-def test_rows_ruled_out_by_a_bias_of_minus_infinity_are_never_candidates():
-    case = problem((6, 5, 20, 4))
-    bias = torch.zeros(20)
+@pytest.mark.usefixtures("chunks")
+def test_ruled_out_rows_are_never_candidates_and_a_position_without_any_has_no_mass(head):
+    case = problem((6, 5, 200, 4), device=DEVICE)
+    bias = torch.zeros(200, device=DEVICE)
     bias[::2] = -torch.inf
-    ids, logsumexp = chunked.top_candidates_of(case.hidden, case.weight, 10, bias)
-    assert (ids % 2 == 1).all()
-    logits = case.hidden @ case.weight[1::2].T
-    torch.testing.assert_close(logsumexp, torch.logsumexp(logits, dim=-1))
-
-
-def test_a_position_with_every_token_ruled_out_has_no_mass_and_no_nan():
-    ids, logsumexp = chunked.top_candidates_of(torch.ones(2, 3), torch.ones(8, 3), 3, torch.full((8,), -torch.inf))
-    assert all(len(set(row)) == 3 for row in ids.tolist())
-    assert logsumexp.tolist() == [-torch.inf, -torch.inf]
+    ids, logsumexp = head.top_candidates_of(case.hidden, case.weight, 100, bias)
+    assert (ids % 2 == 1).all() and all(len(set(row)) == 100 for row in ids.tolist())
+    torch.testing.assert_close(logsumexp, torch.logsumexp(case.hidden @ case.weight[1::2].T, dim=-1))
+    ids, logsumexp = head.top_candidates_of(case.hidden, case.weight, 3, torch.full_like(bias, -torch.inf))
+    assert all(len(set(row)) == 3 for row in ids.tolist()) and bool((logsumexp == -torch.inf).all())
 
 
 @pytest.mark.parametrize("implementation", [reference, chunked], ids=["reference", "chunked"])

@@ -147,39 +147,6 @@ def test_the_reference_of_a_trained_adapter_student_is_the_student_as_it_began(t
     ).abs().max() > 1e-3
 
 
-def test_frozen_parts_of_a_student_are_shared_with_its_reference_and_the_rest_is_kept(as_checkpoints, tmp_path):
-    def frozen_below() -> PreTrainedModel:
-        student = tiny.model()
-        student.model.embed_tokens.requires_grad_(False)
-        student.model.layers[0].requires_grad_(False)
-        return student
-
-    given = replay.run(tmp_path / "given", student=frozen_below(), teachers=as_checkpoints, **STEPS)
-    apart = replay.run(
-        tmp_path / "apart", student=frozen_below(), teachers=as_checkpoints, reference=tiny.model(), **STEPS
-    )
-    check_same_steps(apart, given)
-    reference = given.trainer.pool.members["reference"].host.model
-    both = storages([given.trainer.model]).keys() & storages([reference]).keys()
-    assert both == storages([given.trainer.model.model.embed_tokens, given.trainer.model.model.layers[0]]).keys()
-
-
-def loaded_with_adapter(adapters: dict[str, Path]) -> dict[str, PeftModel]:
-    return {name: PeftModel.from_pretrained(tiny.model(), path) for name, path in adapters.items()}
-
-
-def over_one_object(adapters: dict[str, Path]) -> dict[str, Teacher]:
-    base = tiny.model()
-    return {name: Teacher(model=base, adapter=path) for name, path in adapters.items()}
-
-
-@pytest.mark.parametrize("given", [loaded_with_adapter, over_one_object])
-def test_teachers_given_as_loaded_models_keep_to_their_own_adapter(given, adapters, as_checkpoints, tmp_path):
-    loaded = replay.run(tmp_path / "loaded", teachers=given(adapters), **STEPS)
-    apart = replay.run(tmp_path / "apart", teachers=as_checkpoints, **STEPS)
-    check_same_steps(apart, loaded)
-
-
 def test_a_reference_given_as_a_loaded_model_keeps_its_adapter(adapters, as_checkpoints, tmp_path):
     loaded = PeftModel.from_pretrained(tiny.model(), adapters["math"])
     given = replay.run(tmp_path / "given", reference=loaded, **STEPS)

@@ -11,7 +11,6 @@ import torch
 from peft import PeftModel
 
 from trustmopd import Teacher
-from trustmopd.policies import resolve
 from trustmopd.policies.graph import is_reference
 
 
@@ -87,20 +86,6 @@ def test_own_references_that_are_all_the_common_one_change_no_bit(folder, refere
     assert own.token_metrics() == common.token_metrics()
 
 
-def test_the_student_by_name_or_object_is_no_other_reference_and_its_revision_is_one():
-    student = tiny.model()
-    for named, given in (("org/model", "org/model"), ("student", "org/model"), (student, student)):
-        assert resolve({"math": "m"}, named, given).references["reference"].checkpoint is None
-    revision = Teacher("org/model", revision="step-1000")
-    graph = resolve({"math": "m", "code": Teacher("c", reference=revision)}, None, "org/model")
-    assert {name: reference.checkpoint is None for name, reference in graph.references.items()} == {
-        "reference": True,
-        "reference:code": False,
-    }
-    graph = resolve({"code": Teacher("c", reference="org/model")}, "other", "org/model")
-    assert graph.teachers["code"].is_fallback  # not measured from the common one
-
-
 def test_a_copy_of_the_common_reference_is_read_once(folder):
     copied = tiny.save(tiny.model(), folder / "another-copy")
     teachers = {n: Teacher(model=m, reference=copied if n == "code" else None) for n, m in replay.specialists().items()}
@@ -126,10 +111,7 @@ def test_adapters_on_their_own_reference_share_its_weights(other, folder):
     merged = [PeftModel.from_pretrained(copy.deepcopy(other), path).merge_and_unload() for path in adapters.values()]
     student = tiny.model()
     expected = replay.plain_objective(
-        student,
-        [tiny.specialist(student, 1), *merged],
-        replay.plain_trust(),
-        references=[student, other, other],
+        student, [tiny.specialist(student, 1), *merged], replay.plain_trust(), references=[student, other, other]
     )
     assert step.loss == pytest.approx(expected.loss, rel=1e-5)
 
@@ -165,18 +147,3 @@ def test_a_resume_with_another_own_reference_is_refused(pool, other, folder):
     moved = replay.trainer_of(folder / "resumed", teachers=measured_from(pool, tiny.specialist(other, 9)), max_steps=2)
     with pytest.raises(ValueError, match="the reference of teacher 'code'"):
         moved.train(resume_from_checkpoint=True)
-
-
-def test_a_reference_that_cannot_serve_is_told_before_anything_is_loaded(pool, other, folder):
-    base = tiny.save(other, folder / "self")
-    narrow = tiny.model(5, vocab=50)
-    for teacher, named in (
-        (Teacher(model=base, reference=base), "teacher 'math' .*its own reference"),
-        (Teacher(model=base, reference=folder / "nowhere"), "the reference of teacher 'math'.*nowhere"),
-        (Teacher(model=base, reference=narrow), "the reference of teacher 'math'.* 50 "),
-        (Teacher(model=base, reference=Teacher(adapter=folder)), "the reference of teacher 'math'"),
-        (Teacher(model=base, reference=7), "the reference of teacher 'math'.*int"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            replay.trainer_of(folder / "bad", teachers={**pool, "math": teacher})
-    assert not (folder / "bad").exists()

@@ -20,6 +20,8 @@ from trustmopd.method import (
     uniform_weights,
 )
 
+pytestmark = pytest.mark.unit
+
 MASK_DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float32, torch.bfloat16]
 
 

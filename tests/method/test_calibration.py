@@ -1,8 +1,6 @@
-"""mu: measured over tokens, kept as a file, refused where it does not belong."""
+"""mu: measured over tokens, whatever batches and processes they come in."""
 
-import json
 import math
-from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import oracle
@@ -13,25 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trustmopd.method import ScoreTotals, calibrated_scores
-from trustmopd.training.calibration import Calibration
 
-DEPENDS_ON = {
-    "teachers": {"math": "ab12", "code": "cd34"},
-    "reference": "ef56",
-    "student": "ef56",
-    "score": "displacement",
-    "num_candidates": 128,
-    "temperature": 0.6,
-    "top_k": None,
-}
-CALIBRATION = Calibration(
-    mu={"math": 4.080123456789012, "code": 6.33},
-    depends_on=DEPENDS_ON,
-    spread={"math": 1.5, "code": 0.25},
-    tokens=4096,
-    batches=8,
-    global_batch_size=64,
-)
+pytestmark = pytest.mark.unit
+
 SHAPES = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6)), min_size=1, max_size=4)
 several_batches = st.tuples(st.integers(1, 4), SHAPES, st.integers(0, 2**32 - 1))
 
@@ -130,102 +112,3 @@ def test_scores_calibrated_by_their_own_batches_average_one_for_every_teacher(sh
     for scores, mask in drawn:
         again.add(calibrated_scores(tensor(scores), mu), torch.tensor(mask))
     assert_close(again.mean, np.ones(len(mu)))
-
-
-def test_a_saved_calibration_loads_unchanged(tmp_path):
-    path = CALIBRATION.save(tmp_path / "new" / "calibration.json")
-    assert Calibration.load(path) == CALIBRATION
-    assert json.loads(path.read_text(encoding="utf-8"))["schema_version"] == 1
-    assert [file.name for file in path.parent.iterdir()] == ["calibration.json"]
-
-
-def test_a_calibration_is_frozen():
-    with pytest.raises(FrozenInstanceError):
-        CALIBRATION.mu = {}
-
-
-def test_mu_comes_in_the_order_of_the_asked_teachers():
-    assert CALIBRATION.mu_of(["code", "math"]).tolist() == pytest.approx([6.33, 4.080123456789012], rel=1e-7)
-
-
-def test_a_file_cut_short_anywhere_never_loads_as_another_calibration(tmp_path):
-    named = replace(CALIBRATION, mu={"mathé": 1.25}, spread={"mathé": 0.5})
-    whole = named.save(tmp_path / "whole.json").read_bytes()
-    cut = tmp_path / "cut.json"
-    for length in range(len(whole.rstrip())):
-        cut.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=r"cut\.json"):
-            Calibration.load(cut)
-    cut.write_bytes(whole.rstrip())  # all but the final line break
-    assert Calibration.load(cut) == named
-
-
-def rewritten(path, **changes):
-    """The stored calibration with some entries changed, or removed where the change is None."""
-    payload = {**json.loads(CALIBRATION.save(path).read_text(encoding="utf-8")), **changes}
-    path.write_text(json.dumps({key: value for key, value in payload.items() if value is not None}), encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize("key", ["mu", "depends_on", "spread", "tokens", "batches", "global_batch_size"])
-def test_a_file_without_one_of_its_entries_is_refused_by_the_entrys_name(tmp_path, key):
-    with pytest.raises(ValueError, match=rf"calibration\.json has no {key}\."):
-        Calibration.load(rewritten(tmp_path / "calibration.json", **{key: None}))
-
-
-@pytest.mark.parametrize("version", [None, 0, 2, "1"])
-def test_a_file_of_another_schema_version_is_refused(tmp_path, version):
-    with pytest.raises(ValueError, match=rf"schema_version {version!r}"):
-        Calibration.load(rewritten(tmp_path / "calibration.json", schema_version=version))
-
-
-def test_json_that_is_no_calibration_at_all_is_refused(tmp_path):
-    (tmp_path / "list.json").write_text("[1, 2]", encoding="utf-8")
-    with pytest.raises(ValueError, match="schema_version None"):
-        Calibration.load(tmp_path / "list.json")
-    with pytest.raises(FileNotFoundError, match=r"absent\.json"):
-        Calibration.load(tmp_path / "absent.json")
-
-
-def test_a_teacher_with_mu_zero_is_named_with_what_to_do():
-    with pytest.raises(ValueError, match=r"'code'.* 0\b.*4096"):
-        replace(CALIBRATION, mu={"math": 4.0, "code": 0.0})
-
-
-@pytest.mark.parametrize("wrong", [-1.0, math.nan, math.inf])
-def test_a_mu_that_is_no_positive_number_is_refused_in_memory_and_from_a_file(tmp_path, wrong):
-    with pytest.raises(ValueError, match=f"'code'.* {wrong}"):
-        replace(CALIBRATION, mu={"math": 4.0, "code": wrong})
-    with pytest.raises(ValueError, match=rf"calibration\.json has mu\.code = {wrong}"):
-        Calibration.load(rewritten(tmp_path / "calibration.json", mu={"math": 4.0, "code": wrong}))
-
-
-def test_a_calibration_measured_on_no_token_is_refused():
-    mu = ScoreTotals(1).mean.item()
-    with pytest.raises(ValueError, match="'math'.* nan"):
-        replace(CALIBRATION, mu={"math": mu}, tokens=0)
-
-
-def test_a_calibration_accepts_the_run_it_was_made_for_also_after_a_round_trip(tmp_path):
-    CALIBRATION.check(dict(reversed(DEPENDS_ON.items())))
-    Calibration.load(CALIBRATION.save(tmp_path / "calibration.json")).check(DEPENDS_ON)
-
-
-@pytest.mark.parametrize(
-    ("change", "field", "made", "found"),
-    [
-        ({"num_candidates": 64}, "num_candidates", "128", "64"),
-        ({"temperature": 1.0}, "temperature", "0.6", "1.0"),
-        ({"top_k": 20}, "top_k", "None", "20"),
-        ({"score": "likelihood"}, "score", "'displacement'", "'likelihood'"),
-        ({"reference": None}, "reference", "'ef56'", "None"),
-        ({"teachers": {"math": "ab12", "code": "other"}}, "teachers.code", "'cd34'", "'other'"),
-        ({"teachers": {"math": "ab12", "coding": "cd34"}}, "teachers.coding", "None", "'cd34'"),
-        ({"teachers": {"math": "ab12"}}, "teachers.code", "'cd34'", "None"),
-        ({"teachers": {"math": "ab12", "code": "cd34", "if": "99"}}, "teachers.if", "None", "'99'"),
-        ({"prompts": "77"}, "prompts", "None", "'77'"),
-    ],
-)
-def test_another_run_is_refused_by_the_field_that_differs_and_both_its_values(change, field, made, found):
-    with pytest.raises(ValueError, match=rf"{field} = {made}, .*{found}"):
-        CALIBRATION.check({**DEPENDS_ON, **change})

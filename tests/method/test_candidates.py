@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from trustmopd.method import renormalise, top_candidates
 
+pytestmark = pytest.mark.unit
+
 
 @given(case=cases(candidates=CANDIDATES), data=st.data())
 def test_top_candidates_are_distinct_and_no_token_outside_beats_one_inside(case, data):

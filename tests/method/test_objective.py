@@ -24,6 +24,8 @@ from trustmopd.method import (
     uniform_weights,
 )
 
+pytestmark = pytest.mark.unit
+
 SEVERAL = st.integers(2, 5)
 ORACLE_SCORES = {
     "displacement": lambda case: oracle.displacement(case.teacher_logp, case.reference_logp),

@@ -20,6 +20,8 @@ from trustmopd.method import (
     trust_weights,
 )
 
+pytestmark = pytest.mark.unit
+
 SEVERAL = st.integers(2, 5)
 PAIRED = st.integers(2, 40)
 

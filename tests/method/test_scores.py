@@ -10,13 +10,9 @@ from cases import ONE_REFERENCE, assert_close, cases, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trustmopd.method import (
-    displacement,
-    negative_entropy,
-    renormalise,
-    teacher_likelihood,
-    teacher_student_kl,
-)
+from trustmopd.method import displacement, negative_entropy, renormalise, teacher_likelihood, teacher_student_kl
+
+pytestmark = pytest.mark.unit
 
 RULES = ["displacement", "likelihood", "negative_entropy", "teacher_student_kl"]
 

@@ -26,6 +26,8 @@ from trustmopd.method import (
     uniform_weights,
 )
 
+pytestmark = pytest.mark.unit
+
 SEVERAL = st.integers(2, 4)
 
 

@@ -14,6 +14,8 @@ from trustmopd.planning.memory import GIB, frozen_weights, gradients, moments, p
 from trustmopd.planning.shapes import lora_parameters, shape_of
 from trustmopd.planning.workload import DDP, DTYPES, ENGINES, LORA, PLACEMENTS, ZERO2, ZERO3, Setup
 
+pytestmark = pytest.mark.unit
+
 STEPS = [pytest.param(row, id=f"{row['shape']}-{row['placement']}-{row['allocation']}") for row in measured_steps()]
 
 

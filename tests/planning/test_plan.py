@@ -1,7 +1,6 @@
 """`trustmopd plan` as a person and as a script use it."""
 
 import json
-import re
 import shlex
 from dataclasses import replace
 from itertools import product
@@ -24,7 +23,7 @@ from trustmopd.planning.plan import gpus_of
 from trustmopd.planning.seconds import learning_bytes, rates, rollout_bytes, sampling_seconds, seconds_per_step
 from trustmopd.planning.workload import DTYPES, ENGINES, PLACEMENTS
 from trustmopd.quickstart.shipped import SHIPPED
-from trustmopd.recipe import Recipe, load_recipe
+from trustmopd.recipe import load_recipe
 from trustmopd.training.prepare import config_of, prepare
 
 ROOT = Path(__file__).parents[2]
@@ -58,9 +57,14 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def work_of(recipe: Recipe) -> Workload:
-    prepared = prepare(recipe)
-    return workload_of(prepared.graph, recipe.student, prepared.args, prepared.lora)
+def work_of(path: Path, *overrides: str) -> Workload:
+    loaded = load_recipe(path, overrides)
+    prepared = prepare(loaded)
+    return workload_of(prepared.graph, loaded.student, prepared.args, prepared.lora)
+
+
+def rows_of(path: Path, *overrides: str, gpus: int = 8, memory: float = 80) -> list[Row]:
+    return plan(load_recipe(path, overrides), work_of(path, *overrides), gpus=gpus, memory=memory)
 
 
 def invoke(*words: object) -> Result:
@@ -133,29 +137,25 @@ def test_every_row_says_how_it_is_launched(recipe: Path) -> None:
 
 
 def test_the_fastest_is_one_that_can_be_run(recipe: Path) -> None:
-    loaded = load_recipe(recipe)
-    work = work_of(loaded)
-    rows = plan(loaded, work, gpus=8, memory=80)
+    rows = rows_of(recipe)
     best = fastest(rows)
     assert best is not None and best.fits and best.setup.placement != "adapters", "its teachers are not adapters"
     least = min(row.seconds_per_step for row in rows if row.fits and row.at_hand)
     assert best.seconds_per_step <= least * 1.05
     assert best.setup.student_dtype == "float32", "no slower, and small updates are kept"
     assert (best.setup.placement, best.setup.engine) == ("resident", "DDP"), "the simplest of those that tie"
-    for row in plan(loaded, work, gpus=1, memory=80):
+    for row in rows_of(recipe, gpus=1):
         alone = row.setup.placement not in ("sharded", "ray") and row.setup.engine != "FSDP2"
         assert row.at_hand == (alone and row.setup.placement != "adapters"), "one GPU has nobody to share with"
 
 
 def test_rows_that_train_refuses_are_not_recommended(recipe: Path) -> None:
-    loaded = load_recipe(recipe, ["training.use_vllm=true"])
-    rows = plan(loaded, work_of(loaded), gpus=8, memory=80)
+    rows = rows_of(recipe, "training.use_vllm=true")
     assert {row.setup.engine for row in rows if row.at_hand} == {"DDP", "FSDP2"}
 
 
 def test_a_slower_row_is_not_the_fastest_however_simple(recipe: Path) -> None:
-    loaded = load_recipe(recipe)
-    rows = plan(loaded, work_of(loaded), gpus=8, memory=80)
+    rows = rows_of(recipe)
     slow = [
         replace(row, seconds_per_step=row.seconds_per_step * (1.2 if row.setup.engine == "DDP" else 1)) for row in rows
     ]
@@ -167,15 +167,10 @@ def test_a_slower_row_is_not_the_fastest_however_simple(recipe: Path) -> None:
 
 
 def test_a_micro_batch_that_does_not_fit_is_made_smaller(recipe: Path) -> None:
-    loaded = load_recipe(recipe, ["training.max_completion_length=4096"])
-    work = work_of(loaded)
-
-    def first(memory: float) -> Row:
-        return plan(loaded, work, gpus=8, memory=memory)[0]
-
-    roomy = first(80)
+    long = "training.max_completion_length=4096"
+    roomy = rows_of(recipe, long)[0]
     assert "training.per_device_train_batch_size" not in roomy.set, "the recipe's own"
-    tight = first(roomy.gib.total)
+    tight = rows_of(recipe, long, memory=roomy.gib.total)[0]
     assert tight.fits and tight.set["training.per_device_train_batch_size"] < 4
 
 
@@ -195,7 +190,7 @@ def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
     training = {"max_prompt_length": 64, "max_completion_length": 128}
     path.write_text(yaml.safe_dump({**fields, "training": training, "peft": {"r": 4, "target_modules": ["q_proj"]}}))
     loaded = load_recipe(path)
-    work = work_of(loaded)
+    work = work_of(path)
     assert work.lora == 2 * 4 * (32 + 32), "two layers, rank 4, 32 × 32"
     assert ([model.adapters for model in work.frozen], work.policies) == ([(work.lora, work.lora)], 3)
     lent = {engine: [m.lent for m in work.models(Setup("resident", engine, "float32"))] for engine in ("DDP", "FSDP2")}
@@ -206,8 +201,7 @@ def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
 
 
 def test_one_teacher_of_many_and_no_reference(recipe: Path) -> None:
-    loaded = load_recipe(recipe, ["allocation={rule: single, teacher: code}"])
-    work = work_of(loaded)
+    work = work_of(recipe, "allocation={rule: single, teacher: code}")
     assert ([model.teacher for model in work.frozen], work.policies) == (["code"], 1)
 
 
@@ -255,51 +249,18 @@ def test_bytes_between_gpus() -> None:
     assert rollout_bytes(given, fsdp2) == pytest.approx(1024 * size * 2 / 2), "the student, anew for every token"
 
 
-PAGE = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
-SECTIONS = re.findall(r"```bash\n(trustmopd plan recipes/planning/.*?)```\n\n(\|.*?)\n\n", PAGE, re.DOTALL)
-
-
-@pytest.mark.parametrize(("command", "table"), SECTIONS)
-def test_the_page_of_arithmetic_says_what_its_commands_print(
-    command: str, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("COLUMNS", "250")
-    words = shlex.split(command.replace("\\\n", " "))[1:]
-    printed = [cells(line, "│") for line in CliRunner().invoke(app, words).stdout.splitlines() if line.startswith("│")]
-    found = {tuple(row[:3]): [row[3].rstrip("*"), row[10], row[11], row[13]] for row in printed}
-    header, _, *rows = (cells(line, "|") for line in table.splitlines())
-    for row in rows:
-        fits, total, seconds, sent = found[tuple(row[:3])]
-        told = dict(zip(header, row, strict=True))
-        assert (told["fits"], told["total GiB"], told["GB sent"]) == (fits, total, sent), row
-        assert told.get("s/step", seconds) == seconds, row
-
-
-def test_the_page_has_the_three_plans() -> None:
-    assert len(SECTIONS) == 3
-
-
-def cells(line: str, border: str) -> list[str]:
-    return [cell.strip() for cell in line.strip(border).split(border)]
-
-
 def test_a_teachers_own_reference_is_one_more_model_and_a_smaller_budget_is_set(recipe: Path, tmp_path: Path) -> None:
     other = tiny.save(tiny.model(5, hidden=48, layers=3), tmp_path / "other")
-    plain = load_recipe(recipe)
-    first = next(iter(plain.teachers))
-    own = load_recipe(recipe, [f"teachers.{first}.reference={other}"])
-    works = [work_of(each) for each in (plain, own)]
+    works = [work_of(recipe), work_of(recipe, f"teachers.math.reference={other}")]
     references = [[model.is_student for model in work.frozen if not model.teacher] for work in works]
     assert references == [[True], [True, False]]
     assert works[1].policies == works[0].policies + 1
     # 64 rows a pass, of which a small GPU holds fewer: the row that fits says so.
     length = works[0].prompt + works[0].response
-    budgeted = load_recipe(recipe, [f"training.max_tokens_per_micro_batch={64 * length}"])
-    work = work_of(budgeted)
-    roomy = plan(budgeted, work, gpus=1, memory=1000)[0]
+    budget = f"training.max_tokens_per_micro_batch={64 * length}"
+    roomy = rows_of(recipe, budget, gpus=1, memory=1000)[0]
     assert "training.max_tokens_per_micro_batch" not in roomy.set
-    tight = plan(budgeted, work, gpus=1, memory=roomy.gib.total * 0.7)[0]
+    tight = rows_of(recipe, budget, gpus=1, memory=roomy.gib.total * 0.7)[0]
     assert tight.fits and tight.set["training.max_tokens_per_micro_batch"] < 64 * length
 
 
@@ -307,11 +268,10 @@ def test_a_teacher_of_another_size_is_read_in_the_time_of_its_own(recipe: Path, 
     small = tiny.save(tiny.model(5, layers=1), tmp_path / "small")
 
     def seconds(*overrides: str) -> float:
-        told = load_recipe(recipe, overrides)
-        return seconds_per_step(work_of(told), Setup("resident", "ddp", "float32"))
+        return seconds_per_step(work_of(recipe, *overrides), Setup("resident", "ddp", "float32"))
 
-    plain, without = load_recipe(recipe), seconds("teachers.math=null")
-    usual = work_of(plain).student.parameters
+    _plain, without = load_recipe(recipe), seconds("teachers.math=null")
+    usual = work_of(recipe).student.parameters
     own = sum(parameter.numel() for parameter in AutoModelForCausalLM.from_pretrained(small).parameters())
     assert own < usual / 2
     share = (seconds(f"teachers.math={small}") - without) / (seconds() - without)
@@ -341,20 +301,15 @@ def test_an_adapter_on_a_reference_of_its_own_is_no_model_of_its_own(recipe: Pat
     other, adapter = tiny.save(base, tmp_path / "other"), tiny.adapter(base, tmp_path / "adapter", 1)
     own = [f"teachers.math={{model: {other}, adapter: {adapter}, reference: {other}}}"]
     for rules, policies, frozen in (([], 5, 4), (["allocation={rule: uniform}"], 3, 3)):
-        loaded = load_recipe(recipe, [*own, *rules])
-        work = work_of(loaded)
+        work = work_of(recipe, *own, *rules)
         assert (work.full_teachers, len(work.frozen[-1].adapters), work.policies) == (["code", "if"], 1, policies)
         assert len(work.frozen) == frozen
-    merged = load_recipe(recipe, [f"teachers.math={{model: {other}, adapter: {adapter}}}"])
-    assert set(work_of(merged).full_teachers) == {"math", "code", "if"}, "merged into its base"
+    merged = work_of(recipe, f"teachers.math={{model: {other}, adapter: {adapter}}}")
+    assert set(merged.full_teachers) == {"math", "code", "if"}, "merged into its base"
 
 
 def test_answers_beyond_their_share_of_the_gpu_go_to_the_host(recipe: Path) -> None:
-    def rows(gib: float) -> list[Row]:
-        loaded = load_recipe(recipe, [f"training.answers_on_device_gib={gib}"])
-        return plan(loaded, work_of(loaded), gpus=2, memory=80)
-
-    roomy, tight, none = rows(4)[0], rows(0.001)[0], rows(0)[0]
+    roomy, tight, none = (rows_of(recipe, f"training.answers_on_device_gib={gib}", gpus=2)[0] for gib in (4, 0.001, 0))
     assert roomy.gib.answers > 0.001 and roomy.host_gib == 0
     assert tight.gib.answers == pytest.approx(0.001) and none.gib.answers == 0
     assert none.host_gib == pytest.approx(2 * roomy.gib.answers), "of both GPUs"
@@ -391,17 +346,14 @@ def test_what_models_of_another_size_leave_and_read_with_is_of_their_own_width(t
     tokens, widths = 64 // 8 * 2048, 2 * 3584 + 2 * 5120  # math and the student as reference; code and if
     assert rows["resident"]["gib"]["answers"] == pytest.approx(2 * tokens * widths / 2**30, abs=6e-4)
     assert rows["adapters"]["gib"]["answers"] == pytest.approx(2 * tokens * 4 * 3584 / 2**30, abs=6e-4)
-    loaded = load_recipe(path)
-    work = work_of(loaded)
-    ask = moments(work, Setup("resident", "DDP", "float32", gpus=8))["ask"]
+    ask = moments(work_of(path), Setup("resident", "DDP", "float32", gpus=8))["ask"]
     read = 4 * (1024 + 2048) * (4 * 5120 + 3 * 27648)  # four rows a pass, by the widest model
     assert ask.activations == pytest.approx(2 * read / 2**30)
 
 
 def test_adapters_on_a_reference_of_another_size_are_counted_by_that_size(tmp_path: Path) -> None:
-    loaded = load_recipe(two_sizes(tmp_path, adapter="one", reference=LARGE))
-    fewer = load_recipe(two_sizes(tmp_path, adapter="one", reference=LARGE), ["teachers.if=null"])
-    works = [work_of(each) for each in (loaded, fewer)]
+    path = two_sizes(tmp_path, adapter="one", reference=LARGE)
+    works = [work_of(path), work_of(path, "teachers.if=null")]
     large = works[0].frozen[-1]
     assert (len(large.adapters), large.bare, large.shape.hidden) == (2, True, 5120)
     # rank 16 on q, k, v, o (40 and 8 heads of 128) and on gate, up, down

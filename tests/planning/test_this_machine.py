@@ -18,6 +18,8 @@ from trustmopd.planning.this_machine import RunHere, UnknownMemory, run_here
 from trustmopd.planning.workload import Setup, student_dtype_of
 from trustmopd.policies import resolve
 
+pytestmark = pytest.mark.unit
+
 
 def settings(folder: Path, **given: object) -> TrustMOPDConfig:
     return TrustMOPDConfig(output_dir=str(folder), use_cpu=True, bf16=True, **given)

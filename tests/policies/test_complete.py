@@ -23,6 +23,8 @@ from transformers.utils import logging
 from trustmopd.checkpoints.completeness import load_complete, silent
 from trustmopd.checkpoints.meta_model import check_complete
 
+pytestmark = pytest.mark.unit
+
 SIZE = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 SIZE |= {"num_key_value_heads": 1, "pad_token_id": 0, "head_dim": 8}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}

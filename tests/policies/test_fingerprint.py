@@ -14,6 +14,8 @@ from transformers import AutoModelForCausalLM
 from trustmopd.policies import Teacher, build_pool, fingerprint, fingerprint_tokenizer, resolve
 from trustmopd.policies.fingerprint import fingerprint_tensors
 
+pytestmark = pytest.mark.unit
+
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
 
 

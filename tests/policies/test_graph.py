@@ -7,6 +7,8 @@ import pytest
 from trustmopd.policies import REFERENCE, Teacher, resolve
 from trustmopd.policies.graph import PolicyGraph, Weights
 
+pytestmark = pytest.mark.unit
+
 STUDENT = "org/student"
 
 

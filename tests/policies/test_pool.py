@@ -12,6 +12,8 @@ from torch import nn
 from trustmopd.policies import REFERENCE, Rollouts, Teacher, build_pool, fingerprint, resolve
 from trustmopd.policies.load import frozen_twin
 
+pytestmark = pytest.mark.unit
+
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
 CPU = torch.device("cpu")
 #: Prompt and response lengths of a batch: a short prompt, a long one, a response of one token, an empty one.
@@ -356,3 +358,9 @@ def test_a_pool_in_mixed_precision_computes_under_autocast(base, specialists):
     head = pool.members["math"].head
     assert torch.equal(found, head.logits_of(mixed, candidates).float())
     assert not torch.equal(found, head.logits_of(exact, candidates).float())
+
+
+def test_weights_that_lack_a_layer_are_refused_when_they_are_loaded(base, checkpoints, tmp_path):
+    """On the Hub no file is seen before, and a freshly initialised layer would teach noise."""
+    with pytest.raises(ValueError, match=r"teacher 'math'.*down_proj"):
+        pool_of(base, {"math": str(tiny.incomplete(checkpoints["math"], tmp_path / "lacking"))})

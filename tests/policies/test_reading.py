@@ -6,6 +6,8 @@ import torch
 
 from trustmopd.policies.reading import Sequences, rows_under
 
+pytestmark = pytest.mark.unit
+
 LENGTHS = [5, 40, 7, 7, 12, 100, 1, 30, 12]
 
 

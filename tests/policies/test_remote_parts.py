@@ -16,6 +16,8 @@ from trustmopd.policies.preflight.checks import Checks, preflight
 from trustmopd.policies.preflight.model_facts import facts_of
 from trustmopd.util.messages import Interrupted
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture
 def checks(base):

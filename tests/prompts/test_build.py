@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-import tiny
+import small_runs
 import yaml
 from prompts import pools
 
@@ -14,6 +14,8 @@ from trustmopd.prompts.ngrams import words_of
 from trustmopd.prompts.prompt_card import write_prompt_set
 from trustmopd.prompts.prompt_set import check_prompts, load_prompts, prompt_hash
 from trustmopd.prompts.quotas import bucket_of
+from trustmopd.recipe import load_recipe
+from trustmopd.training.prepare import prepare
 
 COLUMNS = ["id", "prompt", "domain", "capabilities", "source", "source_id", "constraints"]
 COLUMNS += ["block_source", "block_source_id"]
@@ -296,28 +298,11 @@ def test_a_built_set_can_be_a_pool_again(config, tmp_path):
 
 
 def test_the_trainer_trains_on_it_and_diagnose_judges_it_as_it_is(config, tmp_path):
-    from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
     from trustmopd.training.diagnose import diagnose
 
     folder = write_prompt_set(built(config))
-    base = tiny.model(0)
-    trainer = TrustMOPDTrainer(
-        model=base,
-        teachers={name: tiny.specialist(base, seed) for seed, name in enumerate(("math", "code", "if"), start=1)},
-        args=TrustMOPDConfig(
-            output_dir=str(tmp_path / "run"),
-            max_steps=1,
-            global_batch_size=4,
-            num_candidates=8,
-            max_completion_length=4,
-            max_prompt_length=40,
-            calibration_batches=1,
-            use_cpu=True,
-            report_to="none",
-        ),
-        train_dataset=load_prompts(folder),
-        processing_class=tiny.tokenizer(),
-    )
+    path = small_runs.recipe(tmp_path, small_runs.checkpoints(tmp_path), {"max_prompt_length": 40, "max_steps": 1})
+    trainer = prepare(load_recipe(path, [f"prompts.path={folder}"])).trainer(0)
     judged = {found.domain: found.rollouts for found in diagnose(trainer, rollouts_per_domain=4).domains}
     assert judged == {"math": 4, "code": 4, "if": 4, "mixed": 4}
     trainer.train()

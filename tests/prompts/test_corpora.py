@@ -13,6 +13,8 @@ from prompts import pools
 from trustmopd.prompts.build_config import Columns, PoolSource
 from trustmopd.prompts.corpora import read_pool
 
+pytestmark = pytest.mark.unit
+
 ROWS = [
     {"id": "a", "prompt": "Ein Stück, bitte.", "checkers": ["x:y"], "arguments": [{"N": 2}]},
     {"id": "b", "prompt": 'Say "hi",\nthen stop.', "checkers": [], "arguments": []},

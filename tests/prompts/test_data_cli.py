@@ -4,23 +4,21 @@ import json
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
+import command
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from prompts import pools
-from typer.testing import CliRunner
 
-from trustmopd.cli import app
 from trustmopd.prompts.prompt_set import SCHEMA, load_prompts
 
+pytestmark = pytest.mark.unit
 
-def run(*arguments, code=0):
-    result = CliRunner().invoke(app, ["data", *map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
+run = partial(command.run, "data")
 
 
 def test_help_has_an_example_for_every_verb_and_no_verb_needs_torch(tmp_path):
@@ -142,10 +140,7 @@ def test_decontaminate_keeps_rows_as_they_are_and_says_what_went(tmp_path):
     [
         (["pools.math.path=nobody/nothing"], ["pools.math", "nobody/nothing", "pools.math.path=FILE"]),
         (["pools.math.path=gone.jsonl"], ["pools.math", "gone.jsonl"]),
-        (
-            ["pools.math.columns.prompt=problem"],
-            ["math.jsonl, line 1", "'problem'", "question"],
-        ),
+        (["pools.math.columns.prompt=problem"], ["math.jsonl, line 1", "'problem'", "question"]),
         (["comparison.evaluation.columns.prompt=x"], ["comparison.evaluation", "'x'"]),
         (["categories.math.pool=maths"], ["categories.math.pool = 'maths'", "math, code, if, blocks"]),
         (["categories.math.counts=3"], ["categories.math.counts = 3", "`count`"]),
@@ -198,11 +193,7 @@ def test_decontaminate_names_what_it_cannot_do_and_writes_nothing(tmp_path, monk
 @pytest.mark.parametrize(
     ("candidates", "against", "words"),
     [
-        (
-            "pool.jsonl",
-            "eval.jsonl",
-            "--against eval.jsonl:COLUMN",
-        ),
+        ("pool.jsonl", "eval.jsonl", "--against eval.jsonl:COLUMN"),
         ("eval.jsonl", "pool.jsonl:question", "--column"),
         ("nobody/nothing", "eval.jsonl:problem", "trustmopd data decontaminate FILE."),
         ("pool.jsonl", "nobody/nothing:problem", "--against FILE:COLUMN."),

@@ -96,7 +96,6 @@ def test_a_thousand_texts_with_planted_near_duplicates_give_what_comparing_every
     assert all(count > 0 for count in found.counts.values())
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real pools are not beside the checkout")
 def test_real_prompts_with_planted_near_duplicates_give_what_comparing_every_pair_gives():

@@ -7,6 +7,8 @@ from prompts.test_data_cli import run
 from trustmopd.prompts.prompt_set import load_prompts
 from trustmopd.util.files import write_text
 
+pytestmark = pytest.mark.unit
+
 
 def everything(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -96,7 +98,6 @@ def test_screening_never_replaces_what_it_reads(tmp_path, source, name):
 def test_the_listing_of_removals_never_replaces_what_is_read(tmp_path, source):
     write_text(tmp_path / "pool.removed.json", '[{"prompt": "a"}]')
     said = refused(
-        tmp_path,
-        *screen(source, tmp_path / "pool.parquet", "--overwrite", "--against", tmp_path / "pool.removed.json"),
+        tmp_path, *screen(source, tmp_path / "pool.parquet", "--overwrite", "--against", tmp_path / "pool.removed.json")
     )
     assert "pool.removed.json would be written" in said

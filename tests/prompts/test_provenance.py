@@ -9,6 +9,8 @@ from prompts.test_data_cli import run
 
 from trustmopd.prompts.prompt_set import load_prompts
 
+pytestmark = pytest.mark.unit
+
 
 def card_and_page(folder):
     return json.loads((folder / "card.json").read_text()), (folder / "README.md").read_text()

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from trustmopd.prompts.quotas import Bucket, Need, apportion, bucket_of, fill, shuffled
 
+pytestmark = pytest.mark.unit
+
 BUCKETS = st.tuples(st.integers(0, 6), st.integers(1, 5)).map(lambda pair: Bucket(pair[0], sum(pair)))
 NEEDS = st.builds(Need, st.sampled_from([None, 1, 2]), BUCKETS)
 ROWS = st.lists(st.tuples(st.integers(0, 8), st.integers(1, 2)), max_size=6)

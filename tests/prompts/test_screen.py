@@ -9,6 +9,8 @@ import pytest
 from prompts import pools
 from prompts.test_data_cli import run
 
+pytestmark = pytest.mark.unit
+
 ROWS = [{"prompt": "a"}, {"prompt": "b", "answer": 2}, {"prompt": "c", "nested": {"x": [1.5]}}, {"prompt": "d"}]
 
 

@@ -4,6 +4,8 @@ import pytest
 from prompts import pools
 from prompts.test_build import built
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture
 def config(tmp_path):
@@ -22,13 +24,7 @@ def config(tmp_path):
             ["categories.math.count=999999999"],
             ["categories.math.count = 999999999: pool 'math' has 120 rows, short by 999999879"],
         ),
-        (
-            ["categories.math-if.count=31"],
-            [
-                "'math-if'",
-                *("31", "30", "short by 1", "reuse_blocks"),
-            ],
-        ),
+        (["categories.math-if.count=31"], ["'math-if'", *("31", "30", "short by 1", "reuse_blocks")]),
     ],
 )
 def test_a_quota_that_cannot_be_filled_says_which_bucket_is_short_and_by_how_much(config, overrides, words):
@@ -55,10 +51,7 @@ def test_a_shortage_names_what_screening_took(config):
             ["categories.math-code.like=blocks", "categories.math-code.match=[length]", "length_edges=[30]"],
             ("'math-code'", "0 to 29 words", "block has 30"),
         ),
-        (
-            ["categories.math-if.like=blocks", "length_edges=[40, 41]"],
-            ("'math-if'", "40 to 40 words", "block has "),
-        ),
+        (["categories.math-if.like=blocks", "length_edges=[40, 41]"], ("'math-if'", "40 to 40 words", "block has ")),
     ],
 )
 def test_a_shortage_of_composed_prompts_says_that_problem_and_block_share_the_bucket(config, overrides, words):

@@ -4,6 +4,8 @@ import pytest
 
 from trustmopd.prompts.reading.sources import is_of, split_of
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.mark.parametrize(
     ("name", "told"),

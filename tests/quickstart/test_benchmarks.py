@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from evaluated import run
+from command import run
 
 from trustmopd.evaluation import get_benchmark
 from trustmopd.quickstart import DOMAINS, MIXTURES, parse, prompt_split

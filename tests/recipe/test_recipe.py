@@ -15,6 +15,8 @@ from trustmopd.recipe.rules import RULES, Trust
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.recipe.yaml_layers import RecipeError
 
+pytestmark = pytest.mark.unit
+
 TRUST = {"rule": "trust", "gamma": 7.0, "score": "displacement", "granularity": "token", "calibrated": True}
 REST = {"target": {"rule": "geometric_mean"}, "emphasis": {"rule": "even"}}
 ROOT = Path(__file__).parents[2]
@@ -118,11 +120,7 @@ def test_the_trust_recipe_states_the_hyper_parameters_of_the_paper():
         (
             "r1-distill-qwen-7b",
             "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
-            [
-                "nvidia/AceMath-RL-Nemotron-7B",
-                "nvidia/AceReason-Nemotron-7B",
-                "THU-KEG/R1-Distill-Qwen-7B-VerIF",
-            ],
+            ["nvidia/AceMath-RL-Nemotron-7B", "nvidia/AceReason-Nemotron-7B", "THU-KEG/R1-Distill-Qwen-7B-VerIF"],
         ),
     ],
 )
@@ -192,14 +190,15 @@ def test_the_page_about_recipes_lists_each_shipped_one_and_its_example_loads(wri
 
 def test_a_recipe_needs_only_a_name_a_student_teachers_and_prompts(write):
     recipe = load_recipe(write(SMALL))
-    assert recipe.config_fields() == {
-        "allocation": TRUST,
-        **REST,
-        "domain_column": "domain",
-    }
+    assert recipe.config_fields() == {"allocation": TRUST, **REST, "domain_column": "domain"}
     assert recipe.reference is None and recipe.peft is None and recipe.calibration is None
     assert recipe.prompts.split == "train" and recipe.seeds == [0] and recipe.output == Path("runs/small")
     assert recipe.evaluation.benchmarks == [] and recipe.evaluation.max_new_tokens == 30000
+
+
+def test_the_student_as_reference_is_the_student_whatever_folder_has_that_name(write):
+    assert load_recipe(write(SMALL), ["reference=student"]).reference is None
+    assert load_recipe(write(SMALL), ["reference=./student"]).reference == "./student"
 
 
 def test_a_teacher_is_a_path_or_says_more_about_itself(write):
@@ -410,6 +409,9 @@ def test_overriding_leaves_anchors_and_merge_keys_of_yaml_alone(write):
         ("teachers.math.model=", "teachers.math = {'model': None}", "`model` `adapter`"),
         ("teachers.math.revison=v1", "teachers.math.revison = 'v1'", "`revision`"),
         ("teachers.math.revision=1234567", "teachers.math.revision = 1234567", "quotes branch"),
+        ("teachers.code.on=cloud", "teachers.code.on = 'cloud'", "local ray"),
+        ("teachers.code.replicas=0", "teachers.code.replicas = 0", "greater 1"),
+        ("teachers.code.gpus=-1", "teachers.code.gpus = -1", "greater 0"),
         ("teachers.a b=x", "teachers.a b = 'a b'", "letters"),
         ("teachers.reference=x", "teachers.reference = 'reference'", "taken"),
         ("teachers.model=3", "teachers.model = 3", "mapping {math:"),
@@ -434,6 +436,7 @@ def test_overriding_leaves_anchors_and_merge_keys_of_yaml_alone(write):
         ("peft=lora", "peft = 'lora'", "LoraConfig"),
         ("calibration=3", "calibration = 3", "path calibration.json"),
         ("evaluation.benchmarks=[aime25, aime24]", "evaluation.benchmarks.1 = 'aime24'", "aime25, svamp .jsonl"),
+        ("evaluation.benchmarks=[ifevl]", "evaluation.benchmarks.0 = 'ifevl'", "mean ifeval?"),
         ("evaluation.benchmarks=[ifeval, ifeval]", "evaluation.benchmarks = ['ifeval', 'ifeval']", "twice"),
         ("evaluation.benchmarks=aime25", "evaluation.benchmarks = 'aime25'", "list"),
         ("evaluation.samples=0", "evaluation.samples = 0", "greater 0"),

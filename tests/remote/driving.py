@@ -12,42 +12,17 @@ from pathlib import Path
 
 import psutil
 import replay
+import small_runs
 import tiny
-import yaml
 
 TEACHERS = replay.TEACHERS
-#: Small steps, more than any test waits for, with a checkpoint from time to time.
-TRAINING = {
-    "max_steps": 5000,
-    "save_steps": 10,
-    "global_batch_size": 8,
-    "per_device_train_batch_size": 4,
-    "max_completion_length": 8,
-    "num_candidates": 16,
-    "calibration_batches": 1,
-    "learning_rate": 1e-3,
-    "record_allocation_every": 0,
-    "teacher_placement": "ray",
-    "use_cpu": True,
-    "disable_tqdm": True,
-}
 
 
 def write_recipe(folder: Path, **training: object) -> Path:
-    base = tiny.model(0)
-    prompts = folder / "prompts.jsonl"
-    tiny.prompts(2000).to_json(prompts)
-    fields = {
-        "name": "remote",
-        "student": tiny.save(base, folder / "student"),
-        "teachers": {
-            name: tiny.save(tiny.specialist(base, seed), folder / name) for seed, name in enumerate(TEACHERS, 1)
-        },
-        "prompts": {"path": str(prompts)},
-        "training": TRAINING | training,
-    }
-    path = folder / "remote.yaml"
-    path.write_text(yaml.safe_dump(fields))
+    """Small steps, more than any test waits for, with a checkpoint from time to time."""
+    given = {"max_steps": 5000, "save_steps": 10, "teacher_placement": "ray", "disable_tqdm": True, **training}
+    path = small_runs.recipe(folder, small_runs.checkpoints(folder), given, name="remote")
+    tiny.prompts(2000).to_json(folder / "prompts.jsonl")
     return path
 
 

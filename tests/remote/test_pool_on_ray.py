@@ -18,7 +18,7 @@ from trustmopd.policies import REFERENCE, Rollouts, Teacher, TeacherPool, build_
 from trustmopd.policies.hosts.ray.actor import Terms
 from trustmopd.policies.hosts.ray.policies import RayPolicies
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+pytestmark = [pytest.mark.distributed]
 
 LENGTHS = ((3, 5), (9, 2), (1, 1), (6, 0), (4, 5), (2, 7))
 CANDIDATES = 16

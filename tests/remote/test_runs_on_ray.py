@@ -17,7 +17,7 @@ from trustmopd.quickstart.experiment import Experiment, Scale
 from trustmopd.runs import resumable_checkpoint
 from trustmopd.util.files import write_text
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 STEPS = 20
 #: `ray_timeout` of runs that are to meet it, and how much longer their end may take on a busy machine.

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+pytestmark = [pytest.mark.distributed]
 
 
 ADDRESSES = ["127.0.0.1:PORT", "nowhere", "ray://127.0.0.1:PORT", "127.0.0.1:99999", "a..b:6379"]
@@ -35,7 +35,7 @@ def test_an_address_without_a_cluster_is_refused_at_once(tmp_path: Path, address
 def refused(folder: Path, address: str) -> str:
     """What is said of an address, in a dry run and before any model is loaded."""
     recipe = driving.write_recipe(folder)
-    (folder / "student" / "model.safetensors").write_bytes(b"")  # loading it would be another error
+    (folder / "base" / "model.safetensors").write_bytes(b"")  # loading it would be another error
     command = ["train", str(recipe), f"training.ray_address={address}", f"output={folder / 'run'}"]
     for options in ([], ["--dry-run"]):
         said = CliRunner().invoke(app, [*command, *options])

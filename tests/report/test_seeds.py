@@ -5,66 +5,24 @@ import json
 from pathlib import Path
 
 import pytest
-import tiny
-import yaml
-from typer.testing import CliRunner
-
-from trustmopd.cli import app
+import small_runs
+from command import run
 
 DOMAINS = ("math", "code", "if")
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return " ".join(result.output.split())
 
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("day")
-    base = tiny.model(0)
-    teachers = {name: tiny.save(tiny.specialist(base, seed), folder / name) for seed, name in enumerate(DOMAINS)}
-    tiny.prompts(24).to_json(folder / "prompts.jsonl")
     for domain in DOMAINS:
         rows = [{"id": f"{domain}{i}", "prompt": f"{i} + 1 =", "answer": i + 1, "domain": domain} for i in range(3)]
         (folder / f"{domain}_sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    recipe = {
-        "name": "tiny",
-        "student": tiny.save(base, folder / "student"),
-        "teachers": teachers,
-        "prompts": {"path": str(folder / "prompts.jsonl")},
-        "training": {
-            "max_steps": 2,
-            "learning_rate": 1e-3,
-            "num_candidates": 16,
-            "global_batch_size": 4,
-            "max_completion_length": 6,
-            "calibration_batches": 2,
-            "record_allocation_every": 1,
-        },
-        "evaluation": {"benchmarks": [str(folder / f"{d}_sums.jsonl") for d in DOMAINS], "max_new_tokens": 4},
-        "seeds": [0, 1],
-        "output": str(folder / "run"),
-    }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    evaluation = {"benchmarks": [str(folder / f"{d}_sums.jsonl") for d in DOMAINS], "max_new_tokens": 4}
+    training = {"max_steps": 2, "record_allocation_every": 1}
+    small_runs.recipe(folder, small_runs.checkpoints(folder), training, evaluation=evaluation, seeds=[0, 1])
     run("train", folder / "recipe.yaml")
     run("evaluate", folder / "recipe.yaml")
     return folder / "run"
-
-
-def test_every_seed_gets_the_reference_rows_and_its_own(output: Path) -> None:
-    for seed in (0, 1):
-        rows = json.loads((output / f"seed-{seed}" / "evaluation" / "scores.json").read_text())
-        assert rows["tiny"]["seeds"] == [seed]
-        for name in ("initial", "routed-teachers", "teacher-math", "parameter-average"):
-            assert rows[name]["overall"] >= 0
-        graded = output / "evaluation" / "tiny" / f"seed-{seed}"
-        by_domain = [
-            [json.loads(line)["score"] for line in (graded / f"{d}_sums.jsonl").read_text().splitlines()]
-            for d in DOMAINS
-        ]
-        assert rows["tiny"]["overall"] == pytest.approx(sum(sum(each) / 3 for each in by_domain) / 3)
 
 
 def test_scores_of_two_seeds_reach_the_report(output: Path, tmp_path: Path) -> None:

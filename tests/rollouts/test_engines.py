@@ -18,6 +18,8 @@ from trustmopd.rollouts import Params, engine_module, reason
 from trustmopd.rollouts.cpu_sampling import faster_on_cpu, grouped_attention
 from trustmopd.rollouts.weights import StaleWeights, check_equal, kept_as_they_are, merged, trained_names
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:

@@ -8,6 +8,8 @@ import pytest
 import trustmopd
 from trustmopd.runs import layout
 
+pytestmark = pytest.mark.unit
+
 SOURCE = Path(trustmopd.__file__).parent
 FILES = [
     name for name in vars(layout).values() if isinstance(name, str) and name.endswith((".json", ".jsonl", ".html"))

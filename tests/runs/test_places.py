@@ -8,6 +8,8 @@ import pytest
 
 from trustmopd.runs import located, searched
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:

@@ -15,6 +15,8 @@ from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.runs.cost import add_cost, counted_evaluation, device_time, read_cost
 from trustmopd.runs.schemas import CalibrationFile, read_file, write_file
 
+pytestmark = pytest.mark.unit
+
 MANIFEST: dict[str, Any] = {
     "run": "mine",
     "models": {"student": {"source": "s"}, "reference": None, "teachers": {"math": {"source": "m"}, "code": None}},

@@ -1,12 +1,12 @@
 """One small family for the tests of this folder: a base, three specialists of it, their tokenizer and their prompts."""
 
 import copy
-import json
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import small_runs
 import tiny
 
 from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
@@ -37,13 +37,9 @@ def family():
 
 
 @pytest.fixture(scope="session")
-def checkpoints(family, tmp_path_factory):
+def checkpoints(tmp_path_factory):
     """The same family as folders on disk."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    return {
-        "base": tiny.save(family.base, folder / "base", family.tokenizer),
-        **{name: tiny.save(model, folder / name, family.tokenizer) for name, model in family.specialists.items()},
-    }
+    return small_runs.checkpoints(tmp_path_factory.mktemp("checkpoints"))
 
 
 @pytest.fixture(scope="session")
@@ -86,13 +82,7 @@ def build(make, tmp_path):
 
 @pytest.fixture
 def steps_of():
-    """The lines of metrics.jsonl that are steps; the last line of a finished run is its summary."""
-
-    def read(run):
-        lines = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
-        return [line for line in lines if "loss" in line]
-
-    return read
+    return small_runs.steps_of
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from trl import DistillationConfig
 from trustmopd import TrustMOPDConfig
 from trustmopd.training.environment import check_launch
 
+pytestmark = pytest.mark.unit
+
 #: Table "Hyperparameters" of the paper, row by row, under this package's names.
 PAPER = {
     "adam_beta1": 0.9,
@@ -192,3 +194,68 @@ def test_a_process_that_does_not_see_those_started_with_it_is_refused(one_proces
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"2 processes.*use_cpu"):
         check_launch(args)
+
+
+#: Values of one field that are refused in a message that begins with the field and its value.
+REFUSED = {
+    **{name: ["other"] for name in ("allocation", "score", "granularity", "teacher_placement", "prompt_truncation")},
+    **{name: ["other"] for name in ("vllm_mode", "vllm_model_impl")},
+    **{name: [0, -512, 0.5, "many"] for name in ("num_candidates", "calibration_batches", "global_batch_size")},
+    **{name: [0, -512, 0.5, "many"] for name in ("max_prompt_length", "max_tokens_per_micro_batch")},
+    **{name: [0.0, -7.0, float("nan"), float("inf")] for name in ("gamma", "distillation_temperature")},
+    **{name: [0, float("inf")] for name in ("temperature", "learning_rate", "repetition_penalty", "ray_timeout")},
+    **{name: [0, 1.5] for name in ("top_p", "vllm_gpu_memory_utilization", "vllm_tensor_parallel_size", "max_steps")},
+    **{name: ["maybe"] for name in ("bf16", "gradient_checkpointing")},
+    **{name: ["text"] for name in ("model_init_kwargs", "chat_template_kwargs", "generation_kwargs")},
+    "teacher_dtype": ["float12", "int8", 16],
+    "answers_on_device_gib": [-1, "all"],
+    "dataloader_num_workers": [-1],
+    "save_steps": [0],
+    "num_train_epochs": [2],  # beside max_steps
+    "beta": [0.5],
+    "data_seed": [3],
+    "remove_unused_columns": [True],
+    "teacher_model_name_or_path": ["hub/id"],
+    "teacher_model_revision": ["main"],
+    "teacher_model_init_kwargs": [{"a": 1}],
+    "deepspeed": ["ds.json"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in REFUSED.items() for value in values])
+def test_a_value_that_makes_no_sense_is_refused_by_field_and_value(one_process, tmp_path, name, value):
+    with pytest.raises(ValueError) as refusal:
+        TrustMOPDConfig(output_dir=str(tmp_path), **{"max_steps": 4, name: value})
+    shown = f"{value:g}" if name == "num_train_epochs" else repr(value)
+    assert str(refusal.value).startswith(f"{name} = {shown}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts"),
+    [
+        ({"allocation": "trsut"}, "uniform"),
+        ({"score": "vibes"}, "displacement"),
+        ({"gamma": 0.0}, "uniform"),
+        ({"teacher_dtype": "float12"}, "'bfloat16'"),
+        ({"beta": 0.5}, "DistillationTrainer"),
+        ({"teacher_model_name_or_path": "hub/id"}, "teachers="),
+        ({"allocation": "single"}, "single_teacher"),
+        ({"num_candidates": 1}, "num_candidates = 1"),
+        ({"global_batch_size": 6, "per_device_train_batch_size": 4}, "global_batch_size = 6 .* 4 × 1"),
+        ({"model_init_kwargs": {"torch_dtype": "bfloat16"}}, "model_init_kwargs.torch_dtype .*model_init_kwargs.dtype"),
+        ({"model_init_kwargs": {"dtype": "bfloat"}}, "model_init_kwargs.dtype = 'bfloat'"),
+        ({"generation_kwargs": {"temperatur": 1}}, "generation_kwargs.temperatur"),
+        ({"generation_kwargs": {"max_new_tokens": 3}}, "generation_kwargs.max_new_tokens .*max_completion_length"),
+        ({"generation_kwargs": {"do_sample": False}}, "generation_kwargs.do_sample"),
+        ({"optim": "adamm"}, "adamm"),
+        ({"lr_scheduler_type": "cosin"}, "cosin"),
+    ],
+    ids=str,
+)
+def test_a_refusal_says_what_to_write_instead(one_process, tmp_path, settings, facts):
+    with pytest.raises(ValueError, match=facts):
+        TrustMOPDConfig(output_dir=str(tmp_path), **settings)
+
+
+def test_one_candidate_is_enough_where_nothing_is_compared(one_process, tmp_path):
+    assert TrustMOPDConfig(output_dir=str(tmp_path), num_candidates=1, allocation="uniform").num_candidates == 1

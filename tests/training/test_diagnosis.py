@@ -4,29 +4,18 @@ import pytest
 import tiny
 import torch
 
-from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd import Teacher, TrustMOPDTrainer
 from trustmopd.runs.schemas import DomainDiagnosis, ReferenceDiagnosis
 from trustmopd.training.calibrate import calibration_rows
 from trustmopd.training.diagnose import diagnose
 from trustmopd.training.diagnosis_verdict import judge, judge_references, moved_everywhere
 
+SETTINGS = {"num_candidates": 12, "global_batch_size": 8, "max_completion_length": 8}
+
 
 @pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> TrustMOPDTrainer:
-    base = tiny.model(0)
-    return TrustMOPDTrainer(
-        model=base,
-        teachers={name: tiny.specialist(base, seed) for seed, name in enumerate(("math", "code", "if"), start=1)},
-        args=TrustMOPDConfig(
-            output_dir=str(tmp_path_factory.mktemp("diagnose")),
-            num_candidates=12,
-            global_batch_size=8,
-            max_completion_length=8,
-            calibration_batches=2,
-        ),
-        train_dataset=tiny.prompts(60),
-        processing_class=tiny.tokenizer(),
-    )
+def trainer(make, tmp_path_factory) -> TrustMOPDTrainer:
+    return make(tmp_path_factory.mktemp("diagnose"), prompts=tiny.prompts(60), **SETTINGS)
 
 
 def test_scores_of_all_domains_together_average_to_what_calibration_expects(trainer: TrustMOPDTrainer) -> None:
@@ -65,12 +54,14 @@ def domain(name: str, math: float, code: float, leads: float | None) -> DomainDi
     return DomainDiagnosis(**counts, raw=scores, score=scores, spread=spread, weight=scores, leads=leads)
 
 
+@pytest.mark.unit
 def test_the_verdict_names_the_teacher_that_outshines_the_matched_one() -> None:
     separates, words = judge([domain("math", 1.2, 0.9, 0.9), domain("code", 1.4, 1.3, 0.4)], ["math", "code"])
     assert separates is False
     assert [fact for fact in ("'code'", "'math'", "1.40", "1.30") if fact not in words] == []
 
 
+@pytest.mark.unit
 def test_the_verdict_is_open_where_the_rollouts_cannot_tell_two_teachers_apart() -> None:
     """Whichever of them is ahead: teachers measured from a model that is not their base are all displaced alike."""
     for scores in ((1.01, 1.0), (1.0, 1.01)):
@@ -99,6 +90,7 @@ def test_each_reference_is_judged_by_the_domains_of_its_teachers_and_those_that_
     assert judge(everywhere, ["math"])[0] is False and judge(everywhere, ["code"])[0] is False
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
     ("found", "pool"), [((True, True), True), ((True, False), False), ((None, True), None), ((None, False), False)]
 )
@@ -139,21 +131,14 @@ def test_what_is_judged_is_named_and_each_reference_has_a_line() -> None:
     assert [line.split()[2] for line in judge_references(references)[1].splitlines()] == ["math", "code"]
 
 
-def test_the_student_is_no_distance_from_itself_and_a_fallback_is_told(tmp_path) -> None:
+def test_the_student_is_no_distance_from_itself_and_a_fallback_is_told(build) -> None:
     base, other = tiny.model(0), tiny.model(5)
-    trainer = TrustMOPDTrainer(
-        model=base,
-        teachers={
-            "math": tiny.specialist(base, 1),
-            "code": Teacher(model=tiny.specialist(other, 2), reference="student"),
-            "if": Teacher(model=tiny.specialist(other, 3), reference=other),
-        },
-        args=TrustMOPDConfig(
-            output_dir=str(tmp_path), num_candidates=12, global_batch_size=8, max_completion_length=8, max_steps=1
-        ),
-        train_dataset=tiny.prompts(60),
-        processing_class=tiny.tokenizer(),
-    )
+    teachers = {
+        "math": tiny.specialist(base, 1),
+        "code": Teacher(model=tiny.specialist(other, 2), reference="student"),
+        "if": Teacher(model=tiny.specialist(other, 3), reference=other),
+    }
+    trainer = build(model=base, teachers=teachers, prompts=tiny.prompts(60), **SETTINGS)
     own, apart = diagnose(trainer, rollouts_per_domain=3).references
     assert (own.teachers, apart.teachers) == (["math", "code"], ["if"])
     assert f"{own.distance:.3f}" == "0.000" and apart.distance > 0.001

@@ -10,6 +10,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from trustmopd.training.dropout import settle_dropout
 
+pytestmark = pytest.mark.unit
+
 IDS = torch.arange(4, 40)[None]
 
 

@@ -22,7 +22,7 @@ from transformers import Trainer
 
 import trustmopd
 import trustmopd.training.calibrate as calibrating
-from trustmopd.training.run.run_files import RunFiles
+from trustmopd.training.run.run_files import RunFiles, set_aside
 
 SCRIPT = '''
 """Six steps from checkpoints on disk. With `wait_after`, that step is made and the next one never begins."""
@@ -111,7 +111,6 @@ def kill_after(process, metrics, step):
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("allocation", "killed_after"), [("trust", 5), ("random", 3)])
 def test_killed_run_resumes_on_the_same_trajectory(checkpoints, tmp_path, steps_of, allocation, killed_after):
     script = tmp_path / "train.py"
@@ -199,7 +198,7 @@ def test_a_tied_output_layer_is_not_said_to_be_missing(make, tmp_path, caplog, t
 def two_steps(make, tmp_path_factory):
     """A finished run with checkpoints after both of its steps."""
     folder = tmp_path_factory.mktemp("two") / "run"
-    make(folder, save_steps=1, calibration_batches=1).train()
+    make(folder, save_steps=1, calibration_batches=1, warmup_steps=0).train()
     return folder
 
 
@@ -213,13 +212,9 @@ def go_on(build):
     """The trainer that made `run`, but for what is named, with one more step to make."""
 
     def trainer(**parts):
-        return build(**{"save_steps": 1, "calibration_batches": 1, "max_steps": 3, **parts})
+        return build(**{"save_steps": 1, "calibration_batches": 1, "warmup_steps": 0, "max_steps": 3, **parts})
 
     return trainer
-
-
-def cut(file):
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
 def test_a_checkpoint_that_was_never_finished_is_passed_over(run, go_on, steps_of):
@@ -237,18 +232,6 @@ def test_a_checkpoint_that_was_never_finished_is_refused_by_name(run, go_on):
     (run / "checkpoint-2" / "manifest.json").unlink()
     with pytest.raises(ValueError, match=r"checkpoint-2 .*resume_from_checkpoint=True"):
         go_on().train(resume_from_checkpoint=str(run / "checkpoint-2"))
-
-
-@pytest.mark.parametrize("resume", [True, "checkpoint-2"])
-def test_a_checkpoint_whose_weights_were_cut_short_is_passed_over_or_named(run, go_on, steps_of, resume):
-    cut(run / "checkpoint-2" / "model.safetensors")
-    try:
-        go_on().train(resume_from_checkpoint=resume if resume is True else str(run / resume))
-    except ValueError as error:
-        assert str(run / "checkpoint-2" / "model.safetensors") in str(error)
-    else:
-        assert resume is True
-        assert [line["step"] for line in steps_of(run)] == [1, 2, 3]
 
 
 def test_without_a_whole_checkpoint_there_is_nothing_to_resume(run, go_on):
@@ -297,36 +280,76 @@ def test_only_as_many_checkpoints_are_kept_as_asked_for(run, go_on):
     assert [path.name for path in run.glob("checkpoint-*")] == ["checkpoint-3"]
 
 
-@pytest.mark.parametrize("teacher", ["math", "if"])
-def test_another_teacher_under_the_same_name_is_refused(run, go_on, family, teacher):
+@pytest.mark.parametrize(
+    "who", ["teacher 'math'", "teacher 'if'", "teacher 'law'", "the student", "the reference", "the prompt set"]
+)
+def test_other_weights_or_prompts_are_refused(run, go_on, family, who):
     before = (run / "metrics.jsonl").read_bytes()
-    changed = {**family.specialists, teacher: tiny.specialist(family.base, 99)}
-    with pytest.raises(ValueError, match=f"teacher '{teacher}'"):
-        go_on(teachers=changed).train(resume_from_checkpoint=True)
+    pool, other = family.specialists, tiny.specialist(family.base, 99)
+    changed = {
+        "teacher 'math'": {"teachers": {**pool, "math": other}},
+        "teacher 'if'": {"teachers": {name: pool[name] for name in ("math", "code")}},
+        "teacher 'law'": {"teachers": {**pool, "law": other}},
+        "the student": {"model": other, "reference": copy.deepcopy(family.base)},
+        "the reference": {"reference": other},
+        "the prompt set": {"prompts": family.prompts.select(range(23, -1, -1))},
+    }
+    with pytest.raises(ValueError, match=who):
+        go_on(**changed[who]).train(resume_from_checkpoint=True)
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_teacher_more_or_less_is_refused(run, go_on, family):
-    more = {**family.specialists, "law": tiny.specialist(family.base, 99)}
-    fewer = {name: family.specialists[name] for name in ("math", "code")}
-    with pytest.raises(ValueError, match="teacher 'law'"):
-        go_on(teachers=more).train(resume_from_checkpoint=True)
-    with pytest.raises(ValueError, match="teacher 'if'"):
-        go_on(teachers=fewer).train(resume_from_checkpoint=True)
+def test_an_adapter_of_another_kind_is_refused(make, tmp_path):
+    def trainer(steps, **lora):
+        adapter = LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM", **lora) if lora else None
+        return make(tmp_path / "run", peft_config=adapter, max_steps=steps, calibration_batches=1, save_steps=1)
+
+    trainer(1, r=4, lora_alpha=8).train()
+    for other, facts in (({"r": 4, "lora_alpha": 16}, "lora_alpha was 8 .* 16 now"), ({}, "adapter")):
+        with pytest.raises(ValueError, match=facts):
+            trainer(2, **other).train(resume_from_checkpoint=True)
 
 
-def test_another_prompt_set_is_refused(run, go_on, family):
-    with pytest.raises(ValueError, match="the prompt set"):
-        go_on(prompts=family.prompts.select(range(23, -1, -1))).train(resume_from_checkpoint=True)
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"learning_rate": 1e-5}, [1e-3, 1e-3, 1e-5, 1e-5]),
+        ({"lr_scheduler_type": "linear"}, [1e-3, 1e-3, 5e-4, 2.5e-4]),
+        ({"learning_rate": 1e-4, "warmup_steps": 4}, [1e-3, 1e-3, 5e-5, 7.5e-5]),
+        ({"weight_decay": 0.5}, [1e-3] * 4),
+        ({"save_steps": 1}, [1e-3] * 4),
+    ],
+)
+def test_optimization_settings_and_intervals_that_change_take_effect(run, go_on, steps_of, changes, expected):
+    go_on(**{"max_steps": 4, "save_steps": 2, **changes}).train(resume_from_checkpoint=True)
+    assert [line["learning_rate"] for line in steps_of(run)] == pytest.approx(expected)
+    resumed = json.loads((run / "manifest.json").read_text())["resumed"][-1]
+    changed = {name: new for name, (_, new) in resumed["changed"].items() if name != "max_steps"}
+    assert resumed["step"] == 2 and changed == {name: changes[name] for name in changes if name != "save_steps"}
+    groups = torch.load(run / "checkpoint-4" / "optimizer.pt")["param_groups"]
+    assert groups[0]["weight_decay"] == changes.get("weight_decay", 0.0)
+    assert (run / "checkpoint-3").is_dir() == ("save_steps" in changes)
 
 
-def test_another_student_or_reference_is_refused(run, go_on, family):
-    with pytest.raises(ValueError, match="the student"):
-        go_on(model=tiny.specialist(family.base, 98), reference=copy.deepcopy(family.base)).train(
-            resume_from_checkpoint=True
-        )
-    with pytest.raises(ValueError, match="the reference"):
-        go_on(reference=tiny.specialist(family.base, 98)).train(resume_from_checkpoint=True)
+def test_a_run_resumed_in_its_third_epoch_goes_on_with_the_prompts_of_that_epoch(make, tmp_path, steps_of):
+    """24 prompts are three steps: step 6 ends the second epoch, step 8 lies in the third."""
+    settings = {
+        "global_batch_size": 8,
+        "max_steps": 12,
+        "save_steps": 2,
+        "save_total_limit": 9,
+        "calibration_batches": 1,
+    }
+    make(tmp_path / "whole", **settings).train()
+    expected = steps_of(tmp_path / "whole")
+    assert len({line["loss"] for line in expected}) == 12
+    for began in (6, 8):
+        folder = tmp_path / str(began)
+        shutil.copytree(tmp_path / "whole" / f"checkpoint-{began}", folder / f"checkpoint-{began}")
+        make(folder, **settings).train(resume_from_checkpoint=True)
+        for name in ("step", "loss", "weight/math", "epoch", "grad_norm"):
+            values = [line[name] for line in steps_of(folder)]
+            assert values == pytest.approx([line[name] for line in expected[began:]], abs=1e-6), name
 
 
 def test_a_resumed_run_uses_the_calibration_of_its_checkpoint(run, go_on, monkeypatch):
@@ -360,3 +383,16 @@ def test_a_finished_run_has_nothing_left_to_resume(run, go_on):
 def test_a_run_begun_anew_in_an_old_folder_keeps_nothing_of_the_old_metrics(run, go_on, steps_of):
     go_on(max_steps=1).train()
     assert [line["step"] for line in steps_of(run)] == [1]
+
+
+def test_checkpoints_that_are_set_aside_are_told_apart(run, caplog):
+    for step in (3, 5):
+        shutil.copytree(run / "checkpoint-2", run / f"checkpoint-{step}")
+    (run / "checkpoint-3" / "manifest.json").unlink()
+    foreign = run / "checkpoint-5" / "manifest.json"
+    foreign.write_text(json.dumps(json.loads(foreign.read_text()) | {"run": "another"}))
+    set_aside(run, json.loads((run / "manifest.json").read_text())["run"], step=1)
+    said = {step: next(r.getMessage() for r in caplog.records if f"checkpoint-{step} " in r.getMessage())
+            for step in (2, 3, 5)}  # fmt: skip
+    assert "step 1" in said[2] and "cut short" in said[3] and "another run" in said[5]
+    assert "another run" not in said[2] + said[3]

@@ -132,20 +132,20 @@ def test_a_second_belongs_to_one_phase_only(monkeypatch):
     assert clock.take() == {"rollout": 1}
 
 
-@pytest.mark.parametrize("allocation", ["uniform", "random", "routed"])
-def test_a_rule_without_scores_logs_weights_and_no_scores(build, steps_of, tmp_path, allocation):
+@pytest.mark.parametrize(
+    ("allocation", "expected"),
+    [("uniform", [1 / 3] * 3), ("random", None), ("routed", None), ({"rule": "single", "teacher": "code"}, [0, 1, 0])],
+)
+def test_a_rule_without_scores_logs_weights_of_every_teacher_and_no_scores(
+    build, steps_of, tmp_path, allocation, expected
+):
     build(allocation=allocation, max_steps=1).train()
     line = steps_of(tmp_path / "run")[0]
-    assert sum(line[f"weight/{name}"] for name in NAMES) == pytest.approx(1.0, abs=1e-6)
+    weights = [line[f"weight/{name}"] for name in NAMES]
+    assert sum(weights) == pytest.approx(1.0, abs=1e-6)
+    assert expected is None or weights == pytest.approx(expected)
     assert not [name for name in line if name.startswith("score/")]
     assert "seconds/reference" not in line
-
-
-def test_a_starved_teacher_shows_in_its_own_metric(build, steps_of, tmp_path):
-    build(allocation="single", single_teacher="code", max_steps=1).train()
-    line = steps_of(tmp_path / "run")[0]
-    assert [line[f"weight/{name}"] for name in NAMES] == [0.0, 1.0, 0.0]
-    assert line["agreement/effective_teachers"] == pytest.approx(1.0)
 
 
 # ---- allocation/step-*.parquet
@@ -184,6 +184,9 @@ def test_a_token_record_is_one_row_a_response_token_of_eight_rollouts(trained):
 def test_a_token_record_is_a_distribution_over_teachers_and_over_candidates(trained):
     table = records(trained[0])
     weights = np.array([table[f"weight_{name}"].to_pylist() for name in NAMES])
+    student = np.array(table["student_logp"].to_pylist(), dtype=float)
+    assert (np.diff(student, axis=1) <= 0).all(), "its likeliest candidates come first"
+    assert all(len(set(row)) == 16 for row in table["top_ids"].to_pylist())
     np.testing.assert_allclose(weights.sum(axis=0), 1.0, atol=1e-6)
     policies = [("student_logp", "student_rest"), ("reference_logp", "reference_rest")]
     for logp, rest in [*policies, *((f"logp_{name}", f"rest_{name}") for name in NAMES)]:
@@ -191,21 +194,6 @@ def test_a_token_record_is_a_distribution_over_teachers_and_over_candidates(trai
         # half precision: a log-probability near -4 is off by 0.002, so the sum by as much
         np.testing.assert_allclose(mass + np.array(table[rest].to_pylist(), dtype=float), 1.0, atol=4e-3)
         assert max(table[rest].to_pylist()) > 0, "20 candidates, 16 kept: something must remain"
-
-
-def test_the_students_likeliest_candidates_come_first(trained):
-    table = records(trained[0])
-    logp = np.array(table["student_logp"].to_pylist(), dtype=float)
-    assert (np.diff(logp, axis=1) <= 0).all()
-    top_ids = table["top_ids"].to_pylist()
-    assert all(len(set(row)) == 16 for row in top_ids)
-    assert (np.array(table["student_rest"].to_pylist()) < np.exp(logp[:, -1]) * 4 + 1e-3).all()
-
-
-def test_recorded_text_is_the_recorded_token(trained, family):
-    table = records(trained[0])
-    for token, text in zip(table["token_id"].to_pylist(), table["token_text"].to_pylist(), strict=True):
-        assert text == family.tokenizer.decode([token])
 
 
 def test_recorded_weights_follow_from_recorded_scores_and_mu(trained):
@@ -534,16 +522,6 @@ def test_the_manifest_says_how_many_steps_epochs_come_to(build, tmp_path):
     assert manifest["planned_steps"] == 3 and manifest["config"]["max_steps"] == -1  # half of 24 prompts, by fours
 
 
-def test_recording_as_by_default_takes_less_than_a_fiftieth_of_the_time(build, tmp_path, steps_of):
-    build(max_steps=10, record_allocation_every=10, max_completion_length=32, global_batch_size=16).train()
-    lines = steps_of(tmp_path / "run")
-    spent = Counter()
-    for line in lines:
-        spent.update({name: value for name, value in line.items() if name.startswith("seconds/")})
-    assert len(list((tmp_path / "run" / "allocation").iterdir())) == 1
-    assert 0 < spent["seconds/records"] < 0.02 * spent.total()
-
-
 # ---- What records say and weigh
 
 
@@ -552,6 +530,8 @@ def test_records_hold_the_texts_of_their_candidates_and_prompts(trained, family)
     spoken = json.loads(zlib.decompress(table.schema.metadata[b"trustmopd"]))
     ids = {token for row in table["top_ids"].to_pylist() for token in row}
     assert spoken["texts"] == {str(token): family.tokenizer.decode([token]) for token in ids}
+    tokens = zip(table["token_id"].to_pylist(), table["token_text"].to_pylist(), strict=True)
+    assert all(text == family.tokenizer.decode([token]) for token, text in tokens)
     prompts = {row["id"]: row["prompt"] for row in family.prompts}
     assert spoken["prompts"] == {name: prompts[name] for name in set(table["prompt_id"].to_pylist())}
 

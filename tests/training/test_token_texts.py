@@ -1,10 +1,13 @@
 """The text of a token is what it adds to a text, whatever the tokenizer's decoder does at the start of one."""
 
+import pytest
 import tiny
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from trustmopd.training.step.records import TokenTexts
+
+pytestmark = pytest.mark.unit
 
 TEXTS = {"▁": " ", "a": "a", "▁a": " a", "▁the": " the", "the": "the", "<0xE2>": "\ufffd", "<s>": "<s>", "▁▁": "  "}
 

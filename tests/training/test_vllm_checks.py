@@ -13,6 +13,8 @@ from trustmopd.recipe.names import ENGINES
 from trustmopd.rollouts import vllm_package
 from trustmopd.training.step.rollout_gap import LogprobGap
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.mark.parametrize(
     ("version", "taken"), [("0.21.9", False), ("0.22.0", True), ("0.31.0", True), ("0.32.0", False)]

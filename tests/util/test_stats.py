@@ -7,6 +7,8 @@ import pytest
 
 from trustmopd.util.stats import bootstrap_means, paired_difference, recovery, spread
 
+pytestmark = pytest.mark.unit
+
 
 def test_spread_is_the_mean_and_the_deviation_with_n_minus_one():
     values = [0.3, 0.5, 0.9]

@@ -7,6 +7,8 @@ import pytest
 
 from trustmopd.util.text_tables import TextTable, text_table
 
+pytestmark = pytest.mark.unit
+
 
 def test_all_formats_hold_the_same_cells(tmp_path):
     table = text_table(("", "score", "n"), [("a_b & c|d", "56.7 ± 3.1 %", 5), ("γ", "–", 1)])

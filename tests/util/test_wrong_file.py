@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 
+pytestmark = pytest.mark.unit
+
 RECIPE = "name: r\nstudent: s\nteachers: {math: m}\nprompts: {path: p.jsonl}\n"
 CONFIG = (
     "name: d\noutput: data/d\npools: {a: {path: a.jsonl}}\ncategories: {a: {pool: a, count: 1, capabilities: [a]}}\n"

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import tiny
 import yaml
-from evaluated import run
+from command import run
 from transformers import CodeGenConfig, CodeGenForCausalLM
 
 from trustmopd.evaluation.journal import GRADED, read_lines

@@ -8,8 +8,7 @@ from typing import Any
 
 import page_commands
 import pytest
-import tiny
-import yaml
+import small_runs
 from typer.testing import CliRunner
 from vllm.entrypoints.cli.serve import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -19,17 +18,8 @@ from trustmopd.cli import app
 
 @pytest.fixture
 def recipe(world: Path, settings: dict[str, Any], tmp_path: Path) -> str:
-    tiny.prompts(32).to_json(tmp_path / "prompts.jsonl")
-    given = {
-        "name": "slips",
-        "output": str(tmp_path / "run"),
-        "student": str(world / "tied"),
-        "teachers": {name: str(world / f"tied-{name}") for name in ("math", "code")},
-        "prompts": {"path": str(tmp_path / "prompts.jsonl")},
-        "training": settings,
-    }
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(given))
-    return str(tmp_path / "recipe.yaml")
+    models = {"base": "tied", "math": "tied-math", "code": "tied-code"}
+    return str(small_runs.recipe(tmp_path, {name: str(world / folder) for name, folder in models.items()}, settings))
 
 
 def train(recipe: str, *words: str) -> tuple[int, str]:

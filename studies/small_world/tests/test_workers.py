@@ -22,7 +22,6 @@ from studies.small_world.workers import run_cells
 UNIFORM = ["multicap", "uniform"]
 
 
-@pytest.mark.slow
 def test_a_worker_killed_from_outside_is_one_message_and_finished_cells_stay(
     finished: Comparison, study: Comparison
 ) -> None:
@@ -45,7 +44,6 @@ def test_a_worker_killed_from_outside_is_one_message_and_finished_cells_stay(
     assert len(made) < 20
 
 
-@pytest.mark.slow
 def test_ctrl_c_keeps_finished_cells_and_says_how_to_go_on(study: Comparison, tmp_path: Path) -> None:
     script = f"""
 if __name__ == "__main__":

@@ -79,7 +79,6 @@ def test_the_shipped_teachers_are_the_ones_that_were_evaluated(unpacked):
         assert record["files"][-1:] == weight_files(TeacherSource(adapter=str(SHIPPED / "adapters" / domain)))
 
 
-@pytest.mark.slow
 def test_the_base_merged_here_has_the_fingerprint_of_the_card(tmp_path):
     pytest.importorskip("gguf")
     try:

@@ -1,7 +1,6 @@
 """What is drawn is what was stored: heights, places and lengths of the marks themselves."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, stdev
@@ -49,8 +48,7 @@ def drawn(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
 @pytest.fixture(scope="module")
 def captions(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Of a study whose alphabetically first method is not trust."""
-    summaries = [summarise_run(run) for run in find_runs([study / "multicap"])]
-    pictures = draw_all(compare(summaries), tmp_path_factory.mktemp("captions"))
+    pictures = draw_all(recorded.compared(study / "multicap"), tmp_path_factory.mktemp("captions"))
     return {picture.path.name: picture.caption for picture in pictures}
 
 
@@ -59,6 +57,7 @@ def test_a_figure_of_one_run_shows_the_trusting_one_and_says_so(captions: dict[s
     assert captions[name].startswith("trust on multicap, seed 0.")
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("count", [1, 6, 7, 40])
 def test_no_two_of_forty_names_share_a_colour(count: int) -> None:
     look = drawing.styles([str(number) for number in range(count)])
@@ -67,23 +66,6 @@ def test_no_two_of_forty_names_share_a_colour(count: int) -> None:
     for shades in (light, dark):
         assert len(set(shades)) == count and not {INK, PAPER, GREY, DARK[INK], DARK[PAPER]} & set(shades)
     assert light[:6] == list(colours(6))[:count]  # a name keeps its colour, however many follow
-
-
-@pytest.mark.parametrize("page", [PAPER, DARK[PAPER]])
-def test_twenty_colours_are_seen_and_unambiguous_on_both_pages(page: str) -> None:
-    shades = [DARK.get(colour, colour) if page == DARK[PAPER] else colour for colour in colours(20)]
-    seen = np.array([rgb_to_lab(shade) for shade in (*shades, page)])
-    apart = np.linalg.norm(seen[:, None] - seen[None], axis=2) + 1000 * np.eye(len(seen))
-    assert apart.min() > 10  # in CIELAB, where 2.3 is just noticeable
-
-
-def rgb_to_lab(colour: str) -> np.ndarray:
-    """CIELAB (D65), by its definition."""
-    rgb = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    xyz = np.array([[0.4125, 0.3576, 0.1804], [0.2127, 0.7152, 0.0722], [0.0193, 0.1192, 0.9503]]) @ linear
-    f = np.array([t ** (1 / 3) if t > 0.008856 else t / 0.128419 + 4 / 29 for t in xyz / [0.9505, 1, 1.089]])
-    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
 def test_a_method_has_one_colour_in_every_figure_and_shares_it_with_none(
@@ -154,71 +136,9 @@ def test_margins_are_counted_once_each(drawn: tuple[dict[str, Any], list[Summary
         assert axes.get_title() == f"{prompts}\n{domain}: {positive} above 0"
 
 
-def test_ablation_points_and_intervals_are_paired(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
-    def scores(method: str) -> list[float]:
-        files = sorted((study / "multicap" / method).glob("*/evaluation/scores.json"))
-        return [json.loads(file.read_text())[method]["overall"] for file in files]
-
-    axes = drawn[0]["ablations"][0]
-    names = [label.get_text() for label in axes.get_yticklabels()]
-    assert names == ["uniform", "without μ", "response-level"]
-    (container,) = axes.containers
-    points, _, (bars,) = container
-    for place, method in enumerate(("uniform", "without-mu", "response-level")):
-        differences = [100 * (a - b) for a, b in zip(scores(method), scores("trust"), strict=True)]
-        assert points.get_xdata()[place] == pytest.approx(mean(differences))
-        low, high = bars.get_segments()[place][:, 0]
-        assert (high - low) / 2 == pytest.approx(stdev(differences))
-
-
-def test_gamma_shows_gain_and_concentration(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
-    gains, sharpness = drawn[0]["gamma"]
-    line = gains.containers[0][0]
-    assert list(line.get_xdata()) == [3.0, 7.0]
-    own = [
-        json.loads(file.read_text())["trust"]["overall"]
-        for file in sorted((study / "multicap" / "trust").glob("*/evaluation/scores.json"))
-    ]
-    assert line.get_ydata()[1] == pytest.approx(100 * (mean(own) - 0.2))
-    uniform = next(each for each in gains.lines if each.get_linestyle() == "--")
-    level = mean(stored(study, "multicap", "uniform")) - 20
-    assert list(uniform.get_xdata()) == [3.0, 7.0] and list(uniform.get_ydata()) == pytest.approx([level, level])
-    for place, method in enumerate(("gamma-3", "trust")):
-        logged = [
-            mean(json.loads(line)["agreement/max_weight"] for line in file.read_text().splitlines())
-            for file in sorted((study / "multicap" / method).glob("*/metrics.jsonl"))
-        ]
-        assert sharpness.lines[0].get_ydata()[place] == pytest.approx(mean(logged))
-
-
-def test_transfer_and_cost_bars(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
-    figures, summaries = drawn
-    by_key = {(run.prompts, run.method, run.seed): run.own_scores["overall"] for run in summaries}
-    expected = [
-        mean(100 * (by_key[prompts, "trust", seed] - by_key[prompts, "uniform", seed]) for seed in (0, 1))
-        for prompts in ("multicap", "singlecap")
-    ]
-    assert widths(figures["transfer"][0]) == pytest.approx(expected)
-    seconds = [patch.get_width() for patch in figures["cost"][0].patches]
-    assert seconds == pytest.approx([mean([360 / 2, 720 / 2])] * len(seconds))
-    _, _, (bars,) = next(c for c in figures["cost"][0].containers if hasattr(c, "has_xerr"))
-    for segment in bars.get_segments():
-        assert np.ptp(segment[:, 0]) / 2 == pytest.approx(stdev([360 / 2, 720 / 2]))
-
-
 def stored(study: Path, prompts: str, method: str, column: str = "overall") -> list[float]:
     files = sorted((study / prompts / method).glob("*/evaluation/scores.json"))
     return [100 * json.loads(file.read_text())[method][column] for file in files]
-
-
-def test_error_bars_are_deviations_over_seeds(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
-    _, _, (bars,) = drawn[0]["gamma"][0].containers[0]
-    for segment, method in zip(bars.get_segments(), ("gamma-3", "trust"), strict=True):
-        assert np.ptp(segment[:, 1]) / 2 == pytest.approx(stdev(stored(study, "multicap", method)))
-    (_, _, (bars,)) = next(c for c in drawn[0]["transfer"][0].containers if hasattr(c, "has_xerr"))
-    for segment, prompts in zip(bars.get_segments(), ("multicap", "singlecap"), strict=True):
-        pairs = zip(stored(study, prompts, "trust"), stored(study, prompts, "uniform"), strict=True)
-        assert np.ptp(segment[:, 0]) / 2 == pytest.approx(stdev([a - b for a, b in pairs]))
 
 
 def test_score_bars_are_means_over_seeds(drawn: tuple[dict[str, Any], list[Summary]], study: Path) -> None:
@@ -243,26 +163,6 @@ def test_score_bars_are_means_over_seeds(drawn: tuple[dict[str, Any], list[Summa
             assert errors[f"{prompts}, {method}"] == pytest.approx(stdev(scores))
         for title, reference in (("initial student", "initial"), ("routed teachers", f"teacher-{domain}")):
             assert found[title] == pytest.approx(100 * recorded.REFERENCES[reference][domain]) and errors[title] == 0
-
-
-def width_of(picture: drawing.Picture) -> float:
-    """In pixels of a page."""
-    svg = picture.path.with_name(f"{picture.path.name}.svg").read_text()
-    return float(re.search(r'width="([\d.]+)pt"', svg)[1]) / 0.75
-
-
-def test_no_figure_is_wider_than_a_telephone_however_much_it_shows(tmp_path: Path) -> None:
-    """A tenth wider than a screen of 390 pixels, that is, on which its text is that much smaller."""
-    for place in range(10):
-        for prompts in ("multicap", "singlecap", "transfer-data-multicap-of-another-kind"):
-            run = tmp_path / "runs" / prompts / str(place)
-            scores = recorded.scores_of("student", 0.3 + 0.01 * place)
-            recorded.make_run(run, steps=1, rollouts=2, scores=scores, gamma=3.0 + place, learning_rate=place)
-            (run / "recipe.yaml").write_text(f"name: student\nprompts: {{path: data/{prompts}}}\n")
-    summaries = [summarise_run(run) for run in find_runs([tmp_path / "runs"])]
-    pictures = draw_all(compare(summaries), tmp_path / "figures")
-    assert {picture.path.name for picture in pictures} >= {"scores", "allocation", "weights", "training", "cost"}
-    assert max(map(width_of, pictures)) < 1.1 * 390
 
 
 def test_change_bars_are_the_weight_that_changes_hands_by_place(
@@ -321,8 +221,7 @@ def test_no_text_is_a_formula_left_raw(drawn: tuple[dict[str, Any], list[Summary
 def test_names_with_dollars_and_markup_are_drawn_as_they_are(tmp_path: Path) -> None:
     groups = [["$x_{$"], ["<b>&"], None]
     run = recorded.make_run(tmp_path / "run", teachers=["$x_{$", "<b>&"], groups=groups, steps=1)
-    summaries = [summarise_run(found) for found in find_runs([run])]
-    assert {picture.path.name for picture in draw_all(compare(summaries), tmp_path / "figures")} == {
+    assert {picture.path.name for picture in draw_all(recorded.compared(run), tmp_path / "figures")} == {
         "allocation", "margins", "displacement", "weights", "training", "changes", "cost",
     }  # fmt: skip
 

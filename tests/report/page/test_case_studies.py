@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import small_runs
 import tiny
 import torch
 import yaml
+from command import run
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from typer.testing import CliRunner
 
-from trustmopd.cli import app
 from trustmopd.report.figures import drawing
 from trustmopd.report.page.case_studies import draw_case, read_cases
 from trustmopd.report.readers.run import find_runs
@@ -26,35 +26,18 @@ NAMES = ("math", "code", "if")
 C = 20
 
 
-def run(*arguments: str | Path, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Trained from its own folder, with relative paths, of references too, and asked from another."""
     folder = tmp_path_factory.mktemp("case")
-    base = tiny.model(0)
-    student = tiny.save(base, folder / "student")
-    teachers = {name: tiny.save(tiny.specialist(base, seed), folder / name) for seed, name in enumerate(NAMES, start=1)}
-    tiny.save(base, folder / "start")
-    tiny.prompts(24).to_json(folder / "prompts.jsonl")
-    own = {"code": {"model": "code", "reference": "start"}, "if": {"model": "if", "reference": "student"}}
-    recipe = {
-        "name": "case",
-        "student": "student",
-        "teachers": {"math": "math", **own},
-        "prompts": {"path": "prompts.jsonl"},
-        "training": {
-            "max_steps": 3, "learning_rate": 1e-2, "num_candidates": C, "global_batch_size": 8, "save_steps": 2,
-            "max_completion_length": 8, "calibration_batches": 2, "record_allocation_every": 1, "bf16": False,
-            "use_cpu": True,
-        },
-        "output": "run",
-    }  # fmt: skip
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    teachers = small_runs.checkpoints(folder)
+    student = teachers.pop("base")
+    shutil.copytree(student, folder / "start")
+    own = {"code": {"model": "code", "reference": "start"}, "if": {"model": "if", "reference": "base"}}
+    training = {"max_steps": 3, "learning_rate": 1e-2, "num_candidates": C, "record_allocation_every": 1}
+    training |= {"max_completion_length": 8, "calibration_batches": 2}
+    relative = {"teachers": {"math": "math", **own}, "prompts": {"path": "prompts.jsonl"}, "output": "run"}
+    small_runs.recipe(folder, {"base": "base"}, training, name="case", **relative)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         run("train", "recipe.yaml")

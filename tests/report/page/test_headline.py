@@ -9,20 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
-import yaml
-from typer.testing import CliRunner
+import small_runs
+from command import run
 
-from trustmopd.cli import app
 from trustmopd.evaluation import of_recipe
 from trustmopd.evaluation.sampling import Response
 from trustmopd.report.readers.certainty import Certainty, over_seeds
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 class Knows:
@@ -42,21 +34,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str,
     """Trained with trust and with uniform weights, evaluated and reported by the verbs: the page's first sentences, its
     advice, and the scores of trust, where the initial student, its teacher and the two students know so many sums."""
     folder = tmp_path_factory.mktemp("headline")
-    base = tiny.model(0)
-    tiny.prompts(8).to_json(folder / "prompts.jsonl")
-    names = ("math", "code")
-    recipe = {
-        "student": tiny.save(base, folder / "student"),
-        "teachers": {name: tiny.save(tiny.specialist(base, seed), folder / name) for seed, name in enumerate(names, 1)},
-        "prompts": {"path": str(folder / "prompts.jsonl")},
-        "training": {
-            "max_steps": 1, "num_candidates": 16, "global_batch_size": 4, "max_completion_length": 6,
-            "calibration_batches": 1, "record_allocation_every": 1, "bf16": False, "use_cpu": True,
-        },
-    }  # fmt: skip
+    models = small_runs.checkpoints(folder)
+    del models["if"]
+    training = {"max_steps": 1, "save_steps": 1, "record_allocation_every": 1}
     for rule in ("trust", "uniform"):
-        mine = {"name": rule, **recipe, "allocation": {"rule": rule}, "output": str(folder / rule)}
-        (folder / f"{rule}.yaml").write_text(yaml.safe_dump(mine))
+        own = {"allocation": {"rule": rule}, "output": str(folder / rule)}
+        path = small_runs.recipe(folder, models, training, name=rule, **own)
+        path.rename(folder / f"{rule}.yaml")
         run("train", folder / f"{rule}.yaml")
 
     def report(out: Path, prompts: int = 20, **known: int) -> tuple[str, str, dict[str, Any]]:
@@ -89,7 +73,7 @@ DIFFER = "trust and uniform weights differ"
 
 
 def test_one_of_twenty_against_two_of_twenty_is_no_recovery(report: Callable, tmp_path: Path) -> None:
-    said, advice, rows = report(tmp_path, student=1, math=3, trust=2, uniform=1)
+    said, advice, rows = report(tmp_path, base=1, math=3, trust=2, uniform=1)
     assert rows["trust"]["recovery"] == pytest.approx(0.5) and " 50% " in said
     assert "20 prompts" in said and DIFFER in said
     assert rows["trust"]["interval"]["recovery"] is None  # drawn again, some sets have no prompt that the teacher adds
@@ -99,7 +83,7 @@ def test_one_of_twenty_against_two_of_twenty_is_no_recovery(report: Callable, tm
 
 
 def test_a_gain_that_resampled_prompts_may_take_away_is_none(report: Callable, tmp_path: Path) -> None:
-    said, advice, rows = report(tmp_path, student=8, math=18, trust=9, uniform=12)
+    said, advice, rows = report(tmp_path, base=8, math=18, trust=9, uniform=12)
     low, high = rows["trust"]["interval"]["recovery"]
     assert low == 0 < high and f"95% interval {low:.0%} to {high:.0%}; 20 prompts" in said
     assert "too few" in said and DIFFER in said
@@ -107,7 +91,7 @@ def test_a_gain_that_resampled_prompts_may_take_away_is_none(report: Callable, t
 
 
 def test_what_many_prompts_show_is_said_with_its_interval_and_without_a_doubt(report: Callable, tmp_path: Path) -> None:
-    said, advice, rows = report(tmp_path, prompts=300, student=30, math=270, trust=250, uniform=100)
+    said, advice, rows = report(tmp_path, prompts=300, base=30, math=270, trust=250, uniform=100)
     low, high = rows["trust"]["interval"]["recovery"]
     assert 0.8 < low < rows["trust"]["recovery"] < high < 1
     assert f"{rows['trust']['recovery']:.0%}" in said and " 29% " in said
@@ -115,6 +99,7 @@ def test_what_many_prompts_show_is_said_with_its_interval_and_without_a_doubt(re
     assert "too few" not in said and DIFFER not in said and "300 prompts" not in advice
 
 
+@pytest.mark.unit
 def test_the_interval_of_a_mean_over_seeds_is_within_the_mean_of_theirs() -> None:
     generator = np.random.default_rng(0)
     shared, own = generator.normal(size=(1, 4000)), generator.normal(size=(3, 4000))

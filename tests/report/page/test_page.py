@@ -2,7 +2,6 @@
 
 import io
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from trustmopd.report.page.report import write_report, write_viewer
-from trustmopd.report.readers.run import find_runs, open_run
+from trustmopd.report.page.report import write_report
+from trustmopd.report.readers.run import find_runs
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +66,3 @@ def test_the_contents_lead_to_every_section_figure_and_table(visit: Callable, re
         page.click(f"nav a:text-is('{title}')")
         target = page.locator(page.evaluate("location.hash"))
         assert target.inner_text() == title and target.bounding_box()["y"] < page.viewport_size["height"]
-
-
-def test_a_page_of_the_viewer_alone_has_no_contents(trusting: Path, tmp_path: Path) -> None:
-    page = write_viewer(open_run(shutil.copytree(trusting, tmp_path / "trust")))
-    assert page is not None and "<nav" not in page.read_text()

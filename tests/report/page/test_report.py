@@ -2,7 +2,6 @@
 
 import html
 import json
-import random
 import re
 import shlex
 import shutil
@@ -14,26 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import recorded
+from command import run
 from hypothesis import example, given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from trustmopd.cli import app
 from trustmopd.report import tables
 from trustmopd.report.page.advice import next_steps
 from trustmopd.report.page.report import write_report
 from trustmopd.report.page.story import story
 from trustmopd.report.page.viewer import choose, script_json
 from trustmopd.report.readers.run import find_runs, open_run
-from trustmopd.report.readers.token_records import read_records
-from trustmopd.report.statistics.comparison import compare
 from trustmopd.report.statistics.summary import summarise_run
-
-
-def run(*arguments: str | Path, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
 
 
 def page_of(*paths: Path, out: Path) -> str:
@@ -290,6 +280,7 @@ def test_a_slip_is_told_in_a_sentence(
 # ---- Text is data
 
 
+@pytest.mark.unit
 @given(
     st.dictionaries(st.text(st.characters()), st.text(st.characters(categories=["Cs", "Cc", "Zl", "Zp", "Sm", "L"])))
 )
@@ -359,8 +350,7 @@ def test_a_field_of_any_other_shape_ends_nothing(
     shutil.copytree(trusting, folder, ignore=shutil.ignore_patterns("step-00000[234].parquet", "figures", "tables"))
     recorded.write_diagnosis(folder, "math", {"math": 1.25}, {"math": 0.1})
     damaged(folder, name, path, value)
-    summaries = [summarise_run(each) for each in find_runs([folder])]
-    comparison = compare(summaries)
+    comparison = recorded.compared(folder)
     made = tables.all_tables(comparison)
     assert {"scores", "displacement", "allocation"} <= {table.name for table in made}
     assert story(comparison) is not None and next_steps(comparison) is not None
@@ -467,30 +457,3 @@ def test_metrics_without_some_series_draw_the_others(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page_of(folder, out=tmp_path)
     assert (tmp_path / "figures" / "weights.svg").is_file()
-
-
-def test_no_flipped_bit_in_the_pages_of_a_record_file_reads_as_another_number(tmp_path: Path) -> None:
-    folder = recorded.make_run(tmp_path / "run", steps=1, rollouts=4)
-    (file,) = (folder / "allocation").iterdir()
-    good = file.read_bytes()
-
-    def content() -> list[object] | None:
-        found = read_records(folder, recorded.TEACHERS, candidates=True)
-        if found.damaged:
-            return None
-        arrays = [(r.weights, r.scores, r.entropy, r.positions, r.candidates) for r in found.rollouts]
-        return [repr([(r.step, r.row, r.prompt_id, r.needs, r.texts) for r in found.rollouts]), found.texts,
-                found.prompts, *(repr(each) for each in arrays)]  # fmt: skip
-
-    pages = len(good) - 8 - int.from_bytes(good[-8:-4], "little")  # what follows describes them, without a checksum
-    named = 0
-    with np.printoptions(threshold=10**6, precision=17):
-        expected = content()
-        for place in random.Random(0).sample(range(32, 8 * pages), 120):
-            flipped = bytearray(good)
-            flipped[place // 8] ^= 1 << place % 8
-            file.write_bytes(flipped)
-            found = content()
-            named += found is None
-            assert found in (None, expected), f"bit {place}"
-    assert named > 80  # the others are statistics and padding, which nothing reads

@@ -15,14 +15,12 @@ from trustmopd.evaluation.aggregation import write_scores
 from trustmopd.report.page.advice import next_steps
 from trustmopd.report.page.story import story
 from trustmopd.report.readers.run import Run, find_runs
-from trustmopd.report.statistics.comparison import compare
 from trustmopd.report.statistics.summary import summarise_run
 
 
 def told(*paths: Path) -> tuple[str, str]:
     """The story and the advice."""
-    summaries = [summarise_run(run) for run in find_runs(paths)]
-    comparison = compare(summaries)
+    comparison = recorded.compared(*paths)
     return " ".join(story(comparison)), " ".join(next_steps(comparison))
 
 

@@ -1,7 +1,6 @@
 """The token viewer in a real browser, from disk and without a network, against the records and the method itself."""
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable
@@ -11,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import recorded
+import small_runs
 import tiny
 import torch
 
-from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
+from trustmopd import Teacher
 from trustmopd.method import mixed_target, trust_weights
 from trustmopd.report.page.report import write_report, write_viewer
 from trustmopd.report.readers.run import open_run
@@ -118,17 +118,6 @@ def test_moving_the_slider_asks_what_if_of_the_rule_that_the_run_trained_with(
     np.testing.assert_allclose(weights(page), expected.numpy(), atol=1e-6)
 
 
-def test_back_at_what_was_recorded_gamma_is_the_runs_own_again(visit: Callable, page_file: Path) -> None:
-    page = visit(page_file)
-    before = weights(page)
-    page.focus("#viewer-gamma")
-    page.keyboard.press("End")
-    assert page.inner_text("#viewer-gamma-value") == "20" and np.abs(weights(page) - before).max() > 0.01
-    page.select_option("#viewer-rule", "recorded")
-    assert page.inner_text("#viewer-gamma-value") == "7" and float(page.input_value("#viewer-gamma")) == 7
-    assert (weights(page) == before).all()
-
-
 def test_a_calibration_without_one_of_the_teachers_is_not_used(visit: Callable, tmp_path: Path) -> None:
     folder = recorded.make_run(tmp_path, steps=1, rollouts=5)
     calibration = json.loads((folder / "calibration.json").read_text())
@@ -206,16 +195,6 @@ def test_the_page_opens_with_the_response_that_has_the_sharpest_change(
     chosen = page.locator("#viewer-tokens [aria-selected]")
     assert chosen.get_attribute("data-t") == str(int(change.argmax()) + 1)
     assert page.evaluate("scrollY") == 0  # the page itself stays at its top
-
-
-def test_the_response_that_the_page_opens_with_is_there_before_all_others(page_file: Path) -> None:
-    """Elements in the order of the file: the data, the opening response, our script, and only then the rest."""
-    page = page_file.read_text()
-    opening = json.loads(re.search(r'id="viewer-data">(.*?)</script>', page)[1])["opening"]
-    ids = re.findall(r'<script(?: type="[^"]*" id="([^"]*)")?>', page)
-    order = [f"response-{index}" for index in range(32)]
-    order.remove(f"response-{opening}")
-    assert opening > 0 and ids == ["", "viewer-data", f"response-{opening}", "", *order]
 
 
 def test_a_long_response_opens_with_its_sharpest_change_in_view(visit: Callable, tmp_path: Path) -> None:
@@ -338,32 +317,12 @@ def test_text_from_models_is_shown_and_never_run(visit: Callable, tmp_path: Path
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # a long token does not widen the page
 
 
-def test_themes_follow_the_system_and_the_button(visit: Callable, page_file: Path) -> None:
-    def background(page: Any) -> str:
-        return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-    light, dark = visit(page_file, color_scheme="light"), visit(page_file, color_scheme="dark")
-    seen = background(light), background(dark)
-    assert seen[0] != seen[1]
-    light.click("#theme")
-    assert background(light) == seen[1] and light.inner_text("#theme") == "Light theme"
-    light.click("#theme")
-    assert background(light) == seen[0]
-
-
 def test_a_teacher_that_was_not_asked_has_no_opinion_and_the_target_is_without_it(
     visit: Callable, tmp_path: Path
 ) -> None:
     """As `allocation: single` leaves it: the others are named, and neither they nor the reference were loaded."""
-    run, base = tmp_path / "run", tiny.model(0)
-    args = TrustMOPDConfig(
-        output_dir=str(run / "checkpoints"), run_dir=str(run), allocation="single", single_teacher="code", max_steps=1,
-        global_batch_size=4, num_candidates=20, max_completion_length=6, record_allocation_every=1, bf16=False,
-        use_cpu=True, save_strategy="no", report_to="none",
-    )  # fmt: skip
-    pool = {name: tiny.specialist(base, place) for place, name in enumerate(recorded.TEACHERS, start=1)}
-    trainer = TrustMOPDTrainer(base, pool, args=args, train_dataset=tiny.prompts(8), processing_class=tiny.tokenizer())
-    trainer.train()
+    run, rule = tmp_path / "run", {"allocation": "single", "single_teacher": "code"}
+    small_runs.trainer(run, max_steps=1, num_candidates=20, record_allocation_every=1, **rule).train()
     file = write_viewer(open_run(run))
     assert file is not None
     page = visit(file)
@@ -380,15 +339,10 @@ def test_a_teacher_that_was_not_asked_has_no_opinion_and_the_target_is_without_i
 def test_every_reference_is_shown_once_with_its_teachers(visit: Callable, tmp_path: Path) -> None:
     """`math` grew from the student, the others from a second base."""
     run, base, second = tmp_path / "run", tiny.model(0), tiny.model(5, hidden=48)
-    args = TrustMOPDConfig(
-        output_dir=str(run / "checkpoints"), run_dir=str(run), max_steps=1, global_batch_size=4, num_candidates=20,
-        max_completion_length=6, calibration_batches=1, record_allocation_every=1, bf16=False, use_cpu=True,
-        save_strategy="no", report_to="none",
-    )  # fmt: skip
     start = tiny.save(second, tmp_path / "bases" / "second")
     grown = {name: Teacher(tiny.specialist(second, seed), reference=start) for seed, name in ((2, "code"), (3, "if"))}
     pool = {"math": tiny.specialist(base, 1), **grown}
-    TrustMOPDTrainer(base, pool, args=args, train_dataset=tiny.prompts(8), processing_class=tiny.tokenizer()).train()
+    small_runs.trainer(run, base, pool, max_steps=1, num_candidates=20, record_allocation_every=1).train()
     opened = open_run(run)
     page = visit(write_report([opened], tmp_path))
     page.check("#viewer-all")
@@ -428,7 +382,6 @@ SLIDE = """() => {
 }"""
 
 
-@pytest.mark.slow
 def test_sixty_four_responses_of_two_thousand_tokens_open_in_two_seconds(visit: Callable, tmp_path: Path) -> None:
     run = recorded.make_run(tmp_path / "run", steps=8, tokens=2047, candidates=128, vocabulary_size=50_000)
     file = write_viewer(open_run(run))

@@ -32,6 +32,7 @@ def two_runs(folder: Path, one: dict[str, Any], other: dict[str, Any], **both: A
         recorded.make_run(folder / str(place), steps=1, rollouts=1, seed=place, **{**both, **config})
 
 
+@pytest.mark.unit
 def test_every_field_that_is_classified_is_a_field() -> None:
     known = {field.name for field in dataclasses.fields(TrustMOPDConfig)}
     assert {*lessons.LESSONS, *lessons.STORED, *lessons.TOLD} <= known
@@ -52,16 +53,34 @@ def test_dropout_makes_another_experiment_only_of_a_student_that_has_it() -> Non
     assert "disable_dropout" not in lessons.experiment_fields(has_dropout=False)
 
 
-@pytest.mark.parametrize("name", ["vllm_structured_outputs_regex", "dataloader_drop_last", "learning_rate", "top_k"])
-def test_two_values_of_a_field_that_decides_the_lessons_are_two_experiments(tmp_path: Path, name: str) -> None:
-    two_runs(tmp_path, {name: 1}, {name: 2})
-    assert methods(tmp_path) == [["trust", f"trust, {name} 2"]]
-
-
-def test_housekeeping_makes_no_other_experiment(tmp_path: Path) -> None:
-    fields = ("save_steps", "logging_steps", "per_device_train_batch_size", "teacher_placement", "vllm_server_port")
-    two_runs(tmp_path, dict.fromkeys(fields, 1), dict.fromkeys(fields, 2))
-    assert methods(tmp_path) == [["trust"]]
+@pytest.mark.parametrize(
+    ("field", "values", "both", "expected"),
+    [
+        *(
+            (name, (1, 2), {}, ["trust", f"trust, {name} 2"])
+            for name in ("dataloader_drop_last", "learning_rate", "top_k")
+        ),
+        ("vllm_structured_outputs_regex", ("a", "b"), {}, ["trust", "trust, vllm_structured_outputs_regex b"]),
+        ("calibration_batches", (8, 2), {}, ["trust", "trust, calibration_batches 2"]),
+        ("calibration_batches", (8, 2), {"rule": "uniform"}, ["uniform"]),  # which does not use it
+        ("domain_column", ("a", "b"), {"rule": "routed"}, ["routed", "routed, domain_column b"]),
+        ("domain_column", ("a", "b"), {}, ["trust"]),
+        ("gamma", (3.0, 3.0000001), {}, ["γ = 3", "γ = 3.0000001"]),
+        (
+            "score",
+            ("displacement", "likelihood"),
+            {"allocation": "mine.rule"},
+            ["mine.rule", "mine.rule, score likelihood"],
+        ),
+        *((name, (1, 2), {}, ["trust"]) for name in ("save_steps", "logging_steps", "per_device_train_batch_size")),
+        *((name, (1, 2), {}, ["trust"]) for name in ("teacher_placement", "vllm_server_port")),
+    ],
+)
+def test_two_values_of_a_field_are_two_experiments_if_they_decide_what_is_learnt(
+    tmp_path: Path, field: str, values: tuple, both: dict[str, Any], expected: list[str]
+) -> None:
+    two_runs(tmp_path, *({field: value} for value in values), **both)
+    assert methods(tmp_path) == [expected]
 
 
 def test_a_manifest_that_does_not_list_what_counts_is_noted(tmp_path: Path) -> None:
@@ -75,37 +94,10 @@ def test_a_manifest_that_does_not_list_what_counts_is_noted(tmp_path: Path) -> N
     assert all(any("manifest.json" in each.what for each in run.missing) for run in found.runs)
 
 
-def test_routed_runs_by_different_columns_are_two_experiments(tmp_path: Path) -> None:
-    two_runs(tmp_path / "routed", {"domain_column": "a"}, {"domain_column": "b"}, rule="routed")
-    two_runs(tmp_path / "trust", {"domain_column": "a"}, {"domain_column": "b"})
-    assert methods(tmp_path / "routed") == [["routed", "routed, domain_column b"]]
-    assert methods(tmp_path / "trust") == [["trust"]]
-
-
-def test_what_a_rule_does_not_use_makes_no_difference(tmp_path: Path) -> None:
-    two_runs(tmp_path, {"calibration_batches": 8}, {"calibration_batches": 2}, rule="uniform")
-    assert methods(tmp_path) == [["uniform"]]
-
-
-def test_calibrating_otherwise_is_another_experiment(tmp_path: Path) -> None:
-    two_runs(tmp_path, {"calibration_batches": 8}, {"calibration_batches": 2})
-    assert methods(tmp_path) == [["trust", "trust, calibration_batches 2"]]
-
-
-def test_gammas_that_print_alike_are_two(tmp_path: Path) -> None:
-    two_runs(tmp_path, {"gamma": 3.0}, {"gamma": 3.0000001})
-    assert methods(tmp_path) == [["γ = 3", "γ = 3.0000001"]]
-
-
 def test_values_that_print_alike_are_two(tmp_path: Path) -> None:
     for place, top_k in enumerate((0, 0, 1, "1")):
         recorded.make_run(tmp_path / str(place), steps=1, rollouts=1, seed=place, top_k=top_k)
     assert methods(tmp_path) == [["trust", "trust, top_k 1", "trust, top_k 1 (2)"]]
-
-
-def test_scores_of_a_rule_of_ones_own_tell_runs_apart(tmp_path: Path) -> None:
-    two_runs(tmp_path, {"score": "displacement"}, {"score": "likelihood"}, allocation="mine.rule")
-    assert methods(tmp_path) == [["mine.rule", "mine.rule, score likelihood"]]
 
 
 def test_another_reference_and_another_part_of_the_student_are_other_experiments(tmp_path: Path) -> None:
@@ -197,6 +189,7 @@ def test_a_student_that_is_called_as_another_would_be_stays_itself(tmp_path: Pat
     assert len({setting.student for setting in compared(tmp_path).settings}) == 3
 
 
+@pytest.mark.unit
 @given(*[st.lists(st.sampled_from(["a", "b", "a+b", "'a'", '"a"', "+", "", "unlabelled", "a'+'b"]), unique=True)] * 2)
 def test_two_sets_of_needs_never_share_a_name(one: list[str], other: list[str]) -> None:
     assert (group_name(one) == group_name(other)) == (one == other)

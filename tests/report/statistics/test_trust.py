@@ -137,6 +137,7 @@ def test_series_and_drift_come_from_every_logged_step(trusting: Path) -> None:
     assert not found.warnings
 
 
+@pytest.mark.unit
 def test_a_teacher_that_leaves_the_band_is_warned_of_and_one_noisy_step_is_not() -> None:
     calm = [{"score/a": 1.0, "score/b": 1.0 if step < 30 else 2.0} for step in range(40)]
     calm[5]["score/a"] = 4.0  # a mean over ten steps of 1.3
@@ -147,6 +148,7 @@ def test_a_teacher_that_leaves_the_band_is_warned_of_and_one_noisy_step_is_not()
     assert all(each in said for each in ("'b'", "2.00", "0.67", "1.50"))
 
 
+@pytest.mark.unit
 def test_a_drift_downwards_counts_as_one_upwards() -> None:
     assert drift([{"score/a": 0.5}] * 3, ["a"])["a"].outside
     assert drift([{"score/a": 0.0}] * 3, ["a"])["a"].outside

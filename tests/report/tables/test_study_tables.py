@@ -12,9 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import recorded
 
-from trustmopd.report.readers.run import find_runs
-from trustmopd.report.statistics.comparison import compare
-from trustmopd.report.statistics.summary import summarise_run
 from trustmopd.report.tables import all_tables
 
 Table = dict[str, dict[str, str]]  # row → column → cell
@@ -23,9 +20,8 @@ FOLDER = {"without μ": "without-mu", "γ = 3": "gamma-3", "γ = 7": "trust"}
 
 
 def tables_of(*paths: Path) -> dict[str, Table]:
-    summaries = [summarise_run(run) for run in find_runs(paths)]
     made = {}
-    for each in all_tables(compare(summaries)):
+    for each in all_tables(recorded.compared(*paths)):
         rows = list(csv.DictReader(io.StringIO(each.table.to_csv())))
         made[each.name] = {next(iter(row.values())): row for row in rows}
         assert len(made[each.name]) == len(rows), "two rows share a name"

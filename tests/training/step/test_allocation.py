@@ -1,8 +1,12 @@
 """One row for each rule of each part: nothing that is listed is without a function, and no function is unlisted."""
 
+import pytest
+
 from trustmopd import method
 from trustmopd.recipe import rules
 from trustmopd.training.step.allocation import _RULES
+
+pytestmark = pytest.mark.unit
 
 
 def test_every_rule_of_the_tables_has_a_function():

@@ -1,9 +1,12 @@
 """A batch keeps its own answers: several may be under way at once."""
 
+import pytest
 import torch
 
 from trustmopd.policies import REFERENCE
 from trustmopd.training.step import ask, candidates_of, objective_of
+
+pytestmark = pytest.mark.unit
 
 
 def learn(context, student, batch, mu):

@@ -9,6 +9,8 @@ from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
 from trustmopd.training.step import ENTRIES, Batch, ask, batch_of
 from trustmopd.training.step.batch import RolloutId
 
+pytestmark = pytest.mark.unit
+
 
 def test_a_batch_is_frozen(batch_of_lengths):
     with pytest.raises(FrozenInstanceError):

@@ -9,6 +9,8 @@ import torch
 from trustmopd.policies import REFERENCE
 from trustmopd.training.step import ask, candidates_of
 
+pytestmark = pytest.mark.unit
+
 
 def full_logp(model, batch, row):
     """Over the vocabulary, at each response token of a row."""

@@ -13,6 +13,8 @@ from trustmopd.training.step import StepLog, ask, candidates_of, objective_of
 from trustmopd.training.step.batch import RolloutId
 from trustmopd.training.step.records import TokenRecorder
 
+pytestmark = pytest.mark.unit
+
 MU = torch.tensor([0.5, 1.0, 2.0])
 
 

@@ -9,6 +9,8 @@ from trustmopd.method import SCORES, objective, random_weights, response_means, 
 from trustmopd.training.step import ask, candidates_of, entropy_of, loss_of, objective_of
 from trustmopd.training.step.allocation import derived_seed
 
+pytestmark = pytest.mark.unit
+
 MU = torch.tensor([0.5, 1.0, 2.0])
 
 

@@ -10,6 +10,8 @@ from trustmopd.training.step import Turns, next_turn, rollouts_of, rows_of, samp
 from trustmopd.training.step.batch import Rollout, RolloutId
 from trustmopd.training.step.sample import RECORDED, draw_of, recorded_draws, rollout_ids
 
+pytestmark = pytest.mark.unit
+
 TEACHERS = ["math", "code", "if"]
 
 
