@@ -1,6 +1,7 @@
 """What samples a student's rollouts, with its parameters: `rollouts: {engine: vllm, gpu_memory_utilization: 0.4}`.
 
-A new engine is a class here and a file `rollouts/<engine>_rollouts.py`, with a function `start`.
+A new engine is a class here, one with `sample` in `rollouts/`, and the function that makes it for a trainer, in
+`training/rollout_engine.py`.
 """
 
 from typing import Annotated, ClassVar, Literal

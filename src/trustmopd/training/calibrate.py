@@ -123,7 +123,7 @@ def measure_calibration(
         batches=args.calibration_batches,
         global_batch_size=args.global_batch_size,
         depends_on=depends_on,
-        engine=f"vllm {vllm_version()}" if args.use_vllm else "transformers",
+        engine=f"vllm {vllm_version()}" if args.use_vllm else args.rules.rollouts.engine,
     )
 
 

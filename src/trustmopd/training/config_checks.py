@@ -174,7 +174,7 @@ def check_mappings(args: "TrustMOPDConfig") -> None:
             raise ValueError(f"{given} has a field of its own. Set {_OF_ROLLOUTS[name]} instead.")
         if name == "do_sample" and not value:
             raise ValueError(f"{given} would be greedy, but rollouts are sampled. Remove it.")
-        if not args.use_vllm and not hasattr(GenerationConfig(), name):
+        if args.rules.rollouts.engine == "transformers" and not hasattr(GenerationConfig(), name):
             raise ValueError(f"{given}: transformers.GenerationConfig has no such field. Correct its name.")
 
 

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 def rollout_engine(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
     """`longest` is the most tokens that a prompt and its response have together."""
-    if trainer.args.use_vllm:
-        return _vllm(trainer, longest)
+    return _START[trainer.args.rules.rollouts.engine](trainer, longest)
+
+
+def _transformers(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
     if trainer.args.cache_implementation is not None:
         _compile_cache(trainer.generation_config, longest)
     return TransformersEngine(
@@ -60,6 +62,10 @@ def _vllm(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
         trust_remote_code=args.trust_remote_code,
         **{name: getattr(args, f"vllm_{name}") for name in named},
     )
+
+
+#: By the engine's name, as in `recipe.rollout_engines.ROLLOUTS`.
+_START = {"transformers": _transformers, "vllm": _vllm}
 
 
 def rollout_dtype(args: TrustMOPDConfig, student: nn.Module) -> torch.dtype:

@@ -156,7 +156,7 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
         turns = step.Turns(self.rollout_engine, self.args, rollouts, self._tokenizer.pad_token_id)
         with self.context.clock("rollout"), turns.current():
             generated = super()._generate_and_score_completions(inputs)
-        with_logp = self.args.use_vllm and not self.tools  # a tool's tokens were not sampled
+        with_logp = self.args.rules.rollouts.beside and not self.tools  # a tool's tokens were not sampled
         batch = step.ask(self.context, step.sampled(generated, inputs, rollouts, turns, with_logp=with_logp))
         # The loss is a mean over responses, so these are the items; TRL counts tokens.
         items = self.accelerator.gather(batch.num_responses).sum()

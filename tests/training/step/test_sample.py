@@ -112,8 +112,8 @@ def test_a_turn_is_that_of_the_batch_that_is_being_sampled(args):
 
 
 @pytest.mark.parametrize("use_vllm", [False, True])
-def test_draws_and_log_probabilities_are_asked_of_vllm_alone(args, use_vllm):
-    args.use_vllm = use_vllm
+def test_draws_and_log_probabilities_are_asked_of_vllm_alone(tmp_path, use_vllm):
+    args = TrustMOPDConfig(str(tmp_path), seed=1, use_cpu=True, use_vllm=use_vllm)
     engine = GivenEngine([8], [9])
     turns_of(args, engine, 2).sample([[4], [5]])
     assert engine.params[0].draws == (["1/7/0", "1/7/1"] if use_vllm else None)

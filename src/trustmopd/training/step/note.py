@@ -63,7 +63,7 @@ class StepLog:
                 self.recorder.finish(step + 1, writes=self.accelerator.is_main_process)
         self._note_usage()
         metrics = self.means()
-        if self.args.use_vllm:
+        if self.args.rules.rollouts.beside:
             metrics |= self.gap.finish(self.accelerator, step)
         seconds = {"records": 0.0} if self.args.record_allocation_every else {}
         metrics |= {f"seconds/{phase}": value for phase, value in (seconds | self.clock.take()).items()}

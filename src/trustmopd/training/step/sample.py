@@ -129,8 +129,8 @@ def rollout_params(args: TrustMOPDConfig, draws: Sequence[str]) -> Params:
         top_k=args.top_k,
         min_p=args.min_p,
         repetition_penalty=args.repetition_penalty,
-        draws=draws if args.use_vllm else None,
-        logprobs=args.use_vllm,
+        draws=draws if args.rules.rollouts.beside else None,
+        logprobs=args.rules.rollouts.beside,
         options=args.generation_kwargs or {},
     )
 
