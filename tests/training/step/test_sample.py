@@ -128,8 +128,8 @@ class SeedsOf:
         return [Completion([seed_of([draw])], False) for draw in params.draws]
 
 
-def test_no_two_turns_of_a_batch_are_drawn_with_one_seed(args):
-    args.use_vllm = True
+def test_no_two_turns_of_a_batch_are_drawn_with_one_seed(tmp_path):
+    args = TrustMOPDConfig(str(tmp_path), use_cpu=True, use_vllm=True)
 
     def seeds(step):
         rollouts = [Rollout(RolloutId(row), f"1/{step}/{row}") for row in range(3)]
