@@ -116,11 +116,6 @@ def test_adapters_on_their_own_reference_share_its_weights(other, folder):
     assert step.loss == pytest.approx(expected.loss, rel=1e-5)
 
 
-def test_rules_without_a_reference_load_none(pool, other, folder):
-    trainer = replay.trainer_of(folder / "uniform", teachers=measured_from(pool, other), allocation="uniform")
-    assert references_of(trainer) == [] and trainer.pool.references == {}
-
-
 def test_every_reference_is_named_by_calibration_manifest_card_and_records(pool, other, folder):
     options = {"save_strategy": "steps", "save_steps": 1, "record_allocation_every": 1}
     trained = replay.run(folder / "named", teachers=measured_from(pool, other), **options).trainer

@@ -73,33 +73,23 @@ def test_the_learning_rate_warms_up_over_three_percent_of_the_run_and_then_stays
     assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0}
 
 
-def test_one_process_accumulates_sixteen_micro_batches_of_four_into_sixty_four_prompts(one_process, tmp_path):
-    assert TrustMOPDConfig(output_dir=str(tmp_path)).gradient_accumulation_steps == 16
-
-
-def test_accumulation_follows_the_global_batch(one_process, tmp_path):
-    args = TrustMOPDConfig(output_dir=str(tmp_path), global_batch_size=24, per_device_train_batch_size=3)
-    assert args.gradient_accumulation_steps == 8
-
-
-def test_explicit_accumulation_wins_and_sets_the_global_batch(one_process, tmp_path):
-    args = TrustMOPDConfig(output_dir=str(tmp_path), gradient_accumulation_steps=3, per_device_train_batch_size=5)
-    assert (args.gradient_accumulation_steps, args.global_batch_size) == (3, 15)
-
-
-@pytest.mark.parametrize(("processes", "accumulation"), [(1, 16), (4, 4), (16, 1)])
-def test_accumulation_shrinks_as_processes_are_added(monkeypatch, tmp_path, processes, accumulation):
+@pytest.mark.parametrize(
+    ("processes", "settings", "accumulation", "global_batch"),
+    [
+        *((1, {}, 16, 64), (4, {}, 4, 64), (16, {}, 1, 64)),
+        (1, {"global_batch_size": 24, "per_device_train_batch_size": 3}, 8, 24),
+        (1, {"gradient_accumulation_steps": 3, "per_device_train_batch_size": 5}, 3, 15),  # which wins
+        (8, {"gradient_accumulation_steps": 2}, 2, 64),
+    ],
+)
+def test_accumulation_follows_from_the_global_batch_unless_it_is_set(
+    monkeypatch, tmp_path, processes, settings, accumulation, global_batch
+):
     # What TrainingArguments does next would start the other processes' rendezvous and wait for them.
     monkeypatch.setattr(DistillationConfig, "__post_init__", lambda self: None)
     monkeypatch.setenv("WORLD_SIZE", str(processes))
-    args = TrustMOPDConfig(output_dir=str(tmp_path))
-    assert (args.gradient_accumulation_steps, args.global_batch_size) == (accumulation, 64)
-
-
-def test_explicit_accumulation_counts_every_process_into_the_global_batch(monkeypatch, tmp_path):
-    monkeypatch.setattr(DistillationConfig, "__post_init__", lambda self: None)
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    assert TrustMOPDConfig(output_dir=str(tmp_path), gradient_accumulation_steps=2).global_batch_size == 64
+    args = TrustMOPDConfig(output_dir=str(tmp_path), **settings)
+    assert (args.gradient_accumulation_steps, args.global_batch_size) == (accumulation, global_batch)
 
 
 def test_a_global_batch_that_the_processes_cannot_share_names_all_three_numbers(monkeypatch, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import zlib
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,9 @@ import torch
 import transformers
 
 from trustmopd.method import displacement, trust_weights
-from trustmopd.policies import TeacherPool, fingerprint
+from trustmopd.policies import fingerprint
 from trustmopd.report.readers.run import open_run
 from trustmopd.report.statistics.summary import summarise_run
-from trustmopd.training.step.sample import recorded_draws
 from trustmopd.training.step.timing import PhaseClock
 
 NAMES = ["math", "code", "if"]
@@ -205,18 +203,6 @@ def test_recorded_weights_follow_from_recorded_scores_and_mu(trained):
     torch.testing.assert_close(trust_weights(scores, mu, 7.0), weights, rtol=1e-4, atol=1e-5)
 
 
-def test_labels_ride_along_through_the_shuffle(trained, family):
-    """TRL shuffles a generation batch: a response must keep id, label and capabilities of its own prompt."""
-    prompts = {row["id"]: row for row in family.prompts}
-    for step in (1, 2):
-        table = records(trained[0], step)
-        columns = ("prompt_id", "domain", "capabilities", "rollout")
-        for name, domain, capabilities, row in zip(*(table[column].to_pylist() for column in columns), strict=True):
-            assert domain == prompts[name]["domain"]
-            assert capabilities == prompts[name]["capabilities"]
-            assert name == f"p{row}"
-
-
 def test_a_recorded_response_is_the_one_its_prompt_was_given(build, family, tmp_path):
     """Against the rollouts as generated, before anything is shuffled."""
     trainer = build(record_allocation_every=1, max_steps=1, calibrated=False)
@@ -259,19 +245,6 @@ def test_the_recorded_sample_does_not_depend_on_the_split_into_micro_batches(tra
         assert table[column].to_pylist() == other[column].to_pylist(), column
     for name in NAMES:
         np.testing.assert_allclose(table[f"score_{name}"].to_pylist(), other[f"score_{name}"].to_pylist(), rtol=1e-3)
-
-
-def test_the_recorded_sample_does_not_depend_on_which_process_holds_which_prompt():
-    def rows_of(draws):
-        return {int(draw.rpartition("/")[2]) for draw in recorded_draws(draws)}
-
-    draws = [f"1/3/{row}" for row in range(100, 130)]
-    chosen = rows_of(draws)
-    assert len(chosen) == 8 and chosen < {*range(100, 130)}
-    assert rows_of(draws[::2] + draws[1::2]) == chosen
-    assert rows_of(draws[::-1]) == chosen
-    for other in ("1/4", "2/3"):
-        assert rows_of(f"{other}/{row}" for row in range(100, 130)) != chosen
 
 
 def test_records_are_kept_every_so_many_steps_and_never_at_zero(make, tmp_path, files_under):
@@ -383,45 +356,6 @@ def test_a_single_teacher_run_still_names_the_others_in_its_manifest(build, tmp_
     models = json.loads((tmp_path / "run" / "manifest.json").read_text())["models"]
     assert models["reference"] is None
     assert [teacher["fingerprint"] is None for teacher in models["teachers"].values()] == [True, False, True]
-
-
-@pytest.fixture
-def asked(monkeypatch, family):
-    """Which policy was asked about which prompts, as (policy, domain) counts of responses."""
-    domain_of = {
-        family.tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True): row["domain"]
-        for row in family.prompts
-    }
-    counts = Counter()
-    answer = TeacherPool._hidden_states
-
-    def remember(self, member, rollouts, rows):
-        width = rollouts.input_ids.shape[1] - rollouts.response_mask.shape[1]
-        for row in rows:
-            prompt = rollouts.input_ids[row, :width][rollouts.attention_mask[row, :width].bool()]
-            counts[member.name, domain_of[family.tokenizer.decode(prompt)]] += 1
-        return answer(self, member, rollouts, rows)
-
-    monkeypatch.setattr(TeacherPool, "_hidden_states", remember)
-    return counts
-
-
-@pytest.mark.parametrize("max_tokens", [None, 64])
-def test_routed_asks_each_teacher_only_about_its_own_prompts(build, asked, max_tokens):
-    build(allocation="routed", max_steps=3, global_batch_size=8, max_tokens_per_micro_batch=max_tokens).train()
-    assert all(teacher == domain for teacher, domain in asked)
-    # 24 prompts, all of them in three steps of eight; a third of them in each domain
-    assert asked == {(name, name): 8 for name in NAMES}
-
-
-def test_trust_asks_everyone_about_every_prompt_once(build, asked):
-    build(max_steps=3, global_batch_size=8, calibrated=False).train()
-    assert asked == {(who, domain): 8 for who in (*NAMES, "reference") for domain in NAMES}
-
-
-def test_single_asks_one_teacher(build, asked):
-    build(allocation="single", single_teacher="if", max_steps=3, global_batch_size=8).train()
-    assert asked == {("if", domain): 8 for domain in NAMES}
 
 
 # ---- cost.json
