@@ -25,8 +25,7 @@ from trustmopd.quickstart.prompts import MAX_NEW_TOKENS
 from trustmopd.quickstart.shipped import MODELS, checkpoint
 from trustmopd.quickstart.tasks import DOMAINS
 from trustmopd.runs.layout import CARD
-from trustmopd.training.environment import check_writable
-from trustmopd.util.files import file_sha256, read_json, write_json, write_text
+from trustmopd.util.files import check_writable, file_sha256, read_json, write_json, write_text
 
 EVALUATION_TEMPERATURE = 0.6
 

@@ -15,9 +15,8 @@ from trustmopd.quickstart.machine import quiet, reproducibly
 from trustmopd.recipe import Recipe
 from trustmopd.recipe.rules import RULES, TRUST
 from trustmopd.runs import RunDirectory, newest_checkpoint
-from trustmopd.training.environment import check_writable
 from trustmopd.training.stages import calibrate_recipe, diagnose_recipe
-from trustmopd.util.files import read_json, write_json
+from trustmopd.util.files import check_writable, read_json, write_json
 
 STUDY = "study.json"
 #: Rows of which the pool is judged before training: their calibrated scores are not the same.

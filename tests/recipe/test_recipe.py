@@ -426,7 +426,7 @@ def test_overriding_leaves_anchors_and_merge_keys_of_yaml_alone(write):
         ("allocation={rule: trust, gamma: true}", "allocation.gamma = True", "number"),
         ("allocation={rule: trust, gama: 3}", "allocation.gama = 3", "`gamma`"),
         ("allocation={rule: trust, score: entropy}", "allocation.score = 'entropy'", "displacement negative_entropy"),
-        ("allocation={rule: trust, granularity: word}", "allocation.granularity = 'word'", "'token' 'response'"),
+        ("allocation={rule: trust, granularity: word}", "allocation.granularity = 'word'", "token, response"),
         ("allocation={rule: trust, calibrated: 1}", "allocation.calibrated = 1", "bool true"),
         ("allocation={rule: uniform, gamma: 7}", "allocation.gamma = 7", "rule"),
         ("allocation.rule=single", "allocation.teacher", "missing"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trustmopd.cli.common import app, console, errors, plain, say, show_table
+from trustmopd.util.files import check_writable
 
 if TYPE_CHECKING:
     from trustmopd.report.readers.run import Run
@@ -75,8 +76,9 @@ def report(
         from trustmopd.report.page.report import write_report
         from trustmopd.report.readers.run import find_runs
 
-        found = find_runs(runs)
-        path = write_report(found, out or _common(runs), responses=responses)
+        found, folder = find_runs(runs), out or _common(runs)
+        check_writable(folder, "--out")
+        path = write_report(found, folder, responses=responses)
         say(f"Runs: {len(found)}; tables and figures are next to the report.\nOpen: {path}")
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trustmopd.rollouts import EngineError
-from trustmopd.util.messages import Interrupted, first_line
+from trustmopd.util.messages import Interrupted, Preempted, first_line
 from trustmopd.util.text_tables import TextTable
 
 app = typer.Typer(
@@ -45,7 +45,8 @@ def errors(
         if not has_begun():
             return " No checkpoint was saved yet: the same command starts again from the beginning."
         saved = f" {kept[0].upper()}{kept[1:]} are kept." if kept else ""
-        return f"{saved}{f' Continue with: {again}' if again else ''}"
+        launched = " under the same launcher" if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+        return f"{saved}{f' Continue{launched} with: {again}' if again else ''}"
 
     formatted = warnings.formatwarning
     warnings.formatwarning = _one_line
@@ -54,6 +55,9 @@ def errors(
     except KeyboardInterrupt:
         say(f"\nInterrupted.{afterwards()}")
         raise typer.Exit(130) from None
+    except Preempted:
+        say(f"\nEnded by SIGTERM.{afterwards()}")
+        raise typer.Exit(Preempted.status) from None
     except (ValueError, OSError, FloatingPointError, EngineError) as error:
         if os.environ.get("TRUSTMOPD_TRACEBACK"):
             raise

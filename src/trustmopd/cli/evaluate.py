@@ -8,6 +8,7 @@ import typer
 
 from trustmopd.cli.common import app, errors, local_copies, say, show_table
 from trustmopd.runs.layout import SCORES, TABLES
+from trustmopd.util.files import check_writable
 
 if TYPE_CHECKING:
     from trustmopd.evaluation.of_recipe import EvaluationResult
@@ -107,6 +108,7 @@ def scores(
                 f"{len(folders)} folders make one more table, besides each folder's own. Choose where it goes, for "
                 "example --out runs/both."
             )
+        check_writable(out or folders[0], "--out")
         from trustmopd.evaluation.of_recipe import scored
 
         _show(scored(folders, out or folders[0], against=against))

@@ -3,9 +3,10 @@
 import shlex
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from trustmopd.cli.common import app, console, errors, plain, say, show_table
 from trustmopd.runs import newest_checkpoint
@@ -14,6 +15,7 @@ from trustmopd.util.text_tables import text_table
 if TYPE_CHECKING:
     from trustmopd.recipe import Recipe
     from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis
+    from trustmopd.training.run.which_checkpoint import Resumed
     from trustmopd.training.stages import SeedRun
     from trustmopd.training.trainer import TrustMOPDTrainer
 
@@ -21,21 +23,45 @@ RecipePath = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", sho
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Fields to change, as training.max_steps=10.", show_default=False)
 ]
+#: The value of `--resume` that stands alone.
+_NEWEST = "newest"
 #: Rows of a dry run that do not apply to calibrating or diagnosing.
 _OF_TRAINING = ("training", "seeds")
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, load no weights, print what would happen.")]
 
 
-@app.command(epilog="Example: trustmopd train recipes/smollm3-3b/singlecap-trust.yaml seeds=[0]")
+class _Train(TyperCommand):
+    """`--resume` may stand alone: then its value is NEWEST."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for place, (argument, following) in enumerate(zip(args, [*args[1:], "--"], strict=True)):
+            if argument == "--resume" and not _is_checkpoint(following):
+                args[place] = f"--resume={_NEWEST}"
+        return super().parse_args(ctx, args)
+
+
+def _is_checkpoint(argument: str) -> bool:
+    """Not an option, an override or the recipe."""
+    is_other = argument.startswith("-") or "=" in argument or argument.endswith((".yaml", ".yml"))
+    return Path(argument).is_dir() or not is_other
+
+
+@app.command(cls=_Train, epilog="Example: trustmopd train recipes/smollm3-3b/singlecap-trust.yaml seeds=[0]")
 def train(
     recipe: RecipePath,
     overrides: Overrides = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue each seed from its newest whole checkpoint.")
-    ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--resume",
+            metavar="[CHECKPOINT]",
+            help="Continue each seed from its newest checkpoint that can be resumed from, or one seed from this one.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Distil: calibrate if needed, train every seed of the recipe, leave a run directory for each."""
+    resume = checkpoint is not None and (checkpoint == _NEWEST or checkpoint)
     with errors():
         loaded = load(recipe, overrides)
     again = shlex.join(["trustmopd", "train", str(recipe), *(overrides or []), "--resume"])
@@ -49,7 +75,9 @@ def train(
 
         def start(run: "SeedRun") -> None:
             console.rule(plain(f"{loaded.name}, seed {run.seed}"))
-            if resume and run.began_at is None:
+            if run.checkpoint is not None:
+                say(f"Resuming from {run.checkpoint}, step {run.began_at}.")
+            elif resume:
                 say(f"There is no checkpoint in {run.run.checkpoints} to resume from: training starts at step 0.")
 
         def ready(trainer: "TrustMOPDTrainer") -> None:
@@ -118,7 +146,7 @@ def load(path: Path, overrides: list[str] | None) -> "Recipe":
 
 
 def _explain(
-    recipe: "Recipe", *, resume: bool = False, calibrate: bool = False, leave_out: Collection[str] = ()
+    recipe: "Recipe", *, resume: "Resumed" = False, calibrate: bool = False, leave_out: Collection[str] = ()
 ) -> None:
     """Check what can be checked without weights, and print what would run."""
     from trustmopd.training.dry_run import dry_run

@@ -17,7 +17,7 @@ from trustmopd.report.page.report import write_report
 from trustmopd.report.readers.run import open_run
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.layout import INITIAL, ROUTED, TITLES
-from trustmopd.training.environment import check_writable
+from trustmopd.util.files import check_writable
 
 PROMPTS = "multicap"  # most of its prompts need two specialists, so trust can be seen to move within a response
 METHODS = ("uniform", "trust")

@@ -4,8 +4,9 @@ A benchmark of your own needs no row here. A recipe names its place: a file of r
 Python file or module, as `mine.py:NAME` or `my.package:NAME`.
 """
 
-import difflib
 from collections.abc import Mapping
+
+from trustmopd.util.messages import choose_from
 
 #: What samples responses to score: a file `rollouts/<name>_engine.py` each.
 ENGINES = ("transformers", "vllm")
@@ -31,7 +32,7 @@ _MOVED = {"smollm2_": "studies/smollm2/benchmarks.py:{name} (the study is beside
 
 def check_engine_name(name: str) -> str:
     if name not in ENGINES:
-        raise ValueError(f"there is no engine {name!r}. Choose from {', '.join(ENGINES)}.")
+        raise ValueError(f"there is no engine {name!r}. {choose_from(ENGINES, name)}.")
     return name
 
 
@@ -41,8 +42,7 @@ def check_benchmark_name(name: str) -> str:
         return name
     if moved := next((where for prefix, where in _MOVED.items() if name.startswith(prefix)), None):
         raise ValueError(f"benchmark {name!r} has moved. Write {moved.format(name=name)}.")
-    close = difflib.get_close_matches(name.lower(), BENCHMARKS, n=1)
     raise ValueError(
-        f"there is no benchmark {name!r}. {f'Did you mean {close[0]}? ' if close else ''}Choose from "
-        f"{', '.join(BENCHMARKS)}, or give your own: a file of rows ({', '.join(SUFFIXES)}), or FILE.py:NAME."
+        f"there is no benchmark {name!r}. {choose_from(BENCHMARKS, name)}, or give your own: a file of rows "
+        f"({', '.join(SUFFIXES)}), or FILE.py:NAME."
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import yaml
@@ -23,6 +23,13 @@ def _distinct(values: list[Any]) -> list[Any]:
     if len(set(values)) < len(values):
         raise ValueError("one appears twice. Name each one once.")
     return values
+
+
+def _stays_inside(name: str) -> str:
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError("it would leave runs/<name>, where the run is written. Write a plain name; output= is a path.")
+    return name
 
 
 def _common(reference: str | None) -> str | None:
@@ -83,7 +90,7 @@ class Recipe(Section):
     elsewhere: ClassVar[Mapping[str, str]] = OWNED_ELSEWHERE
     hint: ClassVar[str] = " A setting of training is written as training.{field}."
 
-    name: Annotated[Text, Field(description="Give the experiment a name.")]
+    name: Annotated[Text, AfterValidator(_stays_inside), Field(description="Give the experiment a name.")]
     student: Annotated[Place, Field(description="Give the Hub id or the path of the model to train.")]
     reference: Annotated[
         Place | None,

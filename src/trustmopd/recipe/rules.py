@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import AfterValidator, Field
 
 from trustmopd.recipe.sections import Section, Text
+from trustmopd.util.messages import choose_from
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ DISPLACEMENT = SCORES["displacement"].name
 
 def _known_score(name: str) -> str:
     if name not in SCORES:
-        raise ValueError(f"there is no such score. Choose from {', '.join(SCORES)}.")
+        raise ValueError(f"there is no such score. {choose_from(SCORES, name)}.")
     return name
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
@@ -11,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from trustmopd.recipe.yaml_layers import Fields, RecipeError
+from trustmopd.util.messages import choose_from
 
 
 def _from_home(place: Any) -> Any:
@@ -31,6 +33,7 @@ Place = Annotated[Text, AfterValidator(_from_home)]
 Folder = Annotated[
     Path, Field(strict=False), AfterValidator(_from_home), AfterValidator(_no_variable), PlainSerializer(Path.as_posix)
 ]
+_QUOTED = re.compile(r"'([^']*)'")
 _REASONS = {
     "extra_forbidden": "there is no such field",
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "it should be a mapping of fields"),
@@ -76,8 +79,10 @@ def _explain(model: type[Section], problem: ErrorDetails) -> str:
     if kind == "missing":
         return f"{field} is missing. {remedy}"
     if kind.startswith("union_tag") and info:
-        known = problem["ctx"].get("expected_tags", "").replace("'", "")
-        return f"{field}.{info.discriminator} = {value[info.discriminator]!r}: not one of {known}. Choose one of them."
+        known, tag = _QUOTED.findall(problem["ctx"].get("expected_tags", "")), value[info.discriminator]
+        return f"{field}.{info.discriminator} = {tag!r} is unknown. {choose_from(known, tag)}."
+    if kind == "literal_error":
+        return f"{field} = {value!r:.80} is unknown. {choose_from(_QUOTED.findall(problem['ctx']['expected']), value)}."
     if kind == "extra_forbidden":
         known_fields = [*section.model_fields, *(["extends"] if section is model else [])]
         owner = section.elsewhere.get(place[-1])

@@ -37,9 +37,10 @@ def generate_in_rounds(
             **others,
         )
         made[rows, : input_ids.shape[1]] = input_ids
-        if input_ids.shape[1] == width + limit:
-            break
         left = ~torch.isin(input_ids[:, before:], ends).any(dim=1)
+        stopped = left.any() and input_ids.shape[1] < before + config.max_new_tokens
+        if stopped or input_ids.shape[1] == width + limit:
+            break
         rows, input_ids = rows[left], input_ids[left]
         new = attention_mask.new_ones(len(rows), input_ids.shape[1] - before)
         attention_mask = torch.cat([attention_mask[left], new], dim=1)

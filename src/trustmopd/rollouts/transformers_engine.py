@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig, StoppingCriteriaList
 
 from trustmopd.checkpoints.completeness import load_complete
 from trustmopd.rollouts import Completion, Params, loading, seed_of
@@ -23,7 +23,8 @@ TAKES_ADAPTERS = True
 @dataclass
 class TransformersEngine:
     """`lend` gives the model: a trainer unwraps its own and takes it back. `config` has what `Params` does not say;
-    a checkpoint's own is not read, since its penalties and top-k would be this engine's alone."""
+    a checkpoint's own is not read, since its penalties and top-k would be this engine's alone. Once `stop` says so,
+    responses end at the next token."""
 
     lend: Callable[[], AbstractContextManager[Any]]
     device: Any
@@ -32,6 +33,7 @@ class TransformersEngine:
     config: GenerationConfig
     context: int = 2**31
     pad_to_multiple_of: int | None = None
+    stop: Callable[[], bool] = lambda: False
 
     def sample(self, prompt_ids: Sequence[list[int]], params: Params) -> list[Completion]:
         """One generator serves a whole batch: `draws` are those of the batch, not of one request."""
@@ -51,12 +53,16 @@ class TransformersEngine:
                 attention_mask=mask.to(self.device),
                 generation_config=config,
                 logits_processor=finite_logits(model),
+                stopping_criteria=StoppingCriteriaList([self._stopped]),
             )
         logits = torch.stack(made.logits, dim=1) if params.logprobs else None
         new = (made.sequences if params.logprobs else made)[:, width:]
         return [
             self._completion(ids, None if logits is None else logits[row]) for row, ids in enumerate(new.cpu().tolist())
         ]
+
+    def _stopped(self, input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
+        return torch.full(input_ids.shape[:1], self.stop(), device=input_ids.device)
 
     def _completion(self, ids: list[int], logits: Tensor | None) -> Completion:
         end = next((place for place, token in enumerate(ids) if token in self.ends), None)

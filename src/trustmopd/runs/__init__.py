@@ -3,7 +3,7 @@
 No torch: reports are made on machines without it.
 """
 
-from trustmopd.runs.checkpoints import newest_checkpoint, resumable_checkpoint, step_of, whole_checkpoints
+from trustmopd.runs.checkpoints import newest_checkpoint, step_of, whole_checkpoints
 from trustmopd.runs.layout import EntryDirectory, RunDirectory
 from trustmopd.runs.relocate import located, searched
 
@@ -12,7 +12,6 @@ __all__ = [
     "RunDirectory",
     "located",
     "newest_checkpoint",
-    "resumable_checkpoint",
     "searched",
     "step_of",
     "whole_checkpoints",

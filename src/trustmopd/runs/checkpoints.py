@@ -7,7 +7,9 @@ from trustmopd.runs.layout import CHECKPOINT, MANIFEST, RunDirectory
 from trustmopd.runs.schemas import read_file
 from trustmopd.util.files import read_json
 
-_REMEDY = "Restore the file, resume from another checkpoint, or start the run again."
+#: How a checkpoint is named.
+RESUME_FROM = "--resume CHECKPOINT; in Python: resume_from_checkpoint=CHECKPOINT"
+_REMEDY = f"Restore the file, resume from another checkpoint ({RESUME_FROM}), or start the run again."
 
 
 def step_of(checkpoint: Path) -> int:
@@ -31,25 +33,13 @@ def newest_checkpoint(run: Path) -> Path | None:
     return max(found, key=step_of, default=None)
 
 
-def resumable_checkpoint(checkpoint: str | bool, output_dir: str | Path, run_dir: Path) -> Path:
-    """The checkpoint to resume from: the one named, or the newest of the run in `run_dir` that was written to its end.
-    Checkpoints that an earlier run left in the same folder are passed over."""
-    if not isinstance(checkpoint, bool):
-        path = Path(checkpoint)
-        if not (path / MANIFEST).is_file():
-            raise ValueError(
-                f"checkpoint {path} {'was cut short: it has' if path.is_dir() else 'does not exist: there is'} no "
-                f"{MANIFEST}, the last file to be written. Resume from another one, or with "
-                "resume_from_checkpoint=True from the newest whole one."
-            )
-        return path
-    found = whole_checkpoints(Path(output_dir), run_id(run_dir))
-    if not found:
+def check_whole(checkpoint: Path) -> None:
+    if not (checkpoint / MANIFEST).is_file():
         raise ValueError(
-            f"there is no whole checkpoint of this run in {output_dir} to resume from. Start without resuming, in "
-            "another output folder if this one has checkpoints of another run."
+            f"checkpoint {checkpoint} {'was cut short: it has' if checkpoint.is_dir() else 'does not exist: there is'} "
+            f"no {MANIFEST}, the last file to be written. Resume from another one, or from the newest whole one: "
+            "--resume alone; in Python: resume_from_checkpoint=True."
         )
-    return found[-1]
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from trustmopd.method.allocation import check_gamma
 from trustmopd.policies.teacher import check_dtype
 from trustmopd.recipe.rules import SCORES
 from trustmopd.recipe.teacher_source import PLACES
+from trustmopd.util.messages import choose_from
 
 if TYPE_CHECKING:
     from trustmopd.training.config import TrustMOPDConfig
@@ -199,4 +200,4 @@ def _check_json(name: str, path: str) -> None:
 
 def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices and not (callable(value) and name == "score"):
-        raise ValueError(f"{name} = {value!r} is unknown. Choose from {', '.join(choices)}.")
+        raise ValueError(f"{name} = {value!r} is unknown. {choose_from(choices, value)}.")

@@ -17,10 +17,11 @@ from trustmopd.policies.graph import Policy, fallback_note
 from trustmopd.recipe.names import SUFFIXES
 from trustmopd.recipe.teacher_source import RAY
 from trustmopd.rollouts.vllm_package import vllm_version
-from trustmopd.runs import RunDirectory, step_of
+from trustmopd.runs import RunDirectory
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.prepare import Prepared
-from trustmopd.training.run.resuming import changes, moves
+from trustmopd.training.run.resuming import changes, moves, read_state
+from trustmopd.training.run.which_checkpoint import Resumed
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class DryRun:
     fits: bool | None
 
 
-def dry_run(prepared: Prepared, *, resume: bool = False, calibrate: bool = False) -> DryRun:
+def dry_run(prepared: Prepared, *, resume: Resumed = False, calibrate: bool = False) -> DryRun:
     """With `calibrate`, mu is measured even if it is known. Raises the errors that the run would raise before it loads
     its models."""
     recipe, args = prepared.recipe, prepared.args
@@ -48,7 +49,7 @@ def dry_run(prepared: Prepared, *, resume: bool = False, calibrate: bool = False
         "weights": f"{weights}. {_free_disk(args)}",
         "vocabulary": f"{given.vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
         "allocation": ", ".join(f"{key} {value}" for key, value in recipe.allocation.model_dump().items()),
-        "calibration": _calibration(prepared, resumes=all(checkpoints.values()) and resume, anew=calibrate),
+        "calibration": _calibration(prepared, resumes=bool(checkpoints) and all(checkpoints.values()), anew=calibrate),
         "prompts": _prompts(prepared),
         "training": _training(args, len(given.prompts)),
         "rollouts": _rollouts(args),
@@ -70,7 +71,7 @@ def _resumed(prepared: Prepared, seed: int, checkpoint: Path | None) -> str:
     manifest = prepared.manifest(seed)
     changed = {**moves(checkpoint, manifest), **changes(checkpoint, manifest["config"])}
     told = "".join(f", {name} {is_now} instead of {was}" for name, (was, is_now) in changed.items())
-    return f"{checkpoint} (step {step_of(checkpoint)}{told})"
+    return f"{checkpoint} (step {read_state(checkpoint).global_step}{told})"
 
 
 def _memory(prepared: Prepared) -> tuple[str, str, bool | None]:

@@ -1,9 +1,8 @@
-"""What a configuration needs from this machine: installed packages, a folder that can be written to."""
+"""What a configuration needs from this machine: installed packages, processes that see each other."""
 
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 
 import torch
 from transformers import Trainer, get_scheduler
@@ -70,17 +69,6 @@ def _check_trackers(report_to: Sequence[str]) -> None:
                 f"report_to = {tracker!r}, but {tracker} is not installed. Install it (pip install {tracker}), or set "
                 f"report_to = none: {METRICS} always has every metric."
             )
-
-
-def check_writable(folder: str | Path) -> None:
-    """Check that a folder can be created or written to; nothing is created."""
-    folder = Path(folder)
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
-    if not there.is_dir():
-        found = "a broken link" if there.is_symlink() else "a file, not a folder"
-        raise ValueError(f"output {folder}: {there} is {found}. Choose another output.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"output {folder}: {there} cannot be written to. Choose another output, or ask for access.")
 
 
 def check_launch(args: TrustMOPDConfig) -> None:

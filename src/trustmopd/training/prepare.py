@@ -15,17 +15,19 @@ from trustmopd.policies import PolicyGraph, Teacher
 from trustmopd.prompts.prompt_set import load_prompts
 from trustmopd.recipe import Recipe
 from trustmopd.recipe.yaml_layers import RecipeError
-from trustmopd.runs import RunDirectory, resumable_checkpoint, whole_checkpoints
+from trustmopd.runs import RunDirectory
 from trustmopd.training.calibration import Calibration
 from trustmopd.training.config import TrustMOPDConfig, unknown_field
-from trustmopd.training.environment import check_launch, check_writable
+from trustmopd.training.environment import check_launch
 from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.run.across_ranks import first_decides
 from trustmopd.training.run.identity import RunIdentity, expected_identity
 from trustmopd.training.run.manifest import dependencies, run_manifest
 from trustmopd.training.run.resuming import check_resumable
+from trustmopd.training.run.which_checkpoint import Resumed, checkpoints_of_seeds
 from trustmopd.training.setup import Ingredients, check_ingredients, graph_of
 from trustmopd.training.trainer import TrustMOPDTrainer
+from trustmopd.util.files import check_writable
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,22 @@ class Prepared:
         prompts = load_prompts(self.recipe.prompts.path, self.recipe.prompts.split)
         return check_ingredients(self.recipe.student, self.graph, self.args, prompts, peft_config=self.lora)
 
-    def check(self, *, resume: bool = False) -> dict[int, Path | None]:
+    def check(self, *, resume: Resumed = False) -> dict[int, Path | None]:
         """Make the checks of a run that need no weights, in every process. With `resume`, the checkpoint of each seed,
         None for one that starts from the beginning."""
         assert self.identity  # before one process decides for all
         return first_decides(lambda: self._check_files(resume))
 
-    def _check_files(self, resume: bool) -> dict[int, Path | None]:
+    def _check_files(self, resume: Resumed) -> dict[int, Path | None]:
         for seed in self.recipe.seeds:
             check_writable(self.recipe.run_directory(seed))
         if self.args.calibrates and self.args.calibration_path is not None:
             self.check_calibration(self.args.calibration_path)
-        return {seed: self._checkpoint(seed) for seed in self.recipe.seeds} if resume else {}
+        checkpoints = checkpoints_of_seeds(self.recipe, resume)
+        for seed, checkpoint in checkpoints.items():
+            if checkpoint is not None:
+                self._check_resumable(seed, checkpoint)
+        return checkpoints if resume else {}
 
     @cached_property
     def memory(self) -> RunHere:
@@ -88,17 +94,11 @@ class Prepared:
         """Refuse one that was not made for this run, as far as it is known without weights."""
         Calibration.load(path).check(dependencies(self.identity, self.args))
 
-    def _checkpoint(self, seed: int) -> Path | None:
-        """The one that a seed is resumed from, compared with this run as far as it is known without weights; None if
-        there is none."""
-        run, args = self.recipe.run_directory(seed), self.configs[seed]
-        if not whole_checkpoints(RunDirectory(run).checkpoints):
-            return None
-        checkpoint = resumable_checkpoint(True, str(args.output_dir), run)
+    def _check_resumable(self, seed: int, checkpoint: Path) -> None:
+        """Compare it with this run as far as it is known without weights."""
         check_resumable(checkpoint, self.manifest(seed))
-        if args.calibrates:
+        if self.args.calibrates:
             self.check_calibration(RunDirectory(checkpoint).calibration)
-        return checkpoint
 
     def manifest(self, seed: int) -> dict[str, Any]:
         return run_manifest(self.identity, self.configs[seed], run_id="", planned_steps=0)

@@ -29,6 +29,7 @@ def _transformers(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
         pad_token_id=trainer._tokenizer.pad_token_id,
         config=trainer.generation_config,
         pad_to_multiple_of=trainer.args.pad_to_multiple_of,
+        stop=lambda: trainer.preemption.asked,
     )
 
 

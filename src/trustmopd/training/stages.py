@@ -3,12 +3,12 @@
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trustmopd.recipe import Recipe
 from trustmopd.rollouts import adapter_refused
-from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
+from trustmopd.runs import RunDirectory, whole_checkpoints
 from trustmopd.runs.layout import SEED
 from trustmopd.runs.schemas import Diagnosis, write_file
 from trustmopd.training.calibration import Calibration
@@ -16,6 +16,8 @@ from trustmopd.training.diagnose import diagnose
 from trustmopd.training.prepare import prepare
 from trustmopd.training.run.across_ranks import first_decides
 from trustmopd.training.run.progress import show_progress
+from trustmopd.training.run.resuming import read_state
+from trustmopd.training.run.which_checkpoint import Resumed, checkpoints_of_seeds
 from trustmopd.training.trainer import TrustMOPDTrainer
 
 
@@ -26,6 +28,7 @@ class SeedRun:
 
     seed: int
     run: RunDirectory
+    checkpoint: Path | None = None
     began_at: int | None = None
     step: int = 0
     loss: float = math.nan
@@ -35,14 +38,14 @@ class SeedRun:
 def train_recipe(
     recipe: Recipe,
     *,
-    resume: bool = False,
+    resume: Resumed = False,
     on_start: Callable[[SeedRun], None] = lambda run: None,
     on_ready: Callable[[TrustMOPDTrainer], None] = lambda trainer: None,
     on_end: Callable[[SeedRun], None] = lambda run: None,
 ) -> list[SeedRun]:
-    """Train every seed in its own run directory. `resume` continues each from its newest whole checkpoint. All seeds
-    use the calibration of the first. The functions are called when a seed starts, when its models are loaded, and when
-    it ends."""
+    """Train every seed in its own run directory. `resume` continues each from its newest checkpoint that can be resumed
+    from, or one of them from the checkpoint that is named. All seeds use the calibration of the first. The functions
+    are called when a seed starts, when its models are loaded, and when it ends."""
     prepared = prepare(recipe)
     runs = first_decides(lambda: check_runs(recipe, resume=resume))
     prepared.check(resume=resume)
@@ -54,32 +57,31 @@ def train_recipe(
         on_ready(trainer)
         show_progress(trainer, "Distilling")
         trainer.files.recipe = recipe.to_yaml()
-        trainer.train(resume_from_checkpoint=run.began_at is not None)
+        trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint))
         if trainer.args.calibrates:  # which does not depend on the seed
             calibration = {"calibration_path": trainer.args.calibration_path or str(run.run.calibration)}
         loss = next((line["loss"] for line in reversed(trainer.state.log_history) if "loss" in line), math.nan)
         step = trainer.state.global_step
         student = run.run.checkpoint(step)
-        ended.append(SeedRun(run.seed, run.run, run.began_at, step, loss, student if student.is_dir() else None))
+        ended.append(replace(run, step=step, loss=loss, student=student if student.is_dir() else None))
         trainer.pool.close()  # the next seed needs its GPUs
         on_end(ended[-1])
     return ended
 
 
-def check_runs(recipe: Recipe, *, resume: bool = False) -> list[SeedRun]:
+def check_runs(recipe: Recipe, *, resume: Resumed = False) -> list[SeedRun]:
     """Refuse folders that contain another run, before anything is loaded."""
     _check_one_layout(recipe)
     runs = []
-    for seed in recipe.seeds:
+    for seed, checkpoint in checkpoints_of_seeds(recipe, resume).items():
         run = RunDirectory(recipe.run_directory(seed))
-        checkpoints = whole_checkpoints(run.checkpoints)
-        if checkpoints and not resume:
+        if not resume and whole_checkpoints(run.checkpoints):
             raise ValueError(
                 f"{run.path} contains checkpoints of an earlier run. Continue it with --resume (in Python: "
                 "resume=True), or choose another output=FOLDER."
             )
-        newest = resumable_checkpoint(True, run.checkpoints, run.path) if checkpoints else None
-        runs.append(SeedRun(seed, run, None if newest is None else step_of(newest)))
+        step = None if checkpoint is None else read_state(checkpoint).global_step
+        runs.append(SeedRun(seed, run, checkpoint, step))
     if recipe.training.get("save_strategy") in ("no", False):
         warnings.warn("save_strategy = no: the trained student is not saved anywhere.", stacklevel=2)
     engine = recipe.evaluation.engine

@@ -40,6 +40,7 @@ from trustmopd.training.run.across_ranks import check_same, first_decides
 from trustmopd.training.run.checkpointing import CheckpointingTrainer
 from trustmopd.training.run.identity import identity_of
 from trustmopd.training.run.model_card import PAPER
+from trustmopd.training.run.preemption import Preemption
 from trustmopd.training.run.run_files import RunFiles
 from trustmopd.training.setup import Ingredients, check_ingredients, check_trainable, graph_of, load_pool
 from trustmopd.training.step.records import TokenRecorder
@@ -109,6 +110,7 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
         finally:
             args.use_vllm, args.disable_dropout = use_vllm, disable_dropout
         check_trainable(self.model)
+        self.preemption = Preemption(self.accelerator)
         has_dropout = settle_dropout(self.model, disable=args.disable_dropout)
         self.rollout_engine = rollout_engine(self, given.longest)
         self.teachers = given.graph.teachers
@@ -128,6 +130,7 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
             self.context, self.accelerator, [*self.teachers], recorder, rollout_dtype(args, self.model)
         )
         self.add_callback(self.files)
+        self.add_callback(self.preemption)
 
     # ---- Rollouts
 
@@ -156,8 +159,10 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
         turns = step.Turns(self.rollout_engine, self.args, rollouts, self._tokenizer.pad_token_id)
         with self.context.clock("rollout"), turns.current():
             generated = super()._generate_and_score_completions(inputs)
+        self.preemption.check()
         with_logp = self.args.rules.rollouts.beside and not self.tools  # a tool's tokens were not sampled
         batch = step.ask(self.context, step.sampled(generated, inputs, rollouts, turns, with_logp=with_logp))
+        self.preemption.check()
         # The loss is a mean over responses, so these are the items; TRL counts tokens.
         items = self.accelerator.gather(batch.num_responses).sum()
         return {**generated, "num_items_in_batch": items, step.ENTRIES: batch.entries()}

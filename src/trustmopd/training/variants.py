@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trustmopd.recipe.rollout_engines import ROLLOUTS, Rollouts, config_field
 from trustmopd.recipe.rules import FLAT, PARTS, Allocation, Emphasis, OwnRule, Target
 from trustmopd.recipe.sections import Section, check_fields
+from trustmopd.util.messages import choose_from
 
 if TYPE_CHECKING:
     from trustmopd.training.config import TrustMOPDConfig
@@ -46,7 +47,7 @@ def _resolve(
     else:
         name = str(given.get(tag) if isinstance(given, Mapping) else given)
         if name not in kinds:
-            raise ValueError(f"{field} = {name!r} is unknown. Choose from {', '.join(kinds)}.")
+            raise ValueError(f"{field} = {name!r} is unknown. {choose_from(kinds, name)}.")
         kind = kinds[name]
         if isinstance(given, Mapping):
             check_fields(kind, {key: value for key, value in given.items() if not callable(value)}, field)

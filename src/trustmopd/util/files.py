@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 
@@ -69,6 +70,23 @@ def read_json(path: str | Path, *, what: str, remedy: str, schema_version: int =
     if found != schema_version:
         raise ValueError(f"{what} {path} has schema_version {found!r}; this release reads {schema_version}. {remedy}")
     return payload
+
+
+def check_writable(folder: str | Path, option: str = "output") -> None:
+    """Check that a folder can be created or written to; nothing is left behind. Permissions do not tell: a disk may be
+    read-only, and in /proc nobody can make a folder."""
+    folder = Path(folder)
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        found = "a broken link" if there.is_symlink() else "a file, not a folder"
+        raise ValueError(f"{option} {folder}: {there} is {found}. Choose another folder.")
+    try:
+        TemporaryDirectory(prefix=".trustmopd-", dir=there).cleanup()
+    except OSError as error:
+        raise ValueError(
+            f"{option} {folder}: {there} cannot be written to ({error.strerror}). Choose another folder, or ask for "
+            "access."
+        ) from None
 
 
 def check_free(folder: str | Path, *, overwrite: bool = False) -> None:

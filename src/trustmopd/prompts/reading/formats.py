@@ -79,7 +79,9 @@ def _json_row(raw: bytes) -> Row | ValueError:
         return _object(json.loads(raw.decode("utf-8-sig")))
     except UnicodeDecodeError as error:
         return ValueError(f"byte {error.start} is not UTF-8")
-    except (json.JSONDecodeError, RecursionError) as error:
+    except json.JSONDecodeError as error:  # whose own message counts lines of the row
+        return ValueError(f"not valid JSON (column {error.colno}: {error.msg})")
+    except RecursionError as error:
         return ValueError(f"not valid JSON ({error})")
 
 

@@ -14,27 +14,44 @@ from transformers.trainer_utils import TrainOutput
 from trustmopd.runs import RunDirectory
 from trustmopd.training.parallelism import saving_whole_weights
 from trustmopd.training.run.resuming import apply_changes, fresh_groups
+from trustmopd.util.messages import Preempted
 
 logger = logging.getLogger(__name__)
 
 
 class CheckpointingTrainer(Trainer):
-    """A base of `TrustMOPDTrainer`, which has its `files`, `calibrator` and `step_log`."""
+    """A base of `TrustMOPDTrainer`, which has its `files`, `calibrator`, `step_log` and `preemption`."""
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        with self.files.alone(self.accelerator):
-            if not resume_from_checkpoint:
-                return super().train(None, *args, **kwargs)
-            resume = self.files.resume_from(resume_from_checkpoint)
-            self.step_log.gap.resume(resume.state.log_history)
-            self.calibrator.resume(RunDirectory(resume.checkpoint).calibration)
-            step, last = resume.state.global_step, self.args.max_steps
-            if step >= last > 0:  # transformers would train one step too many
-                logger.warning("nothing is left to train: %s has %d of %d steps.", resume.checkpoint, step, last)
-                self.load_student(resume.checkpoint)
-                self.state = resume.state
-                return TrainOutput(step, float("nan"), {})
-            return super().train(str(resume.checkpoint), *args, **kwargs)
+        with self.files.alone(self.accelerator), self.preemption.heeded():
+            try:
+                trained = self._train(resume_from_checkpoint, *args, **kwargs)
+                self.preemption.check()  # asked in the last step: other seeds may follow
+                return trained
+            except Preempted:
+                self._save_last_step()
+                raise
+
+    def _train(self, resume_from_checkpoint: str | bool | None, *args: Any, **kwargs: Any) -> Any:
+        if not resume_from_checkpoint:
+            return super().train(None, *args, **kwargs)
+        resume = self.files.resume_from(resume_from_checkpoint)
+        self.step_log.gap.resume(resume.state.log_history)
+        self.calibrator.resume(RunDirectory(resume.checkpoint).calibration)
+        step, last = resume.state.global_step, self.args.max_steps
+        if step >= last > 0:  # transformers would train one step too many
+            logger.warning("nothing is left to train: %s has %d of %d steps.", resume.checkpoint, step, last)
+            self.load_student(resume.checkpoint)
+            self.state = resume.state
+            return TrainOutput(step, float("nan"), {})
+        return super().train(str(resume.checkpoint), *args, **kwargs)
+
+    def _save_last_step(self) -> None:
+        if self.state.global_step > self.files.saved and self.args.save_strategy != "no":
+            self.preemption.restore_random_state()
+            self._save_checkpoint(self.model, trial=None)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+            self.accelerator.wait_for_everyone()  # a launcher ends all processes once one has left
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> tuple:
         """When the student is where it will be trained, and before anything is written, mu is measured."""

@@ -19,10 +19,9 @@ from trustmopd.policies import REFERENCE
 from trustmopd.policies.graph import role_of
 from trustmopd.policies.pool import UNKNOWN
 from trustmopd.policies.preflight.model_facts import check_files
-from trustmopd.recipe.rules import PARTS, part_of
+from trustmopd.recipe.rules import PARTS, Scored, part_of
 from trustmopd.runs import RunDirectory
-from trustmopd.runs.checkpoints import read_manifest, step_of
-from trustmopd.runs.layout import CHECKPOINT
+from trustmopd.runs.checkpoints import RESUME_FROM, check_whole, read_manifest
 from trustmopd.training.calibration import Calibration
 from trustmopd.training.run.resume_policy import LESSONS, STORED, TOLD
 from trustmopd.util.messages import first_line
@@ -31,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 #: The files in which each engine stores the optimizer's state.
 _OPTIMIZER = {"ZeRO": "global_step*/*optim_states.pt", "FSDP": "optimizer*"}
+_ANOTHER = f"Resume from another checkpoint ({RESUME_FROM})"
 
 
 class _State(BaseModel):
@@ -79,7 +79,9 @@ def check_resumable(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
 def check_checkpoint(checkpoint: Path) -> None:
     """Refuse a checkpoint with missing or truncated files. Without the state of the optimizer or of the random numbers,
     transformers would silently start with new ones."""
-    if read_manifest(checkpoint)["config"].get("save_only_model"):
+    check_whole(checkpoint)
+    config = read_manifest(checkpoint)["config"]
+    if config.get("save_only_model"):
         raise ValueError(
             f"{checkpoint} was saved with save_only_model = True, without the optimizer's state, so the run cannot be "
             "resumed from it. Start a new run with this checkpoint as the student."
@@ -90,8 +92,8 @@ def check_checkpoint(checkpoint: Path) -> None:
     for pattern in (TRAINER_STATE_NAME, optimizer, "scheduler.pt", "rng_state*.pth"):
         if not any(checkpoint.glob(pattern)):
             raise ValueError(
-                f"{checkpoint} has no {pattern}, which is needed to resume. Resume from another checkpoint, or start a "
-                "new run with this one as the student."
+                f"{checkpoint} has no {pattern}, which is needed to resume. {_ANOTHER}, or start a new run with this "
+                "one as the student."
             )
     for shards in checkpoint.glob("*/.metadata"):  # of torch.distributed.checkpoint
         written = {each.relative_path for each in FileSystemReader(shards.parent).read_metadata().storage_data.values()}
@@ -102,13 +104,15 @@ def check_checkpoint(checkpoint: Path) -> None:
             )
     for file in sorted((*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth"))):
         if not zipfile.is_zipfile(file):
-            raise ValueError(f"{file} was cut short. Resume from another checkpoint, or start the run again.")
+            raise ValueError(f"{file} was cut short. {_ANOTHER}, or start the run again.")
 
     read_state(checkpoint)
-    calibration = RunDirectory(checkpoint).calibration
+    rule, calibration = part_of(config, "allocation"), RunDirectory(checkpoint).calibration
+    remedy = f"Copy the run directory's {calibration.name} into {checkpoint}, or resume from another one: {RESUME_FROM}"
     if calibration.exists():
-        remedy = f"Copy the run directory's {calibration.name} into {checkpoint}, or delete"
-        Calibration.load(calibration, remedy=f"{remedy} that folder to resume from the checkpoint before.")
+        Calibration.load(calibration, remedy=f"{remedy}.")
+    elif isinstance(rule, Scored) and rule.calibrated:
+        raise ValueError(f"{checkpoint} has no {calibration.name}: this run's mu was kept there. {remedy}.")
 
 
 def read_state(checkpoint: Path) -> TrainerState:
@@ -121,10 +125,7 @@ def read_state(checkpoint: Path) -> TrainerState:
         reason = " ".join(filter(None, (".".join(map(str, wrong["loc"])), wrong["msg"].lower())))
     except (OSError, TypeError) as error:
         reason = first_line(error)
-    raise ValueError(
-        f"{path} was cut short or edited ({reason}). Resume from another checkpoint: --resume takes the one before if "
-        f"you delete {checkpoint}."
-    )
+    raise ValueError(f"{path} was cut short or edited ({reason}). {_ANOTHER}, or start the run again.")
 
 
 def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:
@@ -136,11 +137,11 @@ def check_same_settings(checkpoint: Path, config: Mapping[str, Any]) -> None:
             f"this run began with other settings ({checkpoint}): {'; '.join(changed)}. They decide what the student is "
             "taught, so they cannot change within a run. Set them back, or start a new run in another output folder."
         )
-    # A checkpoint given by path may have another name.
-    if checkpoint.name.startswith(CHECKPOINT) and 0 < config.get("max_steps", 0) < step_of(checkpoint):
+    done = read_state(checkpoint).global_step
+    if 0 < config.get("max_steps", 0) < done:
         raise ValueError(
-            f"max_steps = {config['max_steps']}, but {checkpoint} has {step_of(checkpoint)} steps already. Raise "
-            "max_steps, or start a new run in another output folder."
+            f"max_steps = {config['max_steps']}, but {checkpoint} has {done} steps already. Raise max_steps, or start "
+            "a new run in another output folder."
         )
 
 

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerState
 
-from trustmopd.runs import RunDirectory, resumable_checkpoint, step_of, whole_checkpoints
+from trustmopd.runs import RunDirectory, step_of, whole_checkpoints
 from trustmopd.runs.card_results import MODEL_CARD, refresh_card, results
 from trustmopd.runs.checkpoints import all_checkpoints
 from trustmopd.runs.layout import CHECKPOINTS, SET_ASIDE, checkpoint_in
@@ -24,6 +24,7 @@ from trustmopd.training.run.cost import Bill
 from trustmopd.training.run.manifest import run_manifest
 from trustmopd.training.run.model_card import model_card
 from trustmopd.training.run.resuming import Resume
+from trustmopd.training.run.which_checkpoint import newest_resumable
 from trustmopd.util.files import locked, write_text
 from trustmopd.util.messages import Interrupted, first_line
 
@@ -51,6 +52,7 @@ class RunFiles(TrainerCallback):
         self.run_id = run_id
         self.resume: Resume | None = None
         self.recipe: str | None = None  # as text, if the run has one
+        self.saved = 0  # the step of the last checkpoint
 
     def alone(self, accelerator: Accelerator) -> AbstractContextManager[None]:
         """Inside, no other run writes to this directory."""
@@ -58,12 +60,15 @@ class RunFiles(TrainerCallback):
             return nullcontext()
         return locked(self.run.path, "Wait for it, or choose another output_dir.")
 
-    def resume_from(self, checkpoint: str | bool) -> Resume:
-        """Resume from a checkpoint (True: the newest whole one). The first process chooses it, and every process checks
-        that it belongs to this run."""
-        path = first_decides(lambda: resumable_checkpoint(checkpoint, str(self.args.output_dir), self.run.path))
+    def resume_from(self, checkpoint: str | Path | bool) -> Resume:
+        """Resume from a checkpoint (True: the newest that can be resumed from). The first process chooses it, and every
+        process checks that it belongs to this run."""
+        folder = Path(str(self.args.output_dir))
+        if isinstance(checkpoint, bool):
+            checkpoint = first_decides(lambda: newest_resumable(folder, self.run.path))
+        path = Path(checkpoint)
         self.resume = all_succeed(lambda: Resume.of(path, self.manifest()), _NOT_SHARED)
-        self.run_id = self.resume.run_id
+        self.run_id, self.saved = self.resume.run_id, self.resume.state.global_step
         return self.resume
 
     def manifest(self) -> dict[str, Any]:
@@ -114,6 +119,7 @@ class RunFiles(TrainerCallback):
         if accelerator.is_main_process:
             self.save_beside(checkpoint)
             keep_newest(output_dir, self.run_id, limit, state.best_model_checkpoint)
+        self.saved = state.global_step
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         state.compute_steps(args, state.max_steps)  # a resumed state still has its old logging and saving intervals

@@ -1,0 +1,124 @@
+"""Slips with one's own recipe, models and prompts are told by name and remedy, before anything is written."""
+
+import json
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import tiny
+import yaml
+from typer.testing import CliRunner
+
+from trustmopd import TrustMOPDConfig
+from trustmopd.cli import app
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, base = tmp_path_factory.mktemp("models"), tiny.model(0)
+    tiny.save(base, folder / "base")
+    for seed, name in enumerate(("math", "code"), start=1):
+        tiny.save(tiny.specialist(base, seed), folder / name)
+    return folder
+
+
+@pytest.fixture
+def recipe(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In the current directory."""
+    monkeypatch.chdir(tmp_path)
+    tiny.prompts(24).to_json("prompts.jsonl")
+    fields = {
+        "name": "own",
+        "student": str(models / "base"),
+        "teachers": {name: str(models / name) for name in ("math", "code")},
+        "prompts": {"path": "prompts.jsonl"},
+        "training": {"max_steps": 2, "num_candidates": 16, "global_batch_size": 4, "max_completion_length": 6},
+    }
+    Path("recipe.yaml").write_text(yaml.safe_dump(fields))
+    return Path("recipe.yaml")
+
+
+def cli(*arguments: str | Path, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("name", ["../evil", "..", "/evil", "a/../../b", "..\\evil", "."])
+def test_a_name_that_leaves_the_folder_of_runs_is_refused(recipe: Path, name: str) -> None:
+    said = cli("train", recipe, f"name={name}", "--dry-run", code=1)
+    assert "name = " in said and "runs/<name>" in said
+
+
+def test_a_dry_run_refuses_an_output_where_nobody_can_make_a_folder(recipe: Path) -> None:
+    assert "/proc cannot be written to" in cli("train", recipe, "output=/proc/x", "--dry-run", code=1)
+    assert sorted(path.name for path in Path().iterdir()) == ["prompts.jsonl", "recipe.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("allocation.rule=trsut", "trust"),
+        ("allocation.score=displacment", "displacement"),
+        ("allocation.granularity=tokens", "token"),
+        ("target.rule=geometric-mean", "geometric_mean"),
+    ],
+)
+def test_a_misspelt_choice_in_a_recipe_names_the_one_that_was_meant(recipe: Path, override: str, meant: str) -> None:
+    assert f"Did you mean {meant}? " in cli("train", recipe, override, "--dry-run", code=1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "meant"),
+    [
+        ("allocation", "trsut", "trust"),
+        ("allocation", {"rule": "unifrom"}, "uniform"),
+        ("score", "displacment", "displacement"),
+        ("target", "geometric-mean", "geometric_mean"),
+        ("granularity", "tokens", "token"),
+    ],
+)
+def test_a_misspelt_choice_in_python_names_the_one_that_was_meant(field: str, value: object, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"Did you mean {meant}\\? "):
+        TrustMOPDConfig(output_dir="unused", **{field: value})
+
+
+def test_broken_json_names_one_line_and_the_column(recipe: Path) -> None:
+    Path("broken.jsonl").write_text(json.dumps({"prompt": "1 + 1"}) + '\n\n{"prompt": 2 + 2}\n')
+    said = cli("train", recipe, "prompts.path=broken.jsonl", "--dry-run", code=1)
+    assert "broken.jsonl, line 3: not valid JSON (column 14: " in said and "line 1" not in said
+
+
+@pytest.mark.parametrize("verb", [["report", "."], ["scores", "."]])
+@pytest.mark.parametrize("out", ["recipe.yaml", "recipe.yaml/sub"])
+def test_an_out_that_is_a_file_is_named(recipe: Path, verb: list[str], out: str) -> None:
+    before = recipe.read_text()
+    Path("metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
+    said = cli(*verb, "--out", out, code=1)
+    assert f"--out {out}" in said and "recipe.yaml is a file" in said
+    assert recipe.read_text() == before
+
+
+def test_ctrl_c_while_modules_are_imported_leaves_no_traceback(tmp_path: Path) -> None:
+    """The moment is when the first of ours is looked for."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, os, signal\n"
+        "def on_import(event, given):\n"
+        "    if event == 'import' and given[0] == 'trustmopd.cli':\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.addaudithook(on_import)\n"
+    )
+    environment = {"PYTHONPATH": ":".join([str(tmp_path), *filter(None, sys.path)])}
+    ended = subprocess.run(
+        [sys.executable, "-m", "trustmopd", "--version"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
