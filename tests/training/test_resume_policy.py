@@ -1,6 +1,7 @@
 """What a resumed run must keep, what it may change, and what makes two runs two experiments, setting by setting."""
 
 import pytest
+from transformers import TrainerState
 
 from trustmopd import TrustMOPDConfig
 from trustmopd.training.run.resume_policy import LESSONS, STORED, TOLD, experiment_fields
@@ -17,10 +18,12 @@ def config(tmp_path):
 
 @pytest.fixture
 def checkpoint(config, tmp_path):
-    """The manifest of a checkpoint with these settings, as far as they are compared."""
+    """The manifest and state of a checkpoint with these settings, as far as they are compared."""
     models = {"student": {"source": "s"}, "reference": None, "teachers": {}}
-    manifest = {"schema_version": 1, "run": "mine", "models": models, "prompts": {"fingerprint": "p"}}
+    manifest = {"schema_version": 2, "run": "mine", "models": models, "prompts": {"fingerprint": "p"}}
     write_json(tmp_path / "checkpoint-2" / "manifest.json", manifest | {"config": config})
+    state = TrainerState(global_step=2, epoch=1.0, max_steps=4, num_train_epochs=1, train_batch_size=4)
+    state.save_to_json(str(tmp_path / "checkpoint-2" / "trainer_state.json"))
     return tmp_path / "checkpoint-2"
 
 

@@ -48,7 +48,7 @@ def records(folder, step=1):
 def test_the_manifest_says_which_weights_prompts_versions_and_machine_made_the_run(trained, family):
     folder, _ = trained
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["schema_version"] == 1
+    assert manifest["schema_version"] == 2
     models = manifest["models"]
     assert models["student"]["fingerprint"] == models["reference"]["fingerprint"] == fingerprint(family.base)
     assert list(models["teachers"]) == NAMES

@@ -5,7 +5,6 @@ from typing import Any
 
 from trustmopd.runs.layout import CHECKPOINT, MANIFEST, RunDirectory
 from trustmopd.runs.schemas import read_file
-from trustmopd.util.files import read_json
 
 #: How a checkpoint is named.
 RESUME_FROM = "--resume CHECKPOINT; in Python: resume_from_checkpoint=CHECKPOINT"
@@ -48,8 +47,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def run_id(folder: Path) -> str | None:
-    path = folder / MANIFEST
-    return read_json(path, what="manifest", remedy=_REMEDY).get("run") if path.is_file() else None
+    return read_manifest(folder).get("run") if (folder / MANIFEST).is_file() else None
 
 
 def _is_numbered(path: Path) -> bool:

@@ -251,12 +251,15 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     CARD: PromptCard,
     ANALYSIS: Analysis,
 }
-_VERSIONS = {ASKED: 2}
+_VERSIONS = {ASKED: 2, MANIFEST: 2}
+#: Earlier versions that are still read. In a manifest of 0.1.0 a rule's parameters are beside its name.
+_OLDER = {MANIFEST: (1,)}
 
 
 def read_file(path: Path, *, what: str, remedy: str, schema: type[BaseModel] | None = None) -> dict[str, Any]:
     """A file of the shape that it should have. `schema` is only needed for a file that may have any name."""
-    payload = read_json(path, what=what, remedy=remedy, schema_version=_VERSIONS.get(path.name, 1))
+    versions = (_VERSIONS.get(path.name, 1), *_OLDER.get(path.name, ()))
+    payload = read_json(path, what=what, remedy=remedy, schema_versions=versions)
     if wrong := _problem(schema or SCHEMAS[path.name], payload):
         raise ValueError(f"{what} {path} has {wrong}. {remedy}")
     return payload

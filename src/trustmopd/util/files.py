@@ -5,7 +5,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,7 +54,7 @@ def without_nan(value: Any) -> Any:
     return [without_nan(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def read_json(path: str | Path, *, what: str, remedy: str, schema_version: int = 1) -> dict[str, Any]:
+def read_json(path: str | Path, *, what: str, remedy: str, schema_versions: Sequence[int] = (1,)) -> dict[str, Any]:
     """Read what `write_json` wrote; `what` and `remedy` make the error say what the file is and what to do."""
     path = Path(path)
     try:
@@ -67,8 +67,9 @@ def read_json(path: str | Path, *, what: str, remedy: str, schema_version: int =
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{what} {path} is not whole JSON ({error}): it was cut short or edited. {remedy}") from None
     found = payload.pop("schema_version", None) if isinstance(payload, dict) else None
-    if found != schema_version:
-        raise ValueError(f"{what} {path} has schema_version {found!r}; this release reads {schema_version}. {remedy}")
+    if found not in schema_versions:
+        readable = ", ".join(map(str, schema_versions))
+        raise ValueError(f"{what} {path} has schema_version {found!r}; this release reads {readable}. {remedy}")
     return payload
 
 
