@@ -3,10 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
-pytestmark = pytest.mark.unit
-
 SCRIPT = """
 import sys, trustmopd
 assert set(trustmopd.__all__) <= set(dir(trustmopd)), dir(trustmopd)

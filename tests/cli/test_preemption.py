@@ -84,7 +84,6 @@ def undisturbed(recipe: Path) -> Path:
     return recipe.parent / "whole"
 
 
-@pytest.mark.slow
 def test_the_command_that_is_printed_continues_as_if_nothing_had_happened(
     recipe: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -101,7 +100,6 @@ def test_the_command_that_is_printed_continues_as_if_nothing_had_happened(
     assert losses(run) == losses(undisturbed)
 
 
-@pytest.mark.slow
 def test_during_calibration_nothing_is_saved_and_the_same_command_starts_again(recipe: Path, tmp_path: Path) -> None:
     words = [recipe, f"output={tmp_path / 'run'}", "training.calibration_batches=1000"]
     with started("-m", "trustmopd", "train", *words) as process:
@@ -133,7 +131,6 @@ TrustMOPDTrainer(f"{folder}/student", {"math": f"{folder}/math"}, args=args, cal
 """
 
 
-@pytest.mark.slow
 def test_a_second_sigterm_ends_a_script_at_once(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with started("-c", SCRIPT, recipe.parent) as process:

@@ -14,7 +14,7 @@ from processes import free_port, launch, of_a_node, started
 
 from trustmopd.runs import whole_checkpoints
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 STEPS = 6
 #: Long responses: most of a step is sampling. No checkpoint is due before the end.

@@ -409,7 +409,7 @@ def test_overriding_leaves_anchors_and_merge_keys_of_yaml_alone(write):
         ("teachers.math.model=", "teachers.math = {'model': None}", "`model` `adapter`"),
         ("teachers.math.revison=v1", "teachers.math.revison = 'v1'", "`revision`"),
         ("teachers.math.revision=1234567", "teachers.math.revision = 1234567", "quotes branch"),
-        ("teachers.code.on=cloud", "teachers.code.on = 'cloud'", "local ray"),
+        ("teachers.code.on=cloud", "teachers.code.on = 'cloud'", "resident ray"),
         ("teachers.code.replicas=0", "teachers.code.replicas = 0", "greater 1"),
         ("teachers.code.gpus=-1", "teachers.code.gpus = -1", "greater 0"),
         ("teachers.a b=x", "teachers.a b = 'a b'", "letters"),
