@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner, Result
 
 from trustmopd.cli import app
-from trustmopd.planning import Row, Setup, Workload, fastest, plan, workload_of
+from trustmopd.planning import Option, Setup, Workload, fastest, plan, workload_of
 from trustmopd.planning.memory import frozen_weights, moments
 from trustmopd.planning.plan import gpus_of
 from trustmopd.planning.seconds import learning_bytes, rates, rollout_bytes, sampling_seconds, seconds_per_step
@@ -63,7 +63,7 @@ def work_of(path: Path, *overrides: str) -> Workload:
     return workload_of(prepared.graph, loaded.student, prepared.args, prepared.lora)
 
 
-def rows_of(path: Path, *overrides: str, gpus: int = 8, memory: float = 80) -> list[Row]:
+def rows_of(path: Path, *overrides: str, gpus: int = 8, memory: float = 80) -> list[Option]:
     return plan(load_recipe(path, overrides), work_of(path, *overrides), gpus=gpus, memory=memory)
 
 

@@ -1,6 +1,7 @@
 """`trustmopd plan`: what a recipe needs on a machine, before there is one."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ from trustmopd.cli.common import app, errors, say, show_table
 from trustmopd.cli.training import Overrides, RecipePath, load
 
 if TYPE_CHECKING:
-    from trustmopd.planning import Row
+    from trustmopd.planning import Option
     from trustmopd.planning.workload import Setup, Workload
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "answers", "rollout_engine")
@@ -33,58 +34,41 @@ def plan(
     with errors():
         loaded = load(recipe, overrides)
         from trustmopd.planning import fastest, to_json, workload_of
-        from trustmopd.planning import plan as rows_of
+        from trustmopd.planning import plan as options_of
         from trustmopd.training.prepare import prepare
 
         prepared = prepare(loaded, bf16=None, fp16=False)  # the machine that is planned for may have other ones
         half = loaded.training.get("bf16") is not False or bool(loaded.training.get("fp16"))
         work = workload_of(prepared.graph, loaded.student, prepared.args, prepared.lora, half=half)
-        rows = rows_of(loaded, work, gpus=gpus, memory=memory, nodes=nodes, server=server_gpus)
+        options = options_of(loaded, work, gpus=gpus, memory=memory, nodes=nodes, server=server_gpus)
         words = [str(recipe), *(overrides or [])]
         if as_json:
-            typer.echo(json.dumps(to_json(rows, words), indent=1, ensure_ascii=False))
+            typer.echo(json.dumps(to_json(options, words), indent=1, ensure_ascii=False))
         else:
-            _show(rows, f"{loaded.name}: {_machine(rows[0].setup)}", uses_vllm=work.uses_vllm)
-            _recommend(rows, words, work, memory)
-    if fastest(rows) is None:
+            _show(options, f"{loaded.name}: {_machine(options[0].setup)}", uses_vllm=work.uses_vllm)
+            _recommend(options, words, work, memory)
+    if fastest(options) is None:
         raise typer.Exit(1)
 
 
-def _show(rows: "list[Row]", title: str, *, uses_vllm: bool) -> None:
+def _show(options: "list[Option]", title: str, *, uses_vllm: bool) -> None:
     from trustmopd.planning.seconds import rates
     from trustmopd.util.text_tables import text_table
 
-    shown = []
-    for row in rows:
-        parts = [f"{getattr(row.gib, part):.1f}" for part in _PARTS]
-        hours = "" if row.gpu_hours is None else f"{row.gpu_hours:,.0f}"
-        setup, time = row.setup, [f"{row.seconds_per_step:,.0f}", hours, f"{row.network_gb:,.0f}"]
-        mark = "yes" if row.fits and row.at_hand else "yes*" if row.fits else "no"
-        shown.append(
-            [
-                setup.placement,
-                setup.engine,
-                setup.student_dtype,
-                mark,
-                *parts,
-                f"{row.gib.total:.1f}",
-                *time,
-                str(row.extra_gpus or ""),
-            ]
-        )
     header = ["placement", "engine", "student", "fits", *(part.replace("_", " ") for part in _PARTS), "total"]
     header += ["s/step", "GPU hours", "GB sent", "extra GPUs"]
-    show_table(text_table(header, shown, left=("engine", "student", "fits")), title)
+    show_table(text_table(header, map(_cells, options), left=("engine", "student", "fits")), title)
     say(
         "GiB of one GPU at the peak of a step. Seconds and GPU hours (of one seed) are estimates, from rates measured "
         f"on one {rates()['machine']}, with responses as long as allowed. GB sent: by each GPU, a step."
     )
-    if served := rows[0].setup.server_gpus:
+    setup = options[0].setup
+    if setup.server_gpus:
         say(
-            f"Beside the {_gpus(rows[0].setup.world)} to train on, the vLLM server has {_gpus(served)} of its own, and "
-            "samples there alone (docs/rollouts.md has its command). GPU hours count both."
+            f"Beside the {_gpus(setup.world)} to train on, the vLLM server has {_gpus(setup.server_gpus)} of its own, "
+            "and samples there alone (docs/rollouts.md has its command). GPU hours count both."
         )
-    if any(row.fits and not row.at_hand for row in rows):
+    if any(option.fits and not option.at_hand for option in options):
         no_zero = "ZeRO-3 does not go with use_vllm; " if uses_vllm else ""
         say(
             "* This would fit, but this recipe cannot use it: `adapters` needs teachers that are LoRA adapters of the "
@@ -93,54 +77,68 @@ def _show(rows: "list[Row]", title: str, *, uses_vllm: bool) -> None:
         )
 
 
-def _recommend(rows: "list[Row]", words: list[str], work: "Workload", memory: float) -> None:
+def _cells(option: "Option") -> list[str]:
+    setup, gib, hours = option.setup, option.gib, option.gpu_hours
+    fits = "no" if not option.fits else "yes" if option.at_hand else "yes*"
+    sizes = [f"{size:.1f}" for size in (*(getattr(gib, part) for part in _PARTS), gib.total)]
+    time = [f"{option.seconds_per_step:,.0f}", "" if hours is None else f"{hours:,.0f}", f"{option.network_gb:,.0f}"]
+    return [setup.placement, setup.engine, setup.student_dtype, fits, *sizes, *time, str(option.extra_gpus or "")]
+
+
+def _recommend(options: "list[Option]", words: list[str], work: "Workload", memory: float) -> None:
     from trustmopd.planning import fastest
     from trustmopd.planning.launching import ACCELERATE
     from trustmopd.planning.seconds import sampling_seconds
     from trustmopd.planning.workload import ZERO3
 
-    row = fastest(rows)
-    if row is None:
-        say(_what_is_lacking(rows, memory))
+    best = fastest(options)
+    if best is None:
+        say(_what_is_lacking(options, memory))
         return
-    say(f": {_named(row)}, {row.gib.total:.1f} GiB a GPU, about {row.seconds_per_step:,.0f} s a step.", lead="Fastest")
-    if sampling_seconds(work, row.setup) > row.seconds_per_step / 2:
+    seconds, command = best.seconds_per_step, best.command(words)
+    say(f": {_named(best)}, {best.gib.total:.1f} GiB a GPU, about {seconds:,.0f} s a step.", lead="Fastest")
+    if sampling_seconds(work, best.setup) > seconds / 2:
         if not work.uses_vllm:
             say("More than half of that is sampling, which vLLM makes faster: see docs/rollouts.md, training.use_vllm.")
         elif work.vllm_serves:
             say("More than half of that is sampling: a server with more GPUs would be faster (--server-gpus).")
-    if row.host_gib:
-        say(f"It pins {row.host_gib:.1f} GiB of host memory on each node.")
-    if row.setup.engine == ZERO3:
+    if best.host_gib:
+        say(f"It pins {best.host_gib:.1f} GiB of host memory on each node.")
+    if best.setup.engine == ZERO3:
         say("It needs DeepSpeed: pip install 'trustmopd[deepspeed]'")
-    say("Set: " + "\n     ".join(row.overrides))
-    each = "" if row.setup.nodes == 1 else " on each node, with its own RANK,"
-    say(f"Check it{each} with: {row.command(words)} --dry-run\nStart it with the same, without --dry-run.")
-    if ACCELERATE in row.command(words) and not Path(ACCELERATE).is_dir():
+    say("Set: " + "\n     ".join(best.overrides))
+    nodes = "" if best.setup.nodes == 1 else " on each node, with its own RANK,"
+    say(f"Check it{nodes} with: {command} --dry-run\nStart it with the same, without --dry-run.")
+    if ACCELERATE in command and not Path(ACCELERATE).is_dir():
         say(f"{ACCELERATE} is a folder of trustmopd's repository.")
 
 
-def _what_is_lacking(rows: "list[Row]", memory: float) -> str:
+def _what_is_lacking(options: "list[Option]", memory: float) -> str:
     from trustmopd.planning.workload import ADAPTERS, RAY
 
-    usable = [row for row in rows if row.at_hand]
-    adapters, on_ray = ([row for row in rows if row.setup.placement == place] for place in (ADAPTERS, RAY))
-    least, adapted, away = (min(some, key=lambda row: row.gib.total) for some in (usable, adapters, on_ray))
-    fixed = least.gib.weights + least.gib.gradients + least.gib.optimizer
-    told = f"Nothing fits. The least that this recipe can use is {_named(least)}: {least.gib.total:.1f} GiB a GPU. "
+    def least(some: Iterable["Option"]) -> "Option":
+        return min(some, key=lambda option: option.gib.total)
+
+    best = least(option for option in options if option.at_hand)
+    adapted, away = (least(o for o in options if o.setup.placement == place) for place in (ADAPTERS, RAY))
+    fixed = best.gib.weights + best.gib.gradients + best.gib.optimizer
+    advice = f"Nothing fits. The least that this recipe can use is {_named(best)}: {best.gib.total:.1f} GiB a GPU. "
     if fixed > memory:
-        told += f"Its weights and optimizer alone are {fixed:.1f}, so shorter responses do not help. "
+        advice += f"Its weights and optimizer alone are {fixed:.1f}, so shorter responses do not help. "
     else:
-        told += "Lower training.global_batch_size, training.max_prompt_length or training.max_completion_length. "
-    if away.gib.total < least.gib.total:
-        told += f"With teachers on Ray, on {away.extra_gpus} more GPUs, it would be {away.gib.total:.1f}. "
-    if adapted.gib.total < least.gib.total:
-        told += f"A LoRA student (`peft`) whose teachers are adapters of its base would need {adapted.gib.total:.1f}. "
-    return told + "Or use more or larger GPUs."
+        advice += "Lower training.global_batch_size, training.max_prompt_length or training.max_completion_length. "
+    if away.gib.total < best.gib.total:
+        advice += f"With teachers on Ray, on {away.extra_gpus} more GPUs, it would be {away.gib.total:.1f}. "
+    if adapted.gib.total < best.gib.total:
+        advice += (
+            f"A LoRA student (`peft`) whose teachers are adapters of its base would need {adapted.gib.total:.1f}. "
+        )
+    return advice + "Or use more or larger GPUs."
 
 
-def _named(row: "Row") -> str:
-    return f"{row.setup.placement.removesuffix('s')} teachers, {row.setup.engine}, {row.setup.student_dtype} student"
+def _named(option: "Option") -> str:
+    setup = option.setup
+    return f"{setup.placement.removesuffix('s')} teachers, {setup.engine}, {setup.student_dtype} student"
 
 
 def _machine(setup: "Setup") -> str:

@@ -45,10 +45,10 @@ _DEEPSPEED = {
 
 
 @dataclass(frozen=True)
-class Row:
-    """`set` are the recipe's fields, by dotted name, that make this row of it. `extra_gpus` are for policies on Ray,
-    beside those that train. `at_hand`: it needs no other checkpoints than the recipe's and no more GPUs, and `train`
-    does not refuse it."""
+class Option:
+    """One way to run a recipe. `set` are the recipe's fields, by dotted name, that make it. `extra_gpus` are for
+    policies on Ray, beside those that train. `at_hand`: it needs no other checkpoints than the recipe's and no more
+    GPUs, and `train` does not refuse it."""
 
     setup: Setup
     gib: Gib
@@ -82,15 +82,15 @@ class Row:
         return [f"{name}={_flow(value)}" for name, value in self.set.items() if name not in FIELDS.values()]
 
     def command(self, words: Sequence[str]) -> str:
-        """What starts this row; `words` are the recipe and its overrides."""
+        """What starts this option; `words` are the recipe and its overrides."""
         return shlex.join(launch_command(self.setup, [*words, *self.overrides]))
 
 
 def plan(
     recipe: Recipe, work: Workload, *, gpus: int, memory: float, nodes: int = 1, server: int | None = None
-) -> list[Row]:
-    """All rows, in the order of the placements. `gpus` that train, of each node; `memory` of each GPU in GiB; `server`
-    GPUs of a vLLM server, or as few as hold the student."""
+) -> list[Option]:
+    """All options, in the order of the placements. `gpus` that train, of each node; `memory` of each GPU in GiB;
+    `server` GPUs of a vLLM server, or as few as hold the student."""
     for name, value in {"gpus": gpus, "memory": memory, "nodes": nodes}.items():
         if not 0 < value < math.inf:
             raise ValueError(f"--{name} {value:g}: there is nothing to plan for. Give a number above 0.")
@@ -101,27 +101,30 @@ def plan(
     served = server_gpus(work, USABLE * memory * GIB, server)
     choices = product(PLACEMENTS, ENGINES, DTYPES)
     setups = (Setup(*choice, gpus=gpus, nodes=nodes, memory=memory, server_gpus=served) for choice in choices)
-    return [_row(recipe, work, setup) for setup in setups]
+    return [_option(recipe, work, setup) for setup in setups]
 
 
-def fastest(rows: list[Row]) -> Row | None:
+def fastest(options: list[Option]) -> Option | None:
     """Of those that fit and need no other checkpoints. Of equally fast ones, one that trains in float32; of those the
     simplest: resident teachers, then DDP, then no teachers in host memory."""
-    able = [row for row in rows if row.fits and row.at_hand]
-    least = min((row.seconds_per_step for row in able), default=0.0)
-    tied = [row for row in able if row.seconds_per_step <= least * (1 + TIE)]
+    able = [option for option in options if option.fits and option.at_hand]
+    least = min((option.seconds_per_step for option in able), default=0.0)
+    tied = [option for option in able if option.seconds_per_step <= least * (1 + TIE)]
     return min(tied, key=_simplest_first, default=None)
 
 
-def _simplest_first(row: Row) -> tuple[Any, ...]:
-    setup = row.setup
-    return setup.student_dtype != FLOAT32, setup.placement != RESIDENT, ENGINES.index(setup.engine), row.host_gib
+def _simplest_first(option: Option) -> tuple[Any, ...]:
+    setup = option.setup
+    return setup.student_dtype != FLOAT32, setup.placement != RESIDENT, ENGINES.index(setup.engine), option.host_gib
 
 
-def to_json(rows: list[Row], words: Sequence[str]) -> dict[str, Any]:
+def to_json(options: list[Option], words: Sequence[str]) -> dict[str, Any]:
     """`words` are the recipe and its overrides."""
-    told = [{**row.to_dict(), "usable": row.fits and row.at_hand, "launch": row.command(words)} for row in rows]
-    return {"schema_version": SCHEMA_VERSION, "rows": told}
+    rows = [
+        {**option.to_dict(), "usable": option.fits and option.at_hand, "launch": option.command(words)}
+        for option in options
+    ]
+    return {"schema_version": SCHEMA_VERSION, "rows": rows}
 
 
 def fits(gib: Gib, setup: Setup) -> bool:
@@ -156,7 +159,7 @@ def server_gpus(work: Workload, usable: float, asked: int | None) -> int:
     return asked or least
 
 
-def _row(recipe: Recipe, work: Workload, setup: Setup) -> Row:
+def _option(recipe: Recipe, work: Workload, setup: Setup) -> Option:
     """With the largest micro-batch that fits, up to the recipe's."""
     tried = [replace(work, micro_batch=size) for size in work.micro_batches(setup.world)]
     chosen = next((each for each in tried if fits(peak(each, setup), setup)), tried[-1])
@@ -165,7 +168,7 @@ def _row(recipe: Recipe, work: Workload, setup: Setup) -> Row:
     spilt = max(0.0, answer_bytes(chosen, setup) - chosen.answers_on_device)
     away = [model for model in models if model.on == RAY]
     extra = [gpus_of(model, chosen, setup, USABLE * setup.memory * GIB) for model in away]
-    return Row(
+    return Option(
         setup,
         gib,
         fits(gib, setup),
