@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from trustmopd.checkpoints.completeness import load_complete, silent
+from trustmopd.checkpoints.loading import load_complete, silent
 from trustmopd.checkpoints.meta_model import check_complete
 
 pytestmark = pytest.mark.unit

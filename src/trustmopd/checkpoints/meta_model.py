@@ -11,9 +11,8 @@ from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from trustmopd.checkpoints.completeness import MissingWeights, load_complete, silent
 from trustmopd.checkpoints.files import Located, open_checkpoint, same_weights, tensors_of
-from trustmopd.checkpoints.full_weights import whole_loading
+from trustmopd.checkpoints.loading import MissingWeights, load_complete, silent, whole_loading
 from trustmopd.heads import Head
 from trustmopd.util.messages import first_line
 

@@ -11,8 +11,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import PreTrainedModel
 
-from trustmopd.checkpoints.completeness import load_complete
-from trustmopd.checkpoints.full_weights import whole_loading
+from trustmopd.checkpoints.loading import load_complete, whole_loading
 from trustmopd.heads import Head
 from trustmopd.policies.fingerprint import fingerprint, fingerprint_tensors
 from trustmopd.policies.graph import PolicyGraph, Weights

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, GenerationConfig, StoppingCriteriaList
 
-from trustmopd.checkpoints.completeness import load_complete
+from trustmopd.checkpoints.loading import load_complete
 from trustmopd.rollouts import Completion, Params, loading, seed_of
 from trustmopd.rollouts.cpu_sampling import faster_on_cpu
 from trustmopd.rollouts.finite import finite_logits

@@ -22,7 +22,7 @@ from trl import DistillationTrainer
 from trl.extras.profiling import profiling_context
 from trl.models import unwrap_model_for_generation
 
-from trustmopd.checkpoints.full_weights import whole_student
+from trustmopd.checkpoints.loading import whole_student
 from trustmopd.method import Objective
 from trustmopd.policies import Teacher
 from trustmopd.prompts.prompt_set import of_one_kind

@@ -1,14 +1,27 @@
-"""Checkpoints that lack some of their model's weights, in whose place transformers would put random numbers."""
+"""Models with all their weights, from the files and in every process.
 
+Where a checkpoint lacks some of its model's weights, transformers would put random numbers. With FSDP, only the first
+process of a node loads a model; the others have zeros until the model is wrapped. ZeRO-3 splits a model between the
+processes while it is loaded. Both are meant for the model that is trained. Frozen policies are never wrapped, so they,
+and copies of the student, need complete weights in every process.
+"""
+
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from torch import nn
 from transformers import AutoModelForCausalLM
+from transformers.integrations import deepspeed as hf
 from transformers.utils import logging
+
+_FIRST_READS = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 
 
 class MissingWeights(ValueError):
@@ -46,3 +59,34 @@ def silent() -> Iterator[None]:
             if bars:
                 logging.enable_progress_bar()
             (enable_progress_bars if hub else disable_progress_bars)()
+
+
+@contextmanager
+def whole_loading() -> Iterator[None]:
+    """Models that are loaded inside have all their weights in every process."""
+    flag, config = os.environ.pop(_FIRST_READS, None), hf._hf_deepspeed_config_weak_ref
+    hf.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        if flag is not None:
+            os.environ[_FIRST_READS] = flag
+        hf._hf_deepspeed_config_weak_ref = config
+
+
+@contextmanager
+def whole_student(student: nn.Module, accelerator: Accelerator) -> Iterator[None]:
+    """Inside, the student has all its weights in every process."""
+    spread = [parameter for parameter in student.parameters() if hasattr(parameter, "ds_id")]
+    if spread:
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters(spread):
+            yield
+        return
+    if accelerator.distributed_type == DistributedType.FSDP and accelerator.state.fsdp_plugin.cpu_ram_efficient_loading:
+        for tensor in (*student.parameters(), *student.buffers()):
+            data = tensor.data.to(accelerator.device)
+            torch.distributed.broadcast(data, src=0)
+            tensor.data.copy_(data)
+    yield
