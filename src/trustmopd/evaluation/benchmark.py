@@ -1,7 +1,7 @@
 """What a benchmark is: where its rows come from, how a row is asked, how a response is graded."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from trustmopd.evaluation.graders.reasoning import strip_reasoning
 from trustmopd.prompts.reading.formats import read_rows
 from trustmopd.prompts.reading.sources import Location, hub_rows, is_of, local_files, named, split_of
+from trustmopd.util.messages import first_few
 
 Row = Mapping[str, Any]
 Convert = Callable[[Mapping[str, Any], int], Row]
@@ -64,10 +65,15 @@ class Benchmark:
         if path is not None:
             rows = read_local(Path(path), self.row, self.name, limit, self.split)
         elif self.generated is not None:
-            rows = read_generated(self.generated(limit or GENERATED), self.row, self.name)
+            made = self.generated(limit or GENERATED)
+            rows = _convert(((f"prompt {i}", source) for i, source in enumerate(made)), self.row, self.name, None)
         else:
             assert self.hub is not None
-            rows = read_hub(self.hub, self.config, self.split, self.row, self.name, limit)
+            location = Location(
+                self.hub, self.split, self.config, path_option=f"give a local copy: --data {self.name}=FILE"
+            )
+            with named(f"benchmark {self.name}"):
+                rows = _convert(hub_rows(location), self.row, self.hub, limit)
         if count := len(rows.malformed):
             left_out = "1 malformed row is" if count == 1 else f"{count} malformed rows are"
             warnings.warn(f"benchmark {self.name}: {left_out} left out: {rows.complaint}", stacklevel=2)
@@ -101,16 +107,6 @@ def read_local(path: Path, convert: Convert, name: str, limit: int | None = None
         rows = _convert(read_rows(files), convert, str(path), limit)
         rows.files = files
         return rows
-
-
-def read_hub(hub: str, config: str | None, split: str, convert: Convert, name: str, limit: int | None = None) -> Rows:
-    location = Location(hub, split, config, path_option=f"give a local copy: --data {name}=FILE")
-    with named(f"benchmark {name}"):
-        return _convert(hub_rows(location), convert, hub, limit)
-
-
-def read_generated(sources: Iterable[Mapping[str, Any]], convert: Convert, name: str) -> Rows:
-    return _convert(((f"prompt {i}", source) for i, source in enumerate(sources)), convert, name, None)
 
 
 def text_of(source: Mapping[str, Any], *fields: str) -> str:
@@ -151,14 +147,7 @@ def _convert(
     if not rows:
         first = f": {rows.malformed[0]}" if rows.malformed else ": it is empty"
         raise ValueError(f"{whole} has no usable row{first}. Check that this is the right file.")
-    rows.complaint = _complaint(refused)
+    # Each reason once, with the first row that it holds for.
+    reasons = [f"{first_few(places, 1)}: {reason}" for reason, places in refused.items()]
+    rows.complaint = "; ".join([*reasons[:3], *(["…"] if len(reasons) > 3 else [])])
     return rows
-
-
-def _complaint(refused: Mapping[str, Sequence[str]]) -> str:
-    """Each reason once, with the first row that it holds for."""
-    shown = [
-        f"{places[0]}{f' and {len(places) - 1} more' if len(places) > 1 else ''}: {reason}"
-        for reason, places in list(refused.items())[:3]
-    ]
-    return "; ".join([*shown, "…"] if len(refused) > 3 else shown)

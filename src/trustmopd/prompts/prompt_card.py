@@ -97,11 +97,7 @@ def _card(built: PromptSet) -> dict[str, Any]:
     def sources(pools: dict[str, Pool], described: dict[str, Any]) -> dict[str, Any]:
         return {
             name: described[name]
-            | {
-                "rows_read": pool.read,
-                "rows": len(pool.rows),
-                "rows_with_block": len(pool.donors),
-            }
+            | {"rows_read": pool.read, "rows": len(pool.rows), "rows_with_block": len(pool.donors)}
             | {"rows_sha256": pool.sha256, "files_sha256": pool.files}
             | ({"subset_found": False} if pool.lacks_subset else {})
             for name, pool in pools.items()
