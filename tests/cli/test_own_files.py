@@ -1,19 +1,25 @@
 """Slips with one's own recipe, models and prompts are told by name and remedy, before anything is written."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import tiny
 import yaml
+from datasets import Dataset
+from transformers import TrainingArguments
 from typer.testing import CliRunner
 
-from trustmopd import TrustMOPDConfig
+from trustmopd import TrustMOPDConfig, TrustMOPDTrainer, load_recipe
 from trustmopd.cli import app
+from trustmopd.planning.memory import checkpoint_bytes
+from trustmopd.training.prepare import prepare
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +128,68 @@ def test_ctrl_c_while_modules_are_imported_leaves_no_traceback(tmp_path: Path) -
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_rows_beyond_the_tokenizer_s_tokens_are_never_candidates(recipe: Path, tmp_path: Path) -> None:
+    """All models have thirteen rows more, which the student likes best."""
+    wide = {name: tmp_path / "wide" / name for name in ("base", "math", "code")}
+    for seed, folder in enumerate(wide.values()):
+        model = tiny.model(0, vocab=tiny.VOCAB + 13)
+        if seed:
+            model = tiny.specialist(model, seed)
+        else:
+            model.lm_head.weight.data[tiny.VOCAB :] *= 50
+        tiny.save(model, folder)
+    change = [f"student={wide['base']}", *(f"teachers.{name}={wide[name]}" for name in ("math", "code"))]
+    said = cli("train", recipe, *change, f"training.num_candidates={tiny.VOCAB + 1}", "--dry-run", code=1)
+    assert f"num_candidates = {tiny.VOCAB + 1}" in said and f"from 1 to {tiny.VOCAB}" in said
+    cli("train", recipe, *change, f"training.num_candidates={tiny.VOCAB}", "training.record_allocation_every=1")
+    (record, *_) = Path("runs/own/allocation").iterdir()
+    assert max(token for ids in pq.read_table(record)["top_ids"].to_pylist() for token in ids) < tiny.VOCAB
+
+
+def test_labels_that_name_no_teacher_are_counted(recipe: Path) -> None:
+    rows = [json.loads(line) for line in Path("prompts.jsonl").read_text().splitlines()]
+    labels = ["math", "code", "maths", None]
+    rows = [{**row, "domain": labels[place % 4]} for place, row in enumerate(rows)]
+    Path("labelled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.warns(UserWarning, match="6 of 24 prompts .*'domain' .*'maths'"):
+        cli("train", recipe, "prompts.path=labelled.jsonl", "--dry-run")
+
+
+def test_a_dry_run_says_what_checkpoints_take_and_warns_where_the_disk_is_too_small(
+    recipe: Path, models: Path, tmp_path: Path
+) -> None:
+    cli("train", recipe, "training.save_steps=1")
+    saved = Path("runs/own/checkpoints/checkpoint-2")
+    size = sum((saved / name).stat().st_size for name in ("model.safetensors", "optimizer.pt"))
+    here = prepare(load_recipe(recipe)).memory
+    assert checkpoint_bytes(here.work, here.setup) == pytest.approx(size, rel=0.3)  # files have headers
+    one = ["training.save_steps=1", "training.save_total_limit=1", "seeds=[0, 1]", "output=b"]
+    said = cli("train", recipe, *one, "--dry-run")
+    assert "are free" in said and "at most 3 at a time" in said  # one of each seed, and the one that is written
+    large = shutil.copytree(models / "base", tmp_path / "large")
+    config = json.loads((large / "config.json").read_text())
+    (large / "config.json").write_text(json.dumps(config | {"hidden_size": 2**15, "intermediate_size": 2**23}))
+    with pytest.warns(UserWarning, match=r"disk: .*save_total_limit"):
+        cli("train", recipe, f"student={large}", "output=c", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("fields", "facts"),
+    [
+        ({"args": TrainingArguments(output_dir="unused", use_cpu=True)}, ["TrainingArguments", "TrustMOPDConfig"]),
+        ({"train_dataset": None}, ["train_dataset is missing"]),
+        ({"train_dataset": "prompts.jsonl"}, ["a str", "load_prompts"]),
+        ({"train_dataset": Dataset.from_list([{"prompt": "1"}]).to_iterable_dataset()}, ["IterableDataset", "stream"]),
+    ],
+)
+def test_a_trainer_s_arguments_of_another_type_are_named(
+    models: Path, tmp_path: Path, fields: dict[str, object], facts: list[str]
+) -> None:
+    args = TrustMOPDConfig(output_dir=str(tmp_path / "run"), use_cpu=True)
+    given = {"args": args, "train_dataset": tiny.prompts(64), **fields}
+    with pytest.raises((TypeError, ValueError)) as error:
+        TrustMOPDTrainer(str(models / "base"), {"math": str(models / "math")}, **given)
+    assert all(fact in str(error.value) for fact in facts)
+    assert ("stream" in str(error.value)) == ("stream" in facts)

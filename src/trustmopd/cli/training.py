@@ -26,7 +26,7 @@ Overrides = Annotated[
 #: The value of `--resume` that stands alone.
 _NEWEST = "newest"
 #: Rows of a dry run that do not apply to calibrating or diagnosing.
-_OF_TRAINING = ("training", "seeds")
+_OF_TRAINING = ("training", "seeds", "disk")
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, load no weights, print what would happen.")]
 
 

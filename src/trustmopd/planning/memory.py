@@ -124,6 +124,16 @@ def gradients(work: Workload, setup: Setup) -> float:
     return trained * 4 / setup.world + (gathered if setup.sync_each_batch else max(whole, gathered))
 
 
+def checkpoint_bytes(work: Workload, setup: Setup, *, with_optimizer: bool = True) -> float:
+    """On disk: what is trained, and the optimizer's state of all processes."""
+    if work.trains_adapter(setup.placement):
+        trained = work.lora * ADAPTER_BYTES
+    else:
+        trained = work.student.parameters * {DDP: _student_bytes(setup), ZERO2: 2, ZERO3: 2}.get(setup.engine, 4)
+    copies = 1 if setup.engine == DDP else setup.world
+    return trained + with_optimizer * copies * _optimizer(work, setup)
+
+
 def _optimizer(work: Workload, setup: Setup) -> float:
     """AdamW's two moments, in the precision of what they move; ZeRO keeps float32 weights too."""
     if work.trains_adapter(setup.placement):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from trustmopd.planning.memory import checkpoint_bytes
 from trustmopd.planning.this_machine import UnknownMemory
 from trustmopd.planning.workload import FrozenModel, student_dtype_of
 from trustmopd.policies.graph import Policy, fallback_note
@@ -46,7 +47,7 @@ def dry_run(prepared: Prepared, *, resume: Resumed = False, calibrate: bool = Fa
         "student": recipe.student + ("" if recipe.peft is None else f", as a LoRA adapter {recipe.peft}"),
         "teachers": ", ".join(f"{teacher.name} = {teacher.source}" for teacher in used),
         "reference": _references(prepared, used),
-        "weights": f"{weights}. {_free_disk(args)}",
+        "weights": weights,
         "vocabulary": f"{given.vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
         "allocation": ", ".join(f"{key} {value}" for key, value in recipe.allocation.model_dump().items()),
         "calibration": _calibration(prepared, resumes=bool(checkpoints) and all(checkpoints.values()), anew=calibrate),
@@ -57,6 +58,7 @@ def dry_run(prepared: Prepared, *, resume: Resumed = False, calibrate: bool = Fa
         "machine": _machine(args),
         "seeds": ", ".join(str(seed) for seed in recipe.seeds),
         "output": ", ".join(str(recipe.run_directory(seed)) for seed in recipe.seeds),
+        "disk": _disk(prepared),
     }
     if checkpoints:
         topics["resumes from"] = ", ".join(_resumed(prepared, seed, path) for seed, path in checkpoints.items())
@@ -98,10 +100,31 @@ def _memory(prepared: Prepared) -> tuple[str, str, bool | None]:
     return weights, str(memory), memory.fits
 
 
-def _free_disk(args: TrustMOPDConfig) -> str:
+def _disk(prepared: Prepared) -> str:
+    """What is free, and what the checkpoints take of it. A new one is whole before the oldest is deleted."""
+    args, seeds = prepared.args, len(prepared.recipe.seeds)
     output = Path(str(args.output_dir)).absolute()
     free = shutil.disk_usage(next(path for path in output.parents if path.exists())).free
-    return f"The disk of the output has {_size(free)} free"
+    told = f"{_size(free)} are free"
+    if args.save_strategy == "no":
+        return f"{told}; no checkpoint is saved"
+    try:
+        memory = prepared.memory
+    except UnknownMemory:
+        return told
+    steps = _steps(args, len(prepared.ingredients.prompts))
+    between = args.save_steps if args.save_steps >= 1 else math.ceil(steps * args.save_steps)
+    saved = math.ceil(steps / between) if args.save_strategy == "steps" else steps
+    kept = min(saved, args.save_total_limit or saved)
+    size = round(checkpoint_bytes(memory.work, memory.setup, with_optimizer=not args.save_only_model))
+    most = seeds * kept + (kept < saved)
+    if most * size > free:
+        warnings.warn(
+            f"disk: at most {most} checkpoints of about {_size(size)} are kept, but only {_size(free)} are free. Lower "
+            "training.save_total_limit, or choose another output=FOLDER.",
+            stacklevel=3,
+        )
+    return f"{told}; checkpoints take about {_size(size)} each, at most {most} at a time: {_size(most * size)}"
 
 
 def _references(prepared: Prepared, used: list[Policy]) -> str:
@@ -154,10 +177,14 @@ def _calibration(prepared: Prepared, *, resumes: bool, anew: bool) -> str:
     return f"{saved}, if the models still have the weights it was measured with"
 
 
+def _steps(args: TrustMOPDConfig, prompts: int) -> int:
+    if args.max_steps > 0:
+        return args.max_steps
+    return math.ceil(prompts // args.global_batch_size * args.num_train_epochs)
+
+
 def _training(args: TrustMOPDConfig, prompts: int) -> str:
-    steps = (
-        args.max_steps if args.max_steps > 0 else math.ceil(prompts // args.global_batch_size * args.num_train_epochs)
-    )
+    steps = _steps(args, prompts)
     responses = steps * args.global_batch_size
     assert args.max_completion_length is not None
     split = f"{args.per_device_train_batch_size} × {args.gradient_accumulation_steps} accumulation"

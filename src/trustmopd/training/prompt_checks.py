@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from trustmopd.prompts.prompt_set import check_labels, check_prompts
@@ -19,9 +19,12 @@ MANY_PASSES = 20
 def check_prompt_sets(prompts: Any, evaluated: Any, teachers: Sequence[str], args: TrustMOPDConfig) -> None:
     """`evaluated` is the trainer's eval_dataset: a set, several by name, or None."""
     if not isinstance(prompts, Dataset):
+        remedy = "Give one with a column 'prompt'; trustmopd.prompts.prompt_set.load_prompts reads files."
+        if isinstance(prompts, IterableDataset):
+            remedy = "Turn the stream into one with Dataset.from_list(list(stream.take(n)))."
         raise ValueError(
-            f"train_dataset is a {type(prompts).__name__}; a datasets.Dataset is needed, because prompts are "
-            "checked before training. Turn a stream into one with Dataset.from_list(list(stream.take(n)))."
+            f"train_dataset is {'missing' if prompts is None else f'a {type(prompts).__name__}'}: a datasets.Dataset "
+            f"is needed, because prompts are checked before training. {remedy}"
         )
     others = evaluated.values() if isinstance(evaluated, Mapping) else [evaluated]
     for dataset in (prompts, *(other for other in others if isinstance(other, Dataset))):
@@ -47,7 +50,17 @@ def check_prompt_sets(prompts: Any, evaluated: Any, teachers: Sequence[str], arg
         )
 
 
-def warn_of_prompts(prompts: Dataset, tokenizer: PreTrainedTokenizerBase, args: TrustMOPDConfig) -> None:
+def warn_of_prompts(
+    prompts: Dataset, tokenizer: PreTrainedTokenizerBase, teachers: Sequence[str], args: TrustMOPDConfig
+) -> None:
+    labels = prompts[args.domain_column] if args.domain_column in prompts.column_names else []
+    if unknown := [label for label in labels if label is not None and label not in teachers]:
+        warnings.warn(
+            f"{len(unknown)} of {len(prompts)} prompts have a label in {args.domain_column!r} that names no teacher, "
+            f"the first {unknown[0]!r}; the teachers are {', '.join(teachers)}. {args.rules.allocation.rule} only "
+            "records labels; routed and `trustmopd diagnose` go by them.",
+            stacklevel=4,
+        )
     first = prompts[0]["prompt"]
     if isinstance(first, str) and tokenizer.chat_template:
         warnings.warn(

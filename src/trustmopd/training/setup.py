@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Ingredients:
     """What a run is made of, checked. `source` names the student, and `checks` are what policies elsewhere are compared
-    with. `vocab_size` counts the rows that all models have. `prompts` are those to train on; `overlong` of all were cut
-    or dropped."""
+    with. `vocab_size` counts the rows that the tokenizer uses. `prompts` are those to train on; `overlong` of all were
+    cut or dropped."""
 
     source: str
     graph: PolicyGraph
@@ -100,7 +100,7 @@ def check_ingredients(
             f"the prompts are conversations, but the student's tokenizer ({source}) has no chat template "
             "to render them. Save the template that it was trained with beside it, or give prompts as plain text."
         )
-    warn_of_prompts(prompts, tokenizer, args)
+    warn_of_prompts(prompts, tokenizer, list(graph.teachers), args)
     lengths = prompt_lengths(prompts, tokenizer, tools=tools, **args.chat_template_kwargs or {})
     assert args.max_completion_length is not None
     longest = min(max(lengths), args.max_prompt_length or max(lengths)) + args.max_completion_length

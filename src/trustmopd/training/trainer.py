@@ -87,6 +87,11 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
         ingredients: Ingredients | None = None,
     ):
         args = args or TrustMOPDConfig(output_dir="TrustMOPD")
+        if not isinstance(args, TrustMOPDConfig):
+            raise TypeError(
+                f"args is a {type(args).__name__}, which lacks the method's fields. Give a TrustMOPDConfig: it has "
+                "every field of transformers.TrainingArguments and trl.DistillationConfig too."
+            )
         train_dataset, eval_dataset = of_one_kind(train_dataset), of_one_kind(eval_dataset)
         given = ingredients or check_ingredients(
             *(model, graph_of(model, teachers, reference, args), args, train_dataset),

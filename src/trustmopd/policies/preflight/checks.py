@@ -36,7 +36,7 @@ class Checks:
 
 
 def preflight(student: str | Path | PreTrainedModel, graph: PolicyGraph, checks: Checks) -> int:
-    """Check every policy of a run; return the number of vocabulary rows all models have."""
+    """Check every policy of a run; return the number of vocabulary rows that the tokenizer uses."""
     facts: dict[str, list[ModelFacts]] = {}
     for policy in (*graph.references.values(), *graph.teachers.values()):
         given = policy.checkpoint
@@ -83,7 +83,7 @@ def _check_grown(graph: PolicyGraph, facts: Mapping[str, ModelFacts], student: M
 
 
 def check_facts(checks: Checks, others: Sequence[ModelFacts]) -> int:
-    """Refuse models that cannot be compared; return the number of vocabulary rows that all models have."""
+    """Refuse models that cannot be compared; return the number of vocabulary rows that the tokenizer uses."""
     student, allowed = checks.student, checks.allow_template_mismatch
     assert student.tokenizer is not None
     needed = max(student.tokenizer.get_vocab().values()) + 1
@@ -97,10 +97,7 @@ def check_facts(checks: Checks, others: Sequence[ModelFacts]) -> int:
         if other.tokenizer is not None and other.tokenizer is not student.tokenizer:
             _check_tokenizer(student, other, allowed)
         _check_end(student, other, allowed)
-    # Rows after the tokenizer's last token are padding. They are candidates only if C is larger than the vocabulary.
-    shared = min(facts.vocab_rows for facts in (student, *others))
-    vocab_size = needed if checks.num_candidates <= needed else shared
-    check_candidate_count(checks.num_candidates, vocab_size)
+    check_candidate_count(checks.num_candidates, needed)  # rows after the tokenizer's last token are padding
     for each in (student, *others):
         if each.positions is not None and checks.longest > each.positions:
             raise ValueError(
@@ -108,7 +105,7 @@ def check_facts(checks: Checks, others: Sequence[ModelFacts]) -> int:
                 f"max_completion_length make {checks.longest} tokens. Beyond its positions a model fails or gives "
                 "nonsense. Lower max_completion_length or max_prompt_length."
             )
-    return vocab_size
+    return needed
 
 
 def _is_away(checkpoint: Teacher) -> bool:
