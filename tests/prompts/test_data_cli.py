@@ -153,7 +153,7 @@ def test_decontaminate_keeps_rows_as_they_are_and_says_what_went(tmp_path):
         (["length_edges=[10, 5]"], ["length_edges = [10, 5]", "ascending"]),
         (["seed=one"], ["seed = 'one'"]),
         (["decontamination.threshold=2"], ["decontamination.threshold = 2"]),
-        (["format=csv"], ["format = 'csv'", "parquet or jsonl"]),
+        (["format=csv"], ["format = 'csv'", "parquet, jsonl"]),
     ],
 )
 def test_a_slip_is_told_in_one_line_and_nothing_is_written(tmp_path, overrides, words):
