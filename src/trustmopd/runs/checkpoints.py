@@ -18,7 +18,7 @@ def step_of(checkpoint: Path) -> int:
 def whole_checkpoints(folder: Path, run: str | None = None) -> list[Path]:
     """The whole checkpoints in a folder, oldest first; with `run`, those of this run's id alone."""
     found = [path.parent for path in folder.glob(f"{CHECKPOINT}*/{MANIFEST}") if _is_numbered(path.parent)]
-    return sorted((path for path in found if run is None or run_id(path) == run), key=step_of)
+    return sorted((path for path in found if run is None or _belongs_to(run, path)), key=step_of)
 
 
 def all_checkpoints(folder: Path) -> list[Path]:
@@ -48,6 +48,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def run_id(folder: Path) -> str | None:
     return read_manifest(folder).get("run") if (folder / MANIFEST).is_file() else None
+
+
+def _belongs_to(run: str, checkpoint: Path) -> bool:
+    """One with a damaged manifest belongs to no run."""
+    try:
+        return run_id(checkpoint) == run
+    except (ValueError, OSError):
+        return False
 
 
 def _is_numbered(path: Path) -> bool:

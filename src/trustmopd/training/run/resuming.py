@@ -108,11 +108,11 @@ def check_checkpoint(checkpoint: Path) -> None:
 
     read_state(checkpoint)
     rule, calibration = part_of(config, "allocation"), RunDirectory(checkpoint).calibration
-    remedy = f"Copy the run directory's {calibration.name} into {checkpoint}, or resume from another one: {RESUME_FROM}"
+    remedy = f"Copy the run directory's {calibration.name} into {checkpoint}, or name another one ({RESUME_FROM})"
     if calibration.exists():
         Calibration.load(calibration, remedy=f"{remedy}.")
     elif isinstance(rule, Scored) and rule.calibrated:
-        raise ValueError(f"{checkpoint} has no {calibration.name}: this run's mu was kept there. {remedy}.")
+        raise ValueError(f"{checkpoint} has no {calibration.name}, the mu that this run is taught with. {remedy}.")
 
 
 def read_state(checkpoint: Path) -> TrainerState:
