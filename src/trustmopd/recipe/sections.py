@@ -79,8 +79,11 @@ def _explain(model: type[Section], problem: ErrorDetails) -> str:
     if kind == "missing":
         return f"{field} is missing. {remedy}"
     if kind.startswith("union_tag") and info:
-        known, tag = _QUOTED.findall(problem["ctx"].get("expected_tags", "")), value[info.discriminator]
-        return f"{field}.{info.discriminator} = {tag!r} is unknown. {choose_from(known, tag)}."
+        (key,) = _QUOTED.findall(problem["ctx"]["discriminator"])
+        if key not in value:
+            return f"{field}.{key} is missing. {remedy}"
+        known = _QUOTED.findall(problem["ctx"]["expected_tags"])
+        return f"{field}.{key} = {value[key]!r} is unknown. {choose_from(known, value[key])}."
     if kind == "literal_error":
         return f"{field} = {value!r:.80} is unknown. {choose_from(_QUOTED.findall(problem['ctx']['expected']), value)}."
     if kind == "extra_forbidden":
@@ -103,10 +106,8 @@ def _locate(model: type[Section], loc: Sequence[int | str]) -> tuple[list[str], 
             continue
         if keyed:  # the name of a teacher, a pool, a category
             keyed, section = False, inner[0] if inner else section
-        elif info is not None and info.discriminator and len(inner) > 1:
-            tag = str(info.discriminator)
-            section = next(each for each in inner if part in get_args(each.model_fields[tag].annotation))
-            inner = [section]
+        elif len(inner) > 1 and (named := [each for each in inner if _tag(each) == part]):
+            section, inner = named[0], named
             continue
         else:
             section = inner[0] if inner else section
@@ -115,6 +116,11 @@ def _locate(model: type[Section], loc: Sequence[int | str]) -> tuple[list[str], 
                 info, inner, keyed = found, _sections_in(found.annotation), get_origin(found.annotation) is dict
         place.append(part)
     return place, section, info
+
+
+def _tag(section: type[Section]) -> Any:
+    """What names this kind where a field has one of several."""
+    return next(iter(section.model_fields.values())).default
 
 
 def _sections_in(annotation: Any) -> list[type[Section]]:
