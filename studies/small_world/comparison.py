@@ -13,7 +13,7 @@ from studies.small_world.machine import describe, made_by
 from trustmopd.quickstart.experiment import Experiment, Scale
 from trustmopd.quickstart.machine import quiet, reproducibly
 from trustmopd.recipe import Recipe
-from trustmopd.recipe.rules import RULES, TRUST
+from trustmopd.recipe.rules import PARTS, RULES, TRUST
 from trustmopd.runs import RunDirectory, newest_checkpoint
 from trustmopd.training.stages import calibrate_recipe, diagnose_recipe
 from trustmopd.util.files import check_writable, read_json, write_json
@@ -25,8 +25,9 @@ DIAGNOSED = {TRUST, TRUST + FROM_STUDENT}
 
 @dataclass(frozen=True)
 class Pool:
-    """A student, its teachers and the rows of their comparison, as a recipe's `allocation`. `references` are the rows
-    that need no distillation, `weights` a digest of every checkpoint."""
+    """A student, its teachers and the rows of their comparison: a recipe's `allocation`, with its `target` and
+    `emphasis` where they are not the paper's. `references` are the rows that need no distillation, `weights` a digest
+    of every checkpoint."""
 
     student: str
     teachers: Mapping[str, Any]
@@ -78,7 +79,10 @@ class Comparison:
         return Experiment(self.out, self.scale, self.pool.student, self.pool.teachers_of(method))
 
     def _recipe(self, name: str, prompts: str, method: str, seed: int, output: Path) -> Recipe:
-        return self._experiment(method).recipe(name, prompts, self.pool.methods[method], seed, output)
+        settings = dict(self.pool.methods[method])
+        others = {part: settings.pop(part) for part in PARTS if part in settings}
+        recipe = self._experiment(method).recipe(name, prompts, settings, seed, output)
+        return recipe.model_copy(update={part: PARTS[part][given["rule"]](**given) for part, given in others.items()})
 
     def _write_study(self) -> None:
         check_writable(self.out)

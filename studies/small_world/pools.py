@@ -1,6 +1,8 @@
 """The pools that are compared: whose teachers, and from what each is measured."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from studies.small_world.build_world import build_world
 from studies.small_world.cells import METHODS, OF_TWO_BASES
@@ -20,9 +22,9 @@ SECOND_SUPERVISION = Supervision(steps=2400, batch_size=256, learning_rate=3e-3)
 OF_SECOND = ("code", "if")
 
 
-def one_base(world: Path = SHIPPED) -> Pool:
+def one_base(world: Path = SHIPPED, methods: Mapping[str, Mapping[str, Any]] = METHODS) -> Pool:
     teachers = {name: str(checkpoint(name, world)) for name in DOMAINS}
-    return Pool(str(checkpoint("reference", world)), teachers, METHODS, (*REFERENCES, AVERAGE), _weights(world))
+    return Pool(str(checkpoint("reference", world)), teachers, methods, (*REFERENCES, AVERAGE), _weights(world))
 
 
 def two_bases(world: Path, out: Path) -> Pool:

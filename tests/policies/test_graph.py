@@ -28,6 +28,17 @@ def measured_from(graph: PolicyGraph) -> dict[str, str | None]:
 # ---- Who is measured from whom
 
 
+def test_the_initial_student_is_asked_once_whether_or_not_a_teacher_is_measured_from_it() -> None:
+    graph = graph_of({"a": "a"}, with_initial=True)
+    assert graph.initial == REFERENCE and list(shared(graph)) == ["a", REFERENCE]
+    graph = graph_of({"a": Teacher("a", reference="org/other")}, with_initial=True)
+    assert graph.initial == REFERENCE and list(shared(graph)) == ["a", REFERENCE, "reference:a"]
+    graph = graph_of({"a": "a"}, reference="org/base", with_initial=True)
+    assert graph.initial == "reference:" and list(shared(graph)) == ["a", REFERENCE, "reference:"]
+    assert graph.references["reference:"].role == "the initial student"
+    assert list(graph_of({"a": "a"}, with_reference=False, with_initial=True).scored) == [REFERENCE]
+
+
 def test_all_teachers_are_measured_from_the_common_reference_unless_they_have_their_own() -> None:
     graph = graph_of({"a": "a", "b": Teacher("b", reference="org/other"), "c": Teacher("c", reference="org/other")})
     assert measured_from(graph) == {"a": REFERENCE, "b": "reference:b", "c": "reference:b"}

@@ -20,7 +20,8 @@ class CandidateState:
     """What is known at the student's response positions: the input of every score and allocation rule.
 
     All log-probabilities are normalised over the candidate set. `reference_logp` is None if no rule needs it. Its first
-    axis is teachers if they have different references. `speaks` is where each teacher has a say; None: everywhere.
+    axis is teachers if they have different references. `initial_logp` is the initial student's, if the target starts
+    from it. `speaks` is where each teacher has a say; None: everywhere.
     A callable `score` gets this record and returns ``[K, B, T]``; a callable `allocation` gets this record and the
     calibrated scores (None without a score) and returns weights ``[K, B, T]`` that sum to one over teachers, or are all
     0 at a token, which masks it.
@@ -33,3 +34,4 @@ class CandidateState:
     sampled_ids: Int[Tensor, "B T"]
     mask: Shaped[Tensor, "B T"]
     speaks: Shaped[Tensor, "K B T"] | None = None
+    initial_logp: Float[Tensor, "B T C"] | None = None

@@ -63,11 +63,6 @@ def even(at: CandidateState, weights: Tensor) -> Tensor:
     return torch.ones_like(weights[0])
 
 
-#: By the names of `recipe/rules.py`.
-TARGETS: dict[str, TargetRule] = {"geometric_mean": geometric_mean}
-EMPHASES: dict[str, EmphasisRule] = {"even": even}
-
-
 @dataclass(frozen=True)
 class Objective:
     """`scores` are raw (rho), so that they can be calibrated and studied later; None if the rule needs none."""

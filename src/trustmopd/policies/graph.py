@@ -9,6 +9,9 @@ from typing import Any
 from trustmopd.policies.teacher import REFERENCE, STUDENT, Teacher, as_reference, as_teachers, model_id
 from trustmopd.recipe.teacher_source import RAY, RESIDENT
 
+#: The initial student, where it is asked and is no teacher's reference.
+INITIAL = f"{REFERENCE}:"
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -53,13 +56,15 @@ class Weights:
 class PolicyGraph:
     """`teachers` are all that were named, in order, and `used` those that the rule asks. `references` are the distinct
     models that teachers are measured from, or are adapters on; the common one is first. `weights` are what is loaded.
-    `placement` is where policies without a place of their own live."""
+    `placement` is where policies without a place of their own live. `initial` is the reference that the target starts
+    from: the initial student."""
 
     teachers: dict[str, Policy]
     references: dict[str, Policy]
     used: list[str]
     weights: list[Weights]
     placement: str = RESIDENT
+    initial: str | None = None
 
     @property
     def policies(self) -> dict[str, Policy]:
@@ -68,18 +73,18 @@ class PolicyGraph:
 
     @property
     def scored(self) -> dict[str, Policy]:
-        """The references that some teacher is measured from."""
-        return {name: policy for name, policy in self.references.items() if self.measured_from(name)}
+        """The references that some teacher is measured from, or the target starts from."""
+        asked = {teacher.reference for teacher in self.teachers.values()} | {self.initial}
+        return {name: policy for name, policy in self.references.items() if name in asked}
 
     def measured_from(self, reference: str) -> list[str]:
         return [name for name, teacher in self.teachers.items() if teacher.reference == reference]
 
-    def measured_from_first(self, is_copy: Callable[[str, str], bool]) -> dict[str, str]:
-        """The reference of each teacher that has one; the first of several copies, so that it reads a rollout once."""
-        first = {
+    def first_copies(self, is_copy: Callable[[str, str], bool]) -> dict[str, str]:
+        """For each reference the first of its copies, so that copies read a rollout once."""
+        return {
             name: next(other for other in self.scored if other == name or is_copy(other, name)) for name in self.scored
         }
-        return {name: first[teacher.reference] for name, teacher in self.teachers.items() if teacher.reference}
 
     def at(self, place: str) -> list[Weights]:
         return [weights for weights in self.weights if weights.on == place]
@@ -99,10 +104,12 @@ def resolve(
     *,
     placement: str = RESIDENT,
     with_reference: bool = True,
+    with_initial: bool = False,
     only: str | None = None,
 ) -> PolicyGraph:
-    """From the arguments of the trainer. `with_reference`: the score needs one. `only`: the one teacher that the rule
-    asks. A reference that is the student, by object or by name, is the initial student."""
+    """From the arguments of the trainer. `with_reference`: the rules need one, `with_initial`: and the initial student.
+    `only`: the one teacher that the rule asks. A reference that is the student, by object or by name, is the initial
+    student."""
     student = str(student) if isinstance(student, Path) else student
     initial = f"{student if isinstance(student, str) else model_id(student)} (initial student)"
     distinct: dict[Hashable, Policy] = {}
@@ -127,11 +134,12 @@ def resolve(
             base=REFERENCE if teacher.model is None else own.name if is_on_own else None,
             is_fallback=teacher.reference == STUDENT or (own.checkpoint is None and common.checkpoint is not None),
         )
-    needed = {other for policy in found.values() for other in (policy.reference, policy.base)}
+    initial_student = reference_of(INITIAL, None).name if with_initial else None
+    needed = {other for policy in found.values() for other in (policy.reference, policy.base)} | {initial_student}
     references = {policy.name: policy for policy in distinct.values() if policy.name in needed}
     used = [name for name in found if only in (None, name)]
-    weights = _weights([found[name] for name in used], references)
-    return PolicyGraph(found, references, used, weights, placement)
+    weights = _weights([found[name] for name in used], references, initial_student)
+    return PolicyGraph(found, references, used, weights, placement, initial_student)
 
 
 def fallback_note(teachers: Iterable[Policy]) -> str:
@@ -147,6 +155,8 @@ def is_reference(name: str) -> bool:
 
 def role_of(name: str) -> str:
     """What messages call a policy."""
+    if name == INITIAL:
+        return "the initial student"
     if not is_reference(name):
         return f"teacher '{name}'"
     teacher = name.partition(":")[2]
@@ -178,12 +188,12 @@ def _check_one_place(first: Policy, again: Policy) -> None:
         )
 
 
-def _weights(teachers: list[Policy], references: Mapping[str, Policy]) -> list[Weights]:
+def _weights(teachers: list[Policy], references: Mapping[str, Policy], initial: str | None) -> list[Weights]:
     """Adapters on one base that live at the same place share it, and the reference too if it is this base."""
     loaded = [_shared(teacher.role, None, [teacher]) for teacher in teachers if teacher.base is None]
     for name, reference in references.items():
         sharing = [teacher for teacher in teachers if teacher.base == name]
-        if any(teacher.reference == name for teacher in teachers):
+        if name == initial or any(teacher.reference == name for teacher in teachers):
             sharing.append(reference)
         for on in dict.fromkeys(policy.on for policy in sharing):
             loaded.append(_shared(reference.role, reference, [policy for policy in sharing if policy.on == on]))

@@ -1,6 +1,7 @@
 """From the graph of the policies to a `TeacherPool`: load each set of weights once, and put adapters on it."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -63,10 +64,17 @@ def build_pool(
     if elsewhere is not None:
         found |= elsewhere.members()
     marks = {name: member.origin.fingerprint for name, member in found.items()}
-    measured_from = graph.measured_from_first(lambda one, other: marks[one] == marks[other])
-    members = {name: found[name] for name in graph.policies if name in {*graph.used, *measured_from.values()}}
-    check_fingerprints(members, measured_from)
-    return TeacherPool(members, measured_from, autocast_dtype, elsewhere, vocab_size)
+    first = graph.first_copies(lambda one, other: marks[one] == marks[other])
+    members = {name: found[name] for name in graph.policies if name in {*graph.used, *first.values()}}
+    pool = TeacherPool(members, *_references(graph, first), autocast_dtype, elsewhere, vocab_size)
+    check_fingerprints(members, pool.references)
+    return pool
+
+
+def _references(graph: PolicyGraph, first: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
+    """That of each teacher which has one, and that from which the target starts."""
+    measured_from = {name: first[each.reference] for name, each in graph.teachers.items() if each.reference}
+    return measured_from, first[graph.initial] if graph.initial else None
 
 
 def unloaded_pool(graph: PolicyGraph, student: Teacher) -> TeacherPool:
@@ -76,7 +84,7 @@ def unloaded_pool(graph: PolicyGraph, student: Teacher) -> TeacherPool:
         return same_model(*(graph.references[name].checkpoint or student for name in (one, other)))
 
     members = {name: Member(name, Origin(policy.source, UNKNOWN)) for name, policy in graph.policies.items()}
-    return TeacherPool(members, graph.measured_from_first(is_copy))
+    return TeacherPool(members, *_references(graph, graph.first_copies(is_copy)))
 
 
 def load_weights(weights: Weights, loader: "Loader", device: torch.device) -> dict[str, LocalMember]:

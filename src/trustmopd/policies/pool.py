@@ -82,18 +82,21 @@ class Usage:
 
 class TeacherPool:
     """The frozen policies of a run: the teachers in use, in order, and their references if the score needs them.
-    `references` names the reference of each teacher; `elsewhere` asks those in other processes."""
+    `references` names the reference of each teacher, `initial` the policy that the target starts from, if it starts
+    from one; `elsewhere` asks those in other processes."""
 
     def __init__(
         self,
         members: Mapping[str, Member],
         references: Mapping[str, str],
+        initial: str | None = None,
         autocast_dtype: torch.dtype | None = None,
         elsewhere: "RayPolicies | None" = None,
         vocab_size: int | None = None,
     ):
         self.members = dict(members)
         self.references = dict(references)
+        self.initial = initial
         self.autocast_dtype = autocast_dtype
         self.elsewhere = elsewhere
         self.vocab_size = vocab_size

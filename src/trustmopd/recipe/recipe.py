@@ -135,7 +135,7 @@ class Recipe(Section):
         if isinstance(self.allocation, Single) and self.allocation.teacher not in self.teachers:
             given, names = self.allocation.teacher, ", ".join(self.teachers)
             raise ValueError(f"allocation.teacher = {given!r}: no teacher has this name. Choose from {names}.")
-        if self.allocation.rule == "routed" and self.prompts.domain_column is None:
+        if self.allocation.labelled and self.prompts.domain_column is None:
             raise ValueError("prompts.domain_column = None, but routing needs it. Give the column of teachers' names.")
         return self
 

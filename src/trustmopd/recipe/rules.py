@@ -47,6 +47,9 @@ class Variant(Section):
     """One choice of one part: `rule` says which, the other fields are its parameters. `title` names it in tables."""
 
     title: ClassVar[str]
+    #: Whether each teacher's reference is asked, and the initial student.
+    needs_reference: ClassVar[bool] = False
+    needs_initial: ClassVar[bool] = False
     rule: str
 
     def changed(self) -> dict[str, Any]:
@@ -78,10 +81,11 @@ _IN_WORDS = {
 
 class Allocation(Variant):
     """How supervision is shared among the teachers. `phrase` says in a model card what the student is pulled towards;
-    `scored` rules look at scores."""
+    `scored` rules look at scores, `labelled` ones at the prompts' labels."""
 
     phrase: ClassVar[str]
     scored: ClassVar[bool] = False
+    labelled: ClassVar[bool] = False
 
 
 class Scored(Allocation):
@@ -124,7 +128,62 @@ class Single(Allocation):
 class Routed(Allocation):
     title = "routed"
     phrase = "towards the teacher that the prompt's label names"
+    labelled = True
     rule: Literal["routed"] = "routed"
+
+
+_Temperature = Annotated[float, Field(gt=0, description="The authors use 0.1.")]
+
+
+class Argmax(Scored):
+    title = "argmax of trust"
+    phrase = "at each token towards the teacher with the highest score"
+    rule: Literal["argmax"] = "argmax"
+
+
+class Directed(Scored):
+    """Trust, among the teachers that would move the student the way they have moved themselves."""
+
+    title = "directed trust"
+    phrase = "towards the geometric mean of the teachers that point where they have moved, each weighted {how}"
+    needs_reference = True
+    rule: Literal["directed"] = "directed"
+    gamma: Annotated[float, Field(gt=0, description="As of trust.")] = 7.0
+
+
+class ExpertAlign(Allocation):
+    """MOPD-Router, arXiv 2609.30837. `top`: of the student's candidates, how many are compared; null: all."""
+
+    title = "ExpertAlign"
+    phrase = "towards the geometric mean of its teachers, weighted as they point where they have moved"
+    needs_reference = True
+    rule: Literal["expert_align"] = "expert_align"
+    top: Annotated[int | None, Field(ge=2, description="The authors use 16.")] = 16
+
+
+class EntropySoftmax(Allocation):
+    title = "softmax of entropy"
+    phrase = "towards the geometric mean of its teachers, the certain ones first"
+    rule: Literal["entropy"] = "entropy"
+    temperature: _Temperature = 0.1
+
+
+class Novelty(Allocation):
+    title = "accessible novelty"
+    phrase = "towards the geometric mean of its teachers, weighted by how far they are from it"
+    rule: Literal["novelty"] = "novelty"
+    js_temperature: _Temperature = 0.1
+    temperature: _Temperature = 0.1
+
+
+class Consensus(Allocation):
+    """Open-MOPD, arXiv 2608.19098."""
+
+    title = "consensus"
+    phrase = "towards the mean of its teachers where they agree, elsewhere towards the one that the label names"
+    labelled = True
+    rule: Literal["consensus"] = "consensus"
+    nats: Annotated[float, Field(ge=0, description="The authors use 1.")] = 1.0
 
 
 class OwnRule(Scored):
@@ -143,6 +202,28 @@ class GeometricMean(Target):
     rule: Literal["geometric_mean"] = "geometric_mean"
 
 
+class Extrapolated(Target):
+    """Every teacher's change `factor` times as far, reached in `ramp` steps. ExOPD, arXiv 2602.12125."""
+
+    title = "extrapolated"
+    needs_reference = True
+    rule: Literal["extrapolated"] = "extrapolated"
+    factor: Annotated[float, Field(gt=0, description="1 is the paper's own target.")] = 1.5
+    ramp: Annotated[int, Field(ge=0, description="Steps from factor 1 to it.")] = 0
+
+
+class Shift(Target):
+    """The sum of the teachers' changes on the initial student. ShiftMOPD, arXiv 2610.10460. `weighted`: by the
+    allocation, the largest weight counting 1. `endpoint`: changes from the initial student, the authors' control."""
+
+    title = "sum of shifts"
+    needs_reference = True
+    needs_initial = True
+    rule: Literal["shift"] = "shift"
+    weighted: Annotated[bool, Field(description="Write true to weight the shifts.")] = False
+    endpoint: Annotated[bool, Field(description="Write true for the control.")] = False
+
+
 class Emphasis(Variant):
     """How much a token or a response counts."""
 
@@ -150,6 +231,29 @@ class Emphasis(Variant):
 class Even(Emphasis):
     title = "even"
     rule: Literal["even"] = "even"
+
+
+class Grouped(Emphasis):
+    """By domain (`by: label`), or by the teacher with the largest weight (`by: leader`), which needs no labels. The
+    statistic is that of the step before."""
+
+    by: Annotated[Literal["label", "leader"], Field(description="Write label or leader.")] = "label"
+
+
+class DomainNormalised(Grouped):
+    """DN-MOPD, arXiv 2609.35347: σ of all over σ of the group, of log target − log student at the sampled tokens."""
+
+    title = "domain-normalised"
+    rule: Literal["domain_normalised"] = "domain_normalised"
+    low: Annotated[float, Field(gt=0, le=1, description="The authors use 0.25.")] = 0.25
+    high: Annotated[float, Field(ge=1, description="The authors use 4.")] = 4.0
+
+
+class EqualShares(Grouped):
+    """Open-MOPD, arXiv 2608.19098: every group has the same share of the loss's weight."""
+
+    title = "equal shares"
+    rule: Literal["equal_shares"] = "equal_shares"
 
 
 Kind = TypeVar("Kind", bound=Variant)
@@ -160,8 +264,9 @@ def _table(*kinds: type[Kind]) -> dict[str, type[Kind]]:
 
 
 RULES = _table(Trust, Uniform, Random, Single, Routed)
-TARGETS = _table(GeometricMean)
-EMPHASES = _table(Even)
+RULES |= _table(Argmax, Directed, ExpertAlign, EntropySoftmax, Novelty, Consensus)
+TARGETS = _table(GeometricMean, Extrapolated, Shift)
+EMPHASES = _table(Even, DomainNormalised, EqualShares)
 #: The parts that are variants: the field of a configuration, and its table.
 PARTS: dict[str, Mapping[str, type[Variant]]] = {"allocation": RULES, "target": TARGETS, "emphasis": EMPHASES}
 #: The paper's own.

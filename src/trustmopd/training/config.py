@@ -13,7 +13,7 @@ import torch.distributed as dist
 from trl import DistillationConfig
 
 from trustmopd.recipe.rollout_engines import ROLLOUTS
-from trustmopd.recipe.rules import DISPLACEMENT, EVEN, MEAN, PARTS, RULES, SCORES, TRUST
+from trustmopd.recipe.rules import DISPLACEMENT, EMPHASES, EVEN, MEAN, PARTS, RULES, SCORES, TARGETS, TRUST
 from trustmopd.training.config_checks import check_mappings, check_types, check_values
 from trustmopd.training.variants import Variants, resolve_variants, rule_name
 
@@ -32,8 +32,8 @@ class TrustMOPDConfig(DistillationConfig):
     allocation: str | dict | Callable = _field(
         TRUST, f"How teachers are weighted: {', '.join(RULES)}, with parameters as {{rule: …}}; or a callable."
     )
-    target: str | dict = _field(MEAN, "What the student is pulled to: the teachers' weighted geometric mean.")
-    emphasis: str | dict = _field(EVEN, "How much each token counts: even.")
+    target: str | dict = _field(MEAN, f"What the student is pulled to: {', '.join(TARGETS)}.")
+    emphasis: str | dict = _field(EVEN, f"How much each token counts: {', '.join(EMPHASES)}.")
     score: str | Callable = _field(DISPLACEMENT, f"What trust is measured by: {', '.join(SCORES)}, or a callable.")
     gamma: float = _field(7.0, "Exponent of the calibrated scores; larger concentrates the weights.")
     num_candidates: int = _field(128, "C: number of the student's likeliest tokens that scores, target and loss use.")
@@ -140,6 +140,8 @@ class TrustMOPDConfig(DistillationConfig):
 
     @property
     def needs_reference(self) -> bool:
+        if self.rules.allocation.needs_reference or self.rules.target.needs_reference:
+            return True
         return self.scored and (callable(self.score) or callable(self.allocation) or SCORES[self.score].needs_reference)
 
     @property

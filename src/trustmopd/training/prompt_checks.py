@@ -29,7 +29,7 @@ def check_prompt_sets(prompts: Any, evaluated: Any, teachers: Sequence[str], arg
     others = evaluated.values() if isinstance(evaluated, Mapping) else [evaluated]
     for dataset in (prompts, *(other for other in others if isinstance(other, Dataset))):
         check_prompts(dataset)
-        if args.rules.allocation.rule == "routed":
+        if args.rules.allocation.labelled:
             check_labels(dataset, args.domain_column, list(teachers))
     if len(prompts) < args.global_batch_size:
         raise ValueError(

@@ -69,6 +69,7 @@ def graph_of(model: Any, teachers: Mapping[str, Any], reference: Any, args: Trus
         model,
         placement=args.teacher_placement,
         with_reference=args.needs_reference,
+        with_initial=args.rules.target.needs_initial,
         only=args.single_teacher if args.rules.allocation.rule == "single" else None,
     )
 

@@ -26,6 +26,7 @@ from trustmopd.checkpoints.loading import whole_student
 from trustmopd.method import Objective
 from trustmopd.policies import Teacher
 from trustmopd.prompts.prompt_set import of_one_kind
+from trustmopd.recipe.rules import Grouped
 from trustmopd.training import step
 from trustmopd.training.calibrate import Calibrator
 from trustmopd.training.calibration import Calibration
@@ -129,7 +130,11 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
         self.files = RunFiles(args, self, run_id)
         self.calibrator = Calibrator(args, self.accelerator, self.files.bill, self.pool.teachers)
         mixed = args.mixed_dtype if self.accelerator.native_amp else None
-        self.context = step.StepContext(args, self.pool, given.vocab_size, PhaseClock(self.accelerator.device), mixed)
+        device, emphasis = self.accelerator.device, None
+        if isinstance(args.rules.emphasis, Grouped):
+            emphasis = step.GroupEmphasis(args.rules.emphasis, [*self.teachers], device)
+            self.add_callback(emphasis)
+        self.context = step.StepContext(args, self.pool, given.vocab_size, PhaseClock(device), mixed, emphasis)
         recorder = TokenRecorder(self.files.run, self._tokenizer, args.record_allocation_every)
         self.step_log = step.StepLog(
             self.context, self.accelerator, [*self.teachers], recorder, rollout_dtype(args, self.model)
@@ -200,7 +205,7 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
         batch = batch if batch.answers else step.ask(self.context, batch)
         with self.context.clock("student"):
             scored = step.candidates_of(self.context, student, batch, self.state.global_step + 1)
-            return scored, step.objective_of(self.context, scored, batch, self.mu)
+            return scored, step.objective_of(self.context, scored, batch, self.mu, self.state.global_step)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

@@ -25,6 +25,7 @@ LENGTHS = ((3, 5), (9, 1), (1, 7), (6, 0), (4, 3))
 class PlainPool(TeacherPool):
     def __init__(self, models: Mapping[str, Any], references: Mapping[str, str]) -> None:
         self.models, self.references, self.elsewhere = models, dict(references), None
+        self.initial: str | None = None
         self.questions: list[Rollouts] = []
 
     @property

@@ -38,6 +38,8 @@ class CheckpointingTrainer(Trainer):
         resume = self.files.resume_from(resume_from_checkpoint)
         self.step_log.gap.resume(resume.state.log_history)
         self.calibrator.resume(RunDirectory(resume.checkpoint).calibration)
+        if self.context.emphasis is not None:
+            self.context.emphasis.resume(resume.state.stateful_callbacks)
         step, last = resume.state.global_step, self.args.max_steps
         if step >= last > 0:  # transformers would train one step too many
             logger.warning("nothing is left to train: %s has %d of %d steps.", resume.checkpoint, step, last)

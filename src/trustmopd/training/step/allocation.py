@@ -3,6 +3,7 @@ batch."""
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -49,7 +50,74 @@ def routed(args: TrustMOPDConfig, teachers: Sequence[str], batch: Batch) -> Allo
     return lambda at, scores: routed_weights(len(teachers), labels.to(at.mask.device), at.mask.shape[1])
 
 
-_RULES = {rule.__name__: rule for rule in (trust, uniform, random, single, routed)}
+def argmax(args: TrustMOPDConfig, teachers: Sequence[str], batch: Batch) -> AllocationRule:
+    return lambda at, scores: method.largest_weights(_scored(scores))
+
+
+def directed(args: TrustMOPDConfig, teachers: Sequence[str], batch: Batch) -> AllocationRule:
+    def allocate(at: CandidateState, scores: Tensor | None) -> Tensor:
+        inner, _ = method.teaching_agreement(at.teacher_logp, _referenced(at), at.student_logp.detach())
+        return method.directed_weights(method.trust_weights(_scored(scores), None, args.gamma, at.speaks), inner)
+
+    return allocate
+
+
+def expert_align(args: TrustMOPDConfig, teachers: Sequence[str], batch: Batch) -> AllocationRule:
+    top = _own(args).top
+
+    def allocate(at: CandidateState, scores: Tensor | None) -> Tensor:
+        student = at.student_logp.detach()
+        logp = [at.teacher_logp, _referenced(at), student]
+        if top is not None and top < student.shape[-1]:
+            likeliest = student.topk(top, dim=-1).indices
+            logp = [each.gather(-1, likeliest.expand(*each.shape[:-1], top)) for each in logp]
+        return method.expert_align_weights(*logp)
+
+    return allocate
+
+
+def entropy(args: TrustMOPDConfig, teachers: Sequence[str], batch: Batch) -> AllocationRule:
+    return lambda at, scores: method.entropy_weights(at.teacher_logp, _own(args).temperature)
+
+
+def novelty(args: TrustMOPDConfig, teachers: Sequence[str], batch: Batch) -> AllocationRule:
+    own = _own(args)
+    return lambda at, scores: method.novelty_weights(
+        at.teacher_logp, at.student_logp.detach(), own.js_temperature, own.temperature
+    )
+
+
+def consensus(args: TrustMOPDConfig, teachers: Sequence[str], batch: Batch) -> AllocationRule:
+    by_label, nats = routed(args, teachers, batch), _own(args).nats
+    return lambda at, scores: method.consensus_weights(
+        at.teacher_logp, at.student_logp.detach(), by_label(at, scores), nats
+    )
+
+
+def _own(args: TrustMOPDConfig) -> Any:
+    """The parameters of the rule."""
+    return args.rules.allocation
+
+
+def _scored(scores: Tensor | None) -> Tensor:
+    if scores is None:
+        raise ValueError("this rule needs scores, but there are none. Pass a score rule.")
+    return scores
+
+
+def _referenced(at: CandidateState) -> Tensor:
+    if at.reference_logp is None:
+        raise ValueError("this rule compares with the reference, but reference_logp is None. Score the reference.")
+    return at.reference_logp
+
+
+_RULES = {
+    rule.__name__: rule
+    for rule in (
+        *(trust, uniform, random, single, routed),
+        *(argmax, directed, expert_align, entropy, novelty, consensus),
+    )
+}
 
 
 def derived_seed(*parts: int | str) -> int:

@@ -1,6 +1,7 @@
 """Let every frozen policy read a batch once. The answers stay with the batch, so that the next one can be asked while
 this one is learnt from."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trustmopd.policies import Rollouts
@@ -8,13 +9,15 @@ from trustmopd.training.step.batch import Batch, StepContext
 
 
 def ask(context: StepContext, batch: Batch) -> Batch:
-    """The batch with answers. A teacher whose prompts are routed to it reads these alone."""
-    args, rows = context.args, None
-    if all(rollout.teacher is not None for rollout in batch.rollouts):
-        rows = {
-            name: [row for row, rollout in enumerate(batch.rollouts) if rollout.teacher == k]
-            for k, name in enumerate(context.pool.teachers)
-        }
+    """The batch with answers. A teacher whose prompts are routed to it reads these alone, and so does its reference."""
+    args, pool = context.args, context.pool
+    rows: dict[str, list[int]] | None = None
+    if args.rules.allocation.rule == "routed" and all(rollout.teacher is not None for rollout in batch.rollouts):
+        owners = [pool.teachers[rollout.teacher or 0] for rollout in batch.rollouts]
+        starts = [pool.references.get(owner) for owner in owners]
+        rows = {name: _rows(owners, name) for name in pool.teachers}
+        rows |= {name: _rows(starts, name) for name in pool.references.values()}
+        rows |= {} if pool.initial is None else {pool.initial: list(range(len(batch)))}
     rollouts = Rollouts(
         *batch.sequences,
         batch.mask,
@@ -23,4 +26,8 @@ def ask(context: StepContext, batch: Batch) -> Batch:
         args.max_tokens_per_micro_batch,
         args.answers_on_device_gib * 2**30,
     )
-    return replace(batch, answers=context.pool.ask(rollouts, timer=context.clock), asked=tuple(range(len(batch))))
+    return replace(batch, answers=pool.ask(rollouts, timer=context.clock), asked=tuple(range(len(batch))))
+
+
+def _rows(owners: Sequence[str | None], name: str) -> list[int]:
+    return [row for row, owner in enumerate(owners) if owner == name]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -12,6 +12,9 @@ from trustmopd.policies import Answers, TeacherPool
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.step.timing import PhaseClock
 
+if TYPE_CHECKING:
+    from trustmopd.training.step.emphasis import GroupEmphasis
+
 #: The one key of ours in TRL's dict: a list with an `Entry` for each row, which TRL shuffles and splits.
 ENTRIES = "rollouts"
 _PROMPT, _RESPONSE = ("prompt_ids", "prompt_mask"), ("response_ids", "attended", "mask", "engine_logp")
@@ -20,13 +23,15 @@ _PROMPT, _RESPONSE = ("prompt_ids", "prompt_mask"), ("response_ids", "attended",
 @dataclass(frozen=True)
 class StepContext:
     """What all steps of a run have in common. `vocab_size` counts the rows that all models have. `mixed_dtype` is what
-    the student's layers compute in, if it is not the dtype of their weights."""
+    the student's layers compute in, if it is not the dtype of their weights. `emphasis` weighs groups of tokens, if
+    they do not all count alike."""
 
     args: TrustMOPDConfig
     pool: TeacherPool
     vocab_size: int
     clock: PhaseClock
     mixed_dtype: torch.dtype | None = None
+    emphasis: "GroupEmphasis | None" = None
 
 
 class RolloutId(NamedTuple):

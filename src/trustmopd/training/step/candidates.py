@@ -49,6 +49,7 @@ def candidates_of(context: StepContext, student: Any, batch: Batch, step: int) -
         reference_logits = next(iter(references.values()), None)
         if len(references) > 1:
             reference_logits = torch.stack([references[pool.references[name]] for name in pool.teachers])
+        initial = None if pool.initial is None else renormalised(padded(frozen[pool.initial]))
         sampled_logp = None
         if batch.engine_logp is not None:
             sampled_logp = head.logits_of(hidden, batch.response_ids[valid].unsqueeze(-1))[:, 0] - logsumexp
@@ -61,6 +62,7 @@ def candidates_of(context: StepContext, student: Any, batch: Batch, step: int) -
         candidate_ids=padded(ids),
         sampled_ids=batch.response_ids,
         mask=batch.mask,
+        initial_logp=initial,
     )
     return ScoredCandidates(at, mass, sampled_logp)
 
@@ -81,7 +83,7 @@ def _frozen_logits(pool: TeacherPool, batch: Batch, ids: Int[Tensor, "N C"]) -> 
     asked for: those elsewhere compute at once."""
     assert batch.answers is not None
     questions = {}
-    for name in (*pool.teachers, *pool.references.values()):
+    for name in batch.answers:
         known = batch.answers[name].rows
         asked = [row in known for row in batch.asked]
         rows = [row for row, was_asked in zip(batch.asked, asked, strict=True) if was_asked]

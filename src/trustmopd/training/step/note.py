@@ -29,6 +29,7 @@ class StepLog:
         rollout_dtype: torch.dtype,
     ) -> None:
         self.args, self.pool, self.clock = context.args, context.pool, context.clock
+        self.emphasis = context.emphasis
         self.accelerator = accelerator
         self.teachers = teachers
         self.recorder = recorder
@@ -49,6 +50,8 @@ class StepLog:
         if self.recorder.due(step):
             with self.clock("records"):
                 self.recorder.note(scored, result, batch.rollouts, asked)
+        if self.emphasis is not None:
+            self.emphasis.note(scored.at, result, batch)
         if batch.engine_logp is not None and scored.sampled_logp is not None:
             self.gap.add(batch.engine_logp[batch.mask != 0], scored.sampled_logp)
 
@@ -62,7 +65,7 @@ class StepLog:
             with self.clock("records"):
                 self.recorder.finish(step + 1, writes=self.accelerator.is_main_process)
         self._note_usage()
-        metrics = self.means()
+        metrics = self.means() | (self.emphasis.finish(self.accelerator) if self.emphasis is not None else {})
         if self.args.rules.rollouts.beside:
             metrics |= self.gap.finish(self.accelerator, step)
         seconds = {"records": 0.0} if self.args.record_allocation_every else {}

@@ -4,13 +4,18 @@ import torch
 from torch import Tensor
 
 from trustmopd.heads import trust_objective
-from trustmopd.method import EMPHASES, SCORES, TARGETS, Objective, objective, response_means
+from trustmopd.method import SCORES, Objective, objective, response_means
+from trustmopd.method.objective import even
 from trustmopd.training.step.allocation import allocation_rule
 from trustmopd.training.step.batch import Batch, StepContext
 from trustmopd.training.step.candidates import ScoredCandidates
+from trustmopd.training.step.target import target_rule
 
 
-def objective_of(context: StepContext, scored: ScoredCandidates, batch: Batch, mu: Tensor | None) -> Objective:
+def objective_of(
+    context: StepContext, scored: ScoredCandidates, batch: Batch, mu: Tensor | None, step: int = 0
+) -> Objective:
+    """`step` counts those before this one."""
     args = context.args
     if args.is_papers_own:
         return trust_objective(scored.at, mu, args.gamma)
@@ -20,8 +25,8 @@ def objective_of(context: StepContext, scored: ScoredCandidates, batch: Batch, m
         score=None if not args.scored else args.score if callable(args.score) else SCORES[args.score],
         mu=mu,
         granularity=args.granularity,
-        target=TARGETS[args.rules.target.rule],
-        emphasis=EMPHASES[args.rules.emphasis.rule],
+        target=target_rule(args.rules.target, step),
+        emphasis=context.emphasis.of(batch) if context.emphasis else even,
     )
 
 

@@ -53,7 +53,7 @@ def rollouts_of(
                 prompt_id=_text(example.get("id")) or str(example.get(ROW)),
                 domain=domain,
                 capabilities=_texts(example.get("capabilities")),
-                teacher=_teacher(domain, teachers) if args.rules.allocation.rule == "routed" else None,
+                teacher=_teacher(domain, teachers) if args.rules.allocation.labelled else None,
                 recorded=draw in recorded,
             )
         )

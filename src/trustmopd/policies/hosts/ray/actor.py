@@ -121,7 +121,7 @@ class PolicyActor:
             loader = Loader(terms.dtype, trust_remote_code=terms.trust_remote_code, device_map=device_map)
             members = load_weights(weights, loader, self._device)
             self._heads = {name: member.head.weight.device for name, member in members.items()}
-            self._pool = TeacherPool(members, {}, terms.autocast_dtype, vocab_size=terms.vocab_size)
+            self._pool = TeacherPool(members, {}, autocast_dtype=terms.autocast_dtype, vocab_size=terms.vocab_size)
         return self._pool
 
     def read(self, question: Question) -> None:
