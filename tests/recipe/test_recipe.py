@@ -11,7 +11,7 @@ import yaml
 
 import trustmopd.recipe.recipe
 from trustmopd.recipe import OWNED_ELSEWHERE, Recipe, load_recipe
-from trustmopd.recipe.rules import RULES, Trust
+from trustmopd.recipe.rules import PARTS, RULES, Trust
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.recipe.yaml_layers import RecipeError
 
@@ -156,6 +156,18 @@ def test_a_baseline_or_ablation_differs_from_trust_in_its_allocation_alone(data,
     assert other.model_dump(exclude=own) == trust.model_dump(exclude=own)
     expected = changed if "rule" in changed else trust.allocation.model_dump() | changed
     assert other.allocation.model_dump() == expected
+
+
+def test_every_rule_of_the_field_has_a_recipe_and_a_line_in_the_page_about_rules():
+    papers = {"trust", "uniform", "random", "single", "routed", "geometric_mean", "even"}
+    page = (ROOT / "docs/rules.md").read_text(encoding="utf-8")
+    known, shown = {rule for part in PARTS.values() for rule in part}, set()
+    for path in (ROOT / "recipes/rules").glob("*.yaml"):
+        recipe = load_recipe(path)
+        assert recipe.output == Path(f"runs/smollm3-3b/{recipe.name}")
+        shown |= {getattr(recipe, part).rule for part in PARTS}
+    assert shown - papers == known - papers
+    assert {rule for rule in known if f"`{rule}`" not in page} == set()
 
 
 def test_transfer_recipes_change_the_prompts_alone():

@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 
 from trustmopd.method.allocation import check_gamma
 from trustmopd.policies.teacher import check_dtype
-from trustmopd.recipe.rules import SCORES
+from trustmopd.recipe.rules import SCORES, Grouped, Shift
 from trustmopd.recipe.teacher_source import PLACES
 from trustmopd.util.messages import choose_from
 
@@ -143,6 +143,7 @@ def check_values(args: "TrustMOPDConfig") -> None:
     check_dtype("teacher_dtype", args.teacher_dtype, auto=False)
     if args.rules.allocation.rule == "single" and args.single_teacher is None:
         raise ValueError("allocation = 'single' needs single_teacher, the name of the one teacher to learn from.")
+    _check_parts(args)
     for name, reason in _UNSET.items():
         if (value := getattr(args, name)) != getattr(type(args), name):
             raise ValueError(f"{name} = {value!r} cannot be used here: {reason}. Leave {name} unset.")
@@ -155,6 +156,21 @@ def check_values(args: "TrustMOPDConfig") -> None:
         )
     if isinstance(args.fsdp_config, str):
         _check_json("fsdp_config", args.fsdp_config)
+
+
+def _check_parts(args: "TrustMOPDConfig") -> None:
+    """What one part of the objective needs of another."""
+    allocation, target, emphasis = args.rules.allocation.rule, args.rules.target, args.rules.emphasis
+    if isinstance(target, Shift) and not target.weighted and allocation == "routed":
+        raise ValueError(
+            "target = 'shift' adds the changes of all teachers, but allocation = 'routed' asks one of them. Set "
+            "target.weighted = true, or allocation = 'uniform'."
+        )
+    if isinstance(emphasis, Grouped) and emphasis.by == "label" and args.domain_column is None:
+        raise ValueError(
+            f"emphasis = {emphasis.rule!r} goes by the prompts' labels, but domain_column = None. Name their column, "
+            "or set emphasis.by = leader."
+        )
 
 
 def check_mappings(args: "TrustMOPDConfig") -> None:
