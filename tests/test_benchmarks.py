@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from trustmopd.recipe.rules import RULES, TARGETS
+
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 record, plot_heads = import_module("record"), import_module("plot_heads")
@@ -108,3 +110,12 @@ def test_a_sweep_is_drawn_from_the_last_version_that_swept(tmp_path, monkeypatch
     assert plot_heads.points("tokens") == [(1024, 1.0, 0.0), (8192, 1.0, 0.0)]
     with pytest.raises(SystemExit, match="vocab"):
         plot_heads.points("vocab")
+
+
+def test_every_rule_without_state_is_timed_beside_trust(tmp_path):
+    path = tmp_path / "rules.csv"
+    made = benchmark("bench_rules.py", "--responses", "2", "--tokens", "8", "--rounds", "1", "--output", path)
+    assert made.returncode == 0, made.stderr
+    rows = {row["rule"]: row for row in csv.DictReader(path.read_text().splitlines())}
+    known = ({*RULES} | {*TARGETS}) - {"single", "routed", "geometric_mean"}
+    assert rows.keys() == known | {"plain"} and rows["trust"]["times_trust"] == "1.00"
