@@ -106,6 +106,20 @@ def calibrate(recipe: RecipePath, overrides: Overrides = None, dry_run: DryRun =
         say(f"Saved: {run.calibration}")
 
 
+@app.command(epilog="Example: trustmopd sft recipes/smollm3-3b/singlecap-trust.yaml")
+def sft(recipe: RecipePath, overrides: Overrides = None) -> None:
+    """Train the student on responses that the teachers write, as many as distillation would use: a warm start, or the
+    baseline. What is done stays: the same command goes on."""
+    with errors("the same command", "the responses and checkpoints so far"):
+        from trustmopd.training.supervised import sft_recipe
+
+        loaded = load(recipe, overrides)
+        student = sft_recipe(loaded)
+        again = shlex.join(["trustmopd", "train", str(recipe), *(overrides or [])])
+        base = loaded.reference or loaded.student
+        say(f"Student: {student}\nDistil from it: {again} student={student} reference={base} output=FOLDER")
+
+
 @app.command(epilog="Example: trustmopd diagnose recipes/smollm3-3b/singlecap-trust.yaml --rollouts 64")
 def diagnose(
     recipe: RecipePath,

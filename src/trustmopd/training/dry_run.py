@@ -112,7 +112,7 @@ def _disk(prepared: Prepared) -> str:
         memory = prepared.memory
     except UnknownMemory:
         return told
-    steps = _steps(args, len(prepared.ingredients.prompts))
+    steps = steps_of(args, len(prepared.ingredients.prompts))
     between = args.save_steps if args.save_steps >= 1 else math.ceil(steps * args.save_steps)
     saved = math.ceil(steps / between) if args.save_strategy == "steps" else steps
     kept = min(saved, args.save_total_limit or saved)
@@ -177,14 +177,14 @@ def _calibration(prepared: Prepared, *, resumes: bool, anew: bool) -> str:
     return f"{saved}, if the models still have the weights it was measured with"
 
 
-def _steps(args: TrustMOPDConfig, prompts: int) -> int:
+def steps_of(args: TrustMOPDConfig, prompts: int) -> int:
     if args.max_steps > 0:
         return args.max_steps
     return math.ceil(prompts // args.global_batch_size * args.num_train_epochs)
 
 
 def _training(args: TrustMOPDConfig, prompts: int) -> str:
-    steps = _steps(args, prompts)
+    steps = steps_of(args, prompts)
     responses = steps * args.global_batch_size
     assert args.max_completion_length is not None
     split = f"{args.per_device_train_batch_size} × {args.gradient_accumulation_steps} accumulation"
