@@ -8,7 +8,7 @@ import pytest
 from trustmopd import TrustMOPDConfig
 from trustmopd.recipe import Recipe
 from trustmopd.recipe.rules import PARTS, part_of
-from trustmopd.report.readers.method_name import method_name
+from trustmopd.report.readers.run import method_name
 from trustmopd.training.prepare import config_of
 
 pytestmark = pytest.mark.unit

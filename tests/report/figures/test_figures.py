@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from trustmopd.report.figures import draw_all, drawing
-from trustmopd.report.figures.palette import DARK, GREY, INK, PAPER, colours
+from trustmopd.report.figures.drawing import DARK, GREY, INK, PAPER, colours
 from trustmopd.report.readers.run import find_runs
 from trustmopd.report.statistics.comparison import compare
 from trustmopd.report.statistics.summary import Summary, summarise_run

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from trustmopd.cli import app
 from trustmopd.recipe import Recipe
-from trustmopd.report.readers.method_name import method_name
-from trustmopd.report.readers.run import find_runs, open_run
+from trustmopd.report.readers.run import find_runs, method_name, open_run
 from trustmopd.report.statistics.comparison import Comparison, compare
 from trustmopd.report.statistics.summary import Summary, summarise_run
 from trustmopd.report.tables import all_tables

@@ -6,19 +6,35 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
-from trustmopd.report.figures.palette import DARK, INK, PAPER, colours
 from trustmopd.util.stats import Spread
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
+INK, PAPER, GREY = "#1a1c20", "#ffffff", "#8a919b"
+#: Okabe–Ito, without yellow and black; the token viewer uses the same.
+_FIRST = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+#: After these, each is the one farthest from all before it (in Oklab), among those that are visible on both pages.
+_COLOURS = (
+    *_FIRST,
+    *("#a21774", "#745d00", "#8b5de8", "#8bd117", "#b90000", "#8b5d74", "#a28b00", "#007400", "#4646d1"),
+    *("#b98bff", "#a2b98b", "#b946b9", "#ff5d74", "#d12e74", "#7446a2", "#467474", "#ff8be8", "#e8a28b"),
+    *("#17a200", "#7474b9", "#46d1b9", "#748bff", "#a25d2e", "#4674e8", "#a2a2d1", "#00d174", "#5db900"),
+    *("#5d8b2e", "#b95d74", "#468ba2", "#b98b74", "#5d5d8b", "#a274d1", "#e85db9"),
+)
+#: The page's own colours (`assets/style.css`). Further colours have medium lightness and do not change.
+DARK = {
+    INK: "#e6e8ec",
+    PAPER: "#16181c",
+    **dict(zip(_FIRST, ("#3a9fdc", "#e6a817", "#19b588", "#d58ab4", "#6cc0ee", "#e8762a"), strict=True)),
+}
 #: In inches: 403 pixels on a page. A screen 390 pixels wide shows it at nine tenths of that size.
 WIDTH = 4.2
 # For black-and-white print and colour-blind readers.
@@ -48,6 +64,11 @@ class Picture:
     path: Path
     title: str
     caption: str
+
+
+def colours(count: int) -> tuple[str, ...]:
+    """A longer list begins with the same colours. Beyond forty they repeat."""
+    return tuple(islice(cycle(_COLOURS), count))
 
 
 def styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from trustmopd.recipe.rules import TRUST
 from trustmopd.report.figures.drawing import (
+    GREY,
+    INK,
     Picture,
     figure,
     legend,
@@ -18,7 +20,6 @@ from trustmopd.report.figures.drawing import (
     whole_numbers,
     wrapped,
 )
-from trustmopd.report.figures.palette import GREY, INK
 from trustmopd.report.statistics.comparison import ABLATIONS, UNIFORM, Comparison, differences
 from trustmopd.report.statistics.summary import Summary
 from trustmopd.runs.layout import INITIAL, ROUTED, TITLES

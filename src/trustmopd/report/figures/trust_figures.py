@@ -7,8 +7,18 @@ from typing import Any
 
 from matplotlib.patches import Patch
 
-from trustmopd.report.figures.drawing import Picture, figure, grouped_bars, legend, named_rows, styles, whole_numbers
-from trustmopd.report.figures.palette import GREY, INK, PAPER
+from trustmopd.report.figures.drawing import (
+    GREY,
+    INK,
+    PAPER,
+    Picture,
+    figure,
+    grouped_bars,
+    legend,
+    named_rows,
+    styles,
+    whole_numbers,
+)
 from trustmopd.report.statistics.comparison import Comparison, united
 from trustmopd.report.statistics.over_training import BAND
 from trustmopd.report.statistics.summary import Summary

@@ -1,15 +1,15 @@
 """A run, read for a report: its scores, how far it got, its method and its models. And how runs are found."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trustmopd.recipe.rules import DEFAULTS, FLAT, PARTS, RULES, part_of
 from trustmopd.recipe.teacher_source import place_named
 from trustmopd.report.readers.certainty import Certainty, certainty_of
 from trustmopd.report.readers.contents import Contents
-from trustmopd.report.readers.method_name import method_name, settings_that_count
 from trustmopd.report.readers.token_records import TokenRecords, read_records
 from trustmopd.runs import RunDirectory, newest_checkpoint
 from trustmopd.runs.layout import CALIBRATION, CHECKPOINT, MANIFEST, METRICS, RECORDS, SEED, is_reference_row
@@ -184,6 +184,27 @@ class Run(Contents):
 
     def records(self, *, candidates: bool = False) -> TokenRecords:
         return read_records(self.path, self.teachers, candidates=candidates)
+
+
+def method_name(config: Mapping[str, Any]) -> str:
+    """The rule's title and what differs from the paper's settings; for trust itself, only what differs."""
+    if "allocation" not in config:
+        return "unknown rule"
+    rule, *others = (part_of(config, part) for part in PARTS)
+    own = rule.rule not in RULES  # its parameters are the user's matter
+    differing = [other.label() for other in others if other.rule not in DEFAULTS.values() or other.changed()]
+    return ", ".join([rule.rule if own else rule.label(), *differing])
+
+
+def settings_that_count(config: Mapping[str, Any], listed: Iterable[str]) -> dict[str, Any]:
+    """Of the settings that training `listed`: those that the rule uses and that are not part of the method's name."""
+    rule = part_of(config, "allocation")
+    aside = {*PARTS, *FLAT.values(), *(() if rule.rule == "routed" else ("domain_column",))}
+    if not getattr(rule, "calibrated", False):
+        aside.add("calibration_batches")
+    # The name of a user's own rule says nothing of its settings.
+    own = {} if rule.rule in RULES else {name: value for name, value in rule.model_dump().items() if name != "rule"}
+    return {name: config[name] for name in listed if name in config and name not in aside} | own
 
 
 def open_run(path: str | Path) -> Run:
