@@ -73,7 +73,8 @@ def test_dropout_makes_another_experiment_only_of_a_student_that_has_it() -> Non
             ["mine.rule", "mine.rule, score likelihood"],
         ),
         *((name, (1, 2), {}, ["trust"]) for name in ("save_steps", "logging_steps", "per_device_train_batch_size")),
-        *((name, (1, 2), {}, ["trust"]) for name in ("teacher_placement", "vllm_server_port")),
+        ("vllm_server_port", (1, 2), {}, ["trust"]),
+        ("teacher_placement", ("resident", "ray"), {}, ["trust", "trust, placement ray"]),
     ],
 )
 def test_two_values_of_a_field_are_two_experiments_if_they_decide_what_is_learnt(
@@ -92,12 +93,6 @@ def test_a_manifest_that_does_not_list_what_counts_is_noted(tmp_path: Path) -> N
     found = compared(tmp_path)
     assert [list(setting.methods) for setting in found.settings] == [["trust"]]
     assert all(any("manifest.json" in each.what for each in run.missing) for run in found.runs)
-
-
-def test_values_that_print_alike_are_two(tmp_path: Path) -> None:
-    for place, top_k in enumerate((0, 0, 1, "1")):
-        recorded.make_run(tmp_path / str(place), steps=1, rollouts=1, seed=place, top_k=top_k)
-    assert methods(tmp_path) == [["trust", "trust, top_k 1", "trust, top_k 1 (2)"]]
 
 
 def test_another_reference_and_another_part_of_the_student_are_other_experiments(tmp_path: Path) -> None:
@@ -169,7 +164,7 @@ def test_fingerprints_that_begin_alike_are_unambiguous(tmp_path: Path, what: str
         recorded.change(run, f"{'models.student' if what == 'student' else 'prompts'}.fingerprint", mark)
     found = compared(tmp_path)
     name = "base" if what == "student" else "train"
-    assert [getattr(setting, what) for setting in found.settings] == [f"{name} aaaa1", f"{name} aaaa2"]
+    assert [getattr(setting, what) for setting in found.settings] == [f"{name} aaaa1x", f"{name} aaaa2x"]
     assert not found.warnings
 
 
@@ -177,16 +172,7 @@ def test_teachers_whose_fingerprints_begin_alike_are_other_teachers(tmp_path: Pa
     for place, mark in enumerate(("aaaa1xyz", "aaaa2xyz")):
         run = recorded.make_run(tmp_path / str(place), steps=1, rollouts=1, seed=place)
         recorded.change(run, "models.teachers.if.fingerprint", mark)
-    assert methods(tmp_path) == [["trust", "trust, teachers math + code + if aaaa2"]]
-
-
-def test_a_student_that_is_called_as_another_would_be_stays_itself(tmp_path: Path) -> None:
-    marks = {"models/base": ("aaaa1", "bbbb2"), "models/base aaaa": ("cccc3",)}
-    for source, prints in marks.items():
-        for mark in prints:
-            run = recorded.make_run(tmp_path / mark, steps=1, rollouts=1)
-            recorded.change(run, "models.student", {"source": source, "fingerprint": mark})
-    assert len({setting.student for setting in compared(tmp_path).settings}) == 3
+    assert methods(tmp_path) == [["trust", "trust, teachers math + code + if aaaa2x"]]
 
 
 @pytest.mark.unit

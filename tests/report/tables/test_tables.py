@@ -104,7 +104,7 @@ def placed(folder: Path, placement: str, hours: float, *, on: str | None = None,
     return run
 
 
-def test_runs_that_differ_only_in_where_teachers_live_are_rows_of_the_cost_table(tmp_path: Path) -> None:
+def test_runs_that_differ_in_where_teachers_live_have_rows_of_their_own(tmp_path: Path) -> None:
     scores = recorded.scores_of("one", 0.44)
     placed(tmp_path / "1", "resident", 0.1, scores=scores)
     placed(tmp_path / "2", "ray", 0.5, held=4, scores=scores)
@@ -118,14 +118,13 @@ def test_runs_that_differ_only_in_where_teachers_live_are_rows_of_the_cost_table
     shown = {each[""]: (each["seeds"], each["device-hours"], each["against uniform"]) for each in made["cost"]}
     assert shown == {
         "uniform": ("1", "0.05", "+0.0%"),
-        "trust, placement resident": ("2", "0.3", "+200.0%"),
+        "trust": ("2", "0.3", "+200.0%"),
         "trust, placement ray": ("1", "0.5", "–"),
         "trust, placement resident (math ray)": ("1", "0.3", "–"),
         "calibration": shown["calibration"],
     }
-    assert [each[""] for each in made["main"] if "trust" in each[""]] == ["trust"]  # scores are shown once
-    page = (out / "report.html").read_text()
-    assert "Up to 4 devices" in page and str(tmp_path / "2") in page
+    assert {each[""] for each in made["main"]} > shown.keys() - {"uniform", "calibration"}
+    assert "Up to 4 devices" in (out / "report.html").read_text()
 
 
 def test_a_run_that_is_left_out_says_nothing_of_the_cost(tmp_path: Path) -> None:
@@ -271,7 +270,7 @@ def test_two_prompt_sets_of_one_name_are_two_settings(tmp_path: Path) -> None:
         (run / "recipe.yaml").write_text(f"name: trust\nprompts: {{path: {folder}/train.jsonl}}\n")
         recorded.change(run, "prompts.fingerprint", fingerprint)
     found = recorded.compared(tmp_path)
-    assert [setting.prompts for setting in found.settings] == ["train aaaa", "train bbbb"] and not found.warnings
+    assert [setting.prompts for setting in found.settings] == ["train aaaa1", "train bbbb2"] and not found.warnings
 
 
 @pytest.mark.unit
@@ -324,7 +323,7 @@ def test_teachers_of_one_name_and_other_weights_are_other_teachers(tmp_path: Pat
     for name in ("code", "if"):  # which were not loaded, and may be those of the first run
         recorded.change(idle, f"models.teachers.{name}.fingerprint", None)
     found = {each[""]: each["recovered"] for each in tables_of(tmp_path)["main"]}
-    assert found["trust"] == "50.0" and found["trust, teachers math + code + if bbbb"] == "40.0"
+    assert found["trust"] == "50.0" and found["trust, teachers math + code + if bbbb2"] == "40.0"
 
 
 def test_runs_that_differ_in_more_than_their_seed_are_not_averaged_and_none_is_dropped(tmp_path: Path) -> None:

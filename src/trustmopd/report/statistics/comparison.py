@@ -18,24 +18,15 @@ _ORDER = ("routed", *(name for name in RULES if name not in ("routed", *_SCORED)
 
 @dataclass(frozen=True)
 class Setting:
-    """Runs that may be compared: the same student and the same prompts. `methods` maps a method to its seeds.
-    `elsewhere` has runs that differ from one of these only in where their teachers lived: only their cost is new."""
+    """Runs that may be compared: the same student and the same prompts. `methods` maps a method to its seeds."""
 
     student: str
     prompts: str
     methods: dict[str, dict[int, Summary]] = field(default_factory=dict)
-    elsewhere: list[Summary] = field(default_factory=list)
 
     @property
     def runs(self) -> list[Summary]:
         return [run for seeds in self.methods.values() for run in seeds.values()]
-
-    def places(self, method: str) -> dict[str, list[Summary]]:
-        """The method's runs by placement, for what they cost."""
-        found: dict[str, list[Summary]] = {}
-        for run in (*self.methods[method].values(), *(each for each in self.elsewhere if each.method == method)):
-            found.setdefault(run.placement, []).append(run)
-        return found
 
     def overall(self, method: str) -> dict[int, float]:
         return self.score(method, "overall")
@@ -156,16 +147,9 @@ def compare(summaries: Iterable[Summary]) -> Comparison:
         setting = settings.setdefault((run.student, run.prompts), Setting(run.student, run.prompts))
         seeds = setting.methods.setdefault(run.method, {})
         if run.seed in seeds:
-            alike = setting.places(run.method).get(run.placement, [])
-            twin = next((each for each in alike if each.seed == run.seed), None)
-            if twin is None:
-                setting.elsewhere.append(run)
             found.warnings.append(
-                f"{run.path} has the method, prompts and seed of {twin.path}, and is left out of the comparison. Train "
-                "it with another seed, or compare one of the two."
-                if twin
-                else f"{run.path} differs from {seeds[run.seed].path} only in where its teachers were placed "
-                f"({run.placement}), so only its cost is shown."
+                f"{run.path} has the method, prompts and seed of {seeds[run.seed].path}, and is left out of the "
+                "comparison. Train it with another seed, or compare one of the two."
             )
             continue
         seeds[run.seed] = run
@@ -184,7 +168,7 @@ def compare(summaries: Iterable[Summary]) -> Comparison:
     found.columns.extend(columns)
     for setting in settings.values():
         methods = dict(sorted(setting.methods.items(), key=lambda item: _place(item[0])))
-        found.settings.append(Setting(setting.student, setting.prompts, methods, setting.elsewhere))
+        found.settings.append(Setting(setting.student, setting.prompts, methods))
     return found
 
 

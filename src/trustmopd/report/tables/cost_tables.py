@@ -29,29 +29,26 @@ def decontamination_table(comparison: Comparison) -> Titled:
 
 
 def cost_table(comparison: Comparison) -> Titled:
-    shown = _measured(run for setting in comparison.settings for run in (*setting.runs, *setting.elsewhere))
+    shown = _measured(run for setting in comparison.settings for run in setting.runs)
     # With evaluation only where every run has it: hours must hold the same things to be compared.
     evaluated = all(run.cost.get("evaluation") for run in shown)
     rows = []
     for setting in comparison.settings:
-        places = {method: setting.places(method) for method in setting.methods}
-        priced = {(method, at): _measured(runs) for method, found in places.items() for at, runs in found.items()}
-        hours = {key: _hours(runs, evaluated) for key, runs in priced.items() if runs}
-        for (method, at), each in hours.items():
-            runs = priced[method, at]
+        priced = {method: runs for method, seeds in setting.methods.items() if (runs := _measured(seeds.values()))}
+        hours = {method: _hours(runs, evaluated) for method, runs in priced.items()}
+        for method, runs in priced.items():
             whole = not any(run.stopped for run in runs)  # some of the steps cost less than all of them
-            uniform = hours.get((UNIFORM, at))
-            relative = f"{100 * (each / uniform - 1):+.1f}%" if uniform and whole else NONE
+            placed = f", placement {runs[0].placement}"
+            uniform = hours.get(UNIFORM + placed if placed in method else UNIFORM)
+            relative = f"{100 * (hours[method] / uniform - 1):+.1f}%" if uniform and whole else NONE
             peak = max(run.cost["training"]["peak_memory_gib"] for run in runs)
-            cells = (len(runs), f"{each * len(runs):.3g}", relative, f"{peak:.2f}")
-            name = f"{method}, placement {at}" if len(places[method]) > 1 else method
-            rows.append([comparison.label(setting, name), *_scored(runs[0]), *cells])
+            cells = (len(runs), f"{hours[method] * len(runs):.3g}", relative, f"{peak:.2f}")
+            rows.append([comparison.label(setting, method), *_scored(runs[0]), *cells])
         paid = [run for run in setting.runs if run.cost.get("calibration")]
         if paid:
             run = min(paid, key=lambda run: (run.method != TRUST, bool(run.stopped)))
-            key = (run.method, run.placement)
-            once, full = run.cost["calibration"]["device_hours"], hours.get(key)
-            share = f"{100 * once / (full * len(priced[key])):.1f}% of {run.method}" if full else NONE
+            once, full = run.cost["calibration"]["device_hours"], hours.get(run.method)
+            share = f"{100 * once / (full * len(priced[run.method])):.1f}% of {run.method}" if full else NONE
             rows.append([comparison.label(setting, "calibration"), *_scored(run), "once", f"{once:.3g}", share, NONE])
     note = (
         f"{comparison.device}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} "
