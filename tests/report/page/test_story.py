@@ -1,20 +1,17 @@
 """The report's sentences and advice: said where the numbers call for them, with those numbers."""
 
-import itertools
 import json
 import re
 from pathlib import Path
 from statistics import mean, stdev
 
-import pyarrow.parquet as pq
 import pytest
 import recorded
-from recorded import TEACHERS
 
 from trustmopd.evaluation.aggregation import write_scores
 from trustmopd.report.page.advice import next_steps
 from trustmopd.report.page.story import story
-from trustmopd.report.readers.run import Run, find_runs
+from trustmopd.report.readers.run import Run
 from trustmopd.report.statistics.summary import summarise_run
 
 
@@ -36,75 +33,31 @@ def test_recovery_of_trust_and_uniform_is_a_mean_over_seeds(study: Path) -> None
     assert [each in first for each in expected] == [True] * 4
 
 
-def test_shares_of_the_weight_are_those_of_the_records(trusting: Path) -> None:
-    said, _ = told(trusting)
-    found = json.loads(json.dumps(summarise_run(find_runs([trusting])[0]).to_dict()))["allocation"]
-    for name in TEACHERS:
-        share, ahead = found[name]["weights"][name], found[name]["positive_margin"]
-        assert re.search(rf"'{name}' {share:.0%} \(\D*{ahead:.0%}", said)
-
-
-def rollout_means(run: Path) -> list[tuple[list[str], dict[str, float]]]:
-    """What each recorded rollout needed, and its mean weights, from the rows of the files."""
-    found = []
-    for file in sorted((run / "allocation").iterdir()):
-        rows = sorted(pq.read_table(file).to_pylist(), key=lambda row: row["rollout"])
-        for _, response in itertools.groupby(rows, key=lambda row: row["rollout"]):
-            mine = list(response)
-            found.append((mine[0]["capabilities"], {t: mean(r[f"weight_{t}"] for r in mine) for t in TEACHERS}))
-    return found
-
-
-def test_mass_on_mixed_prompts_is_a_mean_over_rollouts(tmp_path: Path) -> None:
-    groups = [["math", "if"]] * 6 + [["math", "code", "if"], ["code"]]  # 24 rollouts against 4
-    said, _ = told(recorded.make_run(tmp_path, groups=groups))
-    mixed = [(needs, weights) for needs, weights in rollout_means(tmp_path) if len(needs) > 1]
-    mass = mean(sum(weights[t] for t in needs) for needs, weights in mixed)
-    fair = mean(len(needs) / 3 for needs, _ in mixed)
-    assert re.search(rf"{mass:.0%}[^.]*uniform: {fair:.0%}", said)
-
-
-def test_weights_where_no_label_names_a_teacher_are_a_mean_over_rollouts(tmp_path: Path) -> None:
-    said, _ = told(recorded.make_run(tmp_path, groups=[["chess"]] * 5 + [["poetry"]]))
-    means = {t: mean(weights[t] for _, weights in rollout_means(tmp_path)) for t in TEACHERS}
-    parts = ", ".join(f"'{teacher}' {weight:.0%}" for teacher, weight in means.items())
-    assert parts in said
-
-
 def test_a_run_that_stopped_is_told_of_first(tmp_path: Path) -> None:
     half = recorded.make_run(tmp_path / "half", steps=1, max_steps=4, seed=1, scores=recorded.scores_of("half", 0.22))
     alone, _ = told(half)
-    assert "step 1 of 4" in alone.split(":")[0] and "trust, step 1 of 4: " in alone
+    assert "step 1 of 4" in alone.split(":")[0]
     recorded.make_run(tmp_path / "whole", scores=recorded.scores_of("whole", 0.44))
     said, _ = told(tmp_path)
     assert f"{half} at step 1 of 4" in said and str(tmp_path / "whole") not in said
-    assert "80%" in said and "trust, step 1 of 4: " not in said
+    assert "80%" in said
 
 
-def test_without_scores_the_loss_is_told_and_nothing_claimed(tmp_path: Path) -> None:
-    said, advice = told(recorded.make_run(tmp_path, steps=20))
-    first, last = mean([1, 1 / 2]), mean([1 / 19, 1 / 20])  # a tenth of the steps at each end
-    assert f"from {first:.3g} to {last:.3g}" in said and "recovered" not in said and "seed" not in advice
+def test_without_scores_nothing_is_claimed(tmp_path: Path) -> None:
+    said, advice = told(recorded.make_run(tmp_path, steps=2))
+    assert "no scores" in said and "recovered" not in said and "seed" not in advice
 
 
 @pytest.mark.parametrize(
-    ("references", "why"),
-    [
-        ({"initial": 0.2, "teacher-proof": 0.5}, "'math'"),
-        ({"teacher-math": 0.5}, "initial student"),
-        ({"initial": 0.2, "teacher-math": 0.2}, "no higher"),
-    ],
+    "references", [{"initial": 0.2, "teacher-proof": 0.5}, {"teacher-math": 0.5}, {"initial": 0.2, "teacher-math": 0.2}]
 )
-def test_scores_without_a_recovery_are_told_with_the_reason(
-    tmp_path: Path, references: dict[str, float], why: str
-) -> None:
+def test_scores_without_a_recovery_are_told_as_they_are(tmp_path: Path, references: dict[str, float]) -> None:
     for rule, overall in (("uniform", 0.15), ("trust", 0.13)):
         rows = recorded.rows_of({name: {"math": score} for name, score in {**references, rule: overall}.items()})
         recorded.make_run(tmp_path / rule, rule=rule, scores=rows)
     said, _ = told(tmp_path)
-    assert re.search(r"13\.0 \(2 prompts\).* 15\.0", said) and "recovered" not in said
-    assert ("-7.0 to -7.0" in said) == ("initial" in references)
-    assert why in said
+    assert re.search(r"13\.0% \(95% interval 13\.0% to 13\.0%; 2 prompts\).* 15\.0%", said)
+    assert "recovered" not in said and "not known" in said
 
 
 @pytest.mark.parametrize(

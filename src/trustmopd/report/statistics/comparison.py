@@ -114,18 +114,6 @@ class Comparison:
             if low is not None and high is not None and low != high
         }
 
-    def no_recovery(self, setting: Setting, method: str) -> str:
-        """Why a method with scores has no recovery, as part of a sentence."""
-        for _, low, high in self._ends(setting, method).values():
-            if low is None:
-                return "the initial student was not scored"
-            if high is None:
-                named = " and ".join(f"'{column}'" for column in self.columns)
-                return f"not every domain ({named}) has a teacher of its name that was scored"
-            if low == high:
-                return "its teachers, each in its own domain, score no higher than it did at the start"
-        return "nothing was scored"
-
     def _ends(self, setting: Setting, method: str) -> dict[int, tuple[float, float | None, float | None]]:
         """Overall score, and those of the initial student and the routed teachers: from the run's own evaluation,
         otherwise from one with the same student and teachers."""
