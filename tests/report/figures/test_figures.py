@@ -8,7 +8,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import recorded
 from matplotlib.colors import to_hex
@@ -22,7 +21,6 @@ from trustmopd.report.statistics.summary import Summary, summarise_run
 
 ALL = {
     "scores", "allocation", "margins", "displacement", "ablations", "gamma", "transfer", "weights", "training",
-    "changes", "cost",
 }  # fmt: skip
 
 
@@ -52,7 +50,7 @@ def captions(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return {picture.path.name: picture.caption for picture in pictures}
 
 
-@pytest.mark.parametrize("name", ["allocation", "margins", "displacement", "weights", "changes"])
+@pytest.mark.parametrize("name", ["allocation", "margins", "displacement", "weights"])
 def test_a_figure_of_one_run_shows_the_trusting_one_and_says_so(captions: dict[str, str], name: str) -> None:
     assert captions[name].startswith("trust on multicap, seed 0.")
 
@@ -76,11 +74,10 @@ def test_a_method_has_one_colour_in_every_figure_and_shares_it_with_none(
     for axes in figures["training"]:
         for line in axes.lines:
             used.setdefault(line.get_label(), set()).add(to_hex(line.get_color()))
-    for name in ("scores", "cost"):
-        axes = figures[name][0]
-        for label, bar in zip(labels(axes), axes.patches, strict=True):
-            label = label.split(", ", 1)[-1]  # without its prompt set
-            used.setdefault(label, set()).add(to_hex(bar.get_facecolor()))
+    axes = figures["scores"][0]
+    for label, bar in zip(labels(axes), axes.patches, strict=True):
+        label = label.split(", ", 1)[-1]  # without its prompt set
+        used.setdefault(label, set()).add(to_hex(bar.get_facecolor()))
     assert used.pop("initial student") == used.pop("routed teachers") == {GREY}
     assert set(used) == {run.method for run in summaries} and all(len(shades) == 1 for shades in used.values())
     assert len(set.union(*used.values())) == len(used)
@@ -165,20 +162,25 @@ def test_score_bars_are_means_over_seeds(drawn: tuple[dict[str, Any], list[Summa
             assert found[title] == pytest.approx(100 * recorded.REFERENCES[reference][domain]) and errors[title] == 0
 
 
-def test_change_bars_are_the_weight_that_changes_hands_by_place(
-    drawn: tuple[dict[str, Any], list[Summary]], study: Path
+@pytest.mark.parametrize(
+    ("name", "of", "rows"),
+    [
+        ("ablations", "trust", {"uniform": "uniform", "without μ": "without-mu", "response-level": "response-level"}),
+        ("transfer", "uniform", {"multicap": "trust", "singlecap": "trust"}),
+    ],
+)
+def test_differences_are_paired_by_seed(
+    drawn: tuple[dict[str, Any], list[Summary]], study: Path, name: str, of: str, rows: dict[str, str]
 ) -> None:
-    for axes, prompts in zip(drawn[0]["changes"], ("multicap", "singlecap"), strict=True):
-        moved: list[list[float]] = [[] for _ in range(10)]
-        for file in sorted((study / prompts / "trust" / "seed-0" / "allocation").iterdir()):
-            rows = pq.read_table(file).to_pylist()
-            for rollout in {each["rollout"] for each in rows}:
-                mine = [each for each in rows if each["rollout"] == rollout]
-                for at in range(1, len(mine)):
-                    weights = ((mine[at][f"weight_{t}"], mine[at - 1][f"weight_{t}"]) for t in recorded.TEACHERS)
-                    moved[10 * at // len(mine)].append(sum(abs(b - a) for a, b in weights) / 2)
-        assert heights(axes) == pytest.approx([mean(part) if part else 0 for part in moved], abs=1e-6)
-        assert [patch.get_x() + patch.get_width() / 2 for patch in axes.patches] == pytest.approx(np.arange(0.5, 10))
+    (axes,) = drawn[0][name]
+    (container,) = axes.containers
+    points, _, (bars,) = container.lines
+    assert labels(axes) == list(rows) and list(points.get_ydata()) == list(range(len(rows)))
+    for row, folder, x, bar in zip(rows, rows.values(), points.get_xdata(), bars.get_segments(), strict=True):
+        prompts = row if name == "transfer" else "multicap"
+        pairs = zip(stored(study, prompts, folder), stored(study, prompts, of), strict=True)
+        differences = [score - other for score, other in pairs]
+        assert x == pytest.approx(mean(differences)) and np.ptp(bar[:, 0]) / 2 == pytest.approx(stdev(differences))
 
 
 def test_lines_over_training_are_the_logged_series(drawn: tuple[dict[str, Any], list[Summary]]) -> None:
@@ -190,8 +192,6 @@ def test_lines_over_training_are_the_logged_series(drawn: tuple[dict[str, Any], 
             assert list(scores.lines[place].get_ydata()) == logged(run, f"score/{teacher}")
         assert [line.get_ydata()[0] for line in scores.lines[3:]] == pytest.approx([2 / 3, 1.5])  # the band
         assert list(concentration.lines[0].get_ydata()) == logged(run, "agreement/max_weight")
-        effective = [value / 3 for value in logged(run, "agreement/effective_teachers")]
-        assert list(concentration.lines[1].get_ydata()) == effective
     first = {(run.prompts, run.method): run for run in summaries if run.seed == 0}
     keys = ("loss", "completions/mean_length", "candidates/student_mass")
     for row, prompts in enumerate(("multicap", "singlecap")):
@@ -222,7 +222,7 @@ def test_names_with_dollars_and_markup_are_drawn_as_they_are(tmp_path: Path) -> 
     groups = [["$x_{$"], ["<b>&"], None]
     run = recorded.make_run(tmp_path / "run", teachers=["$x_{$", "<b>&"], groups=groups, steps=1)
     assert {picture.path.name for picture in draw_all(recorded.compared(run), tmp_path / "figures")} == {
-        "allocation", "margins", "displacement", "weights", "training", "changes", "cost",
+        "allocation", "margins", "displacement", "weights", "training",
     }  # fmt: skip
 
 

@@ -11,13 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import recorded
 
-from trustmopd.report.page.story import story
 from trustmopd.report.readers.run import open_run
-from trustmopd.report.readers.token_records import read_records
-from trustmopd.report.statistics.comparison import compare
 from trustmopd.report.statistics.over_training import drift, drift_warnings
 from trustmopd.report.statistics.summary import summarise_run
-from trustmopd.report.statistics.trust import change_profile
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
@@ -91,9 +87,8 @@ def test_capabilities_that_are_no_teacher_and_names_with_a_plus_count_as_what_th
         "reasoning+safety": [],
     }
     assert "relevant_mass" not in found.allocation["reasoning+safety"] and set(found.margins) == {"c++"}
-    mass = found.allocation["'c++'+if"]["relevant_mass"]
-    said = " ".join(story(compare([found])))
-    assert f"{mass:.0%}" in said and "uniform: 67%" in said  # two of three teachers
+    both = found.allocation["'c++'+if"]
+    assert both["relevant_mass"] == pytest.approx(both["weights"]["c++"] + both["weights"]["if"])
 
 
 def test_the_sharpest_change_is_where_most_weight_changes_hands(trusting: Path) -> None:
@@ -108,23 +103,6 @@ def test_the_sharpest_change_is_where_most_weight_changes_hands(trusting: Path) 
     best.sort(reverse=True)
     assert [change.moved for change in found] == pytest.approx([moved for moved, _, _ in best[: len(found)]], abs=1e-6)
     assert (found[0].position, found[0].rollout) == best[0][1:]
-    profile = change_profile(read_records(trusting), parts=1)
-    every = [
-        sum(abs(b[f"weight_{n}"] - a[f"weight_{n}"]) for n in recorded.TEACHERS) / 2
-        for response in responses_of(trusting)
-        for a, b in itertools.pairwise(response)
-    ]
-    assert profile == pytest.approx([mean(every)], abs=1e-6)
-
-
-def test_the_profile_puts_a_change_where_it_happens(tmp_path: Path) -> None:
-    """Uniform to the last token but one, then everything to one teacher: only the last tenth moves."""
-    run = recorded.make_run(tmp_path, steps=1, rollouts=1, tokens=20)
-    records = read_records(run)
-    records.rollouts[0].weights[:] = 1 / 3
-    records.rollouts[0].weights[:, -1] = [1, 0, 0]
-    profile = change_profile(records, parts=10)
-    assert profile[:-1] == [0.0] * 9 and profile[-1] > 0
 
 
 def test_series_and_drift_come_from_every_logged_step(trusting: Path) -> None:

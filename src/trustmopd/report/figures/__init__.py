@@ -21,8 +21,6 @@ _FIGURES = {
     "transfer": score_figures.draw_transfer,
     "weights": trust_figures.draw_weights,
     "training": score_figures.draw_training,
-    "changes": trust_figures.draw_changes,
-    "cost": score_figures.draw_cost,
 }
 
 

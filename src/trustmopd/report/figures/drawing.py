@@ -12,7 +12,7 @@ from typing import Any
 
 import matplotlib
 
-from trustmopd.util.stats import Spread
+from trustmopd.report.statistics.summary import Summary
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -53,8 +53,6 @@ _SETTINGS: dict[Any, Any] = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
     "svg.hashsalt": "trustmopd",  # the same figure gives the same file
 }
-#: Error bars.
-DEVIATION = {"ecolor": INK, "elinewidth": 1.0}
 
 
 @dataclass(frozen=True)
@@ -128,18 +126,14 @@ def named_rows(axes: Any, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), [wrapped(name) for name in names])
 
 
-def spread_bars(
-    axes: Any, values: Mapping[int, Spread], height: float, colour: Any, *, scale: float = 1, deviations: bool = True
-) -> Any:
-    """A bar for each row that has a value, with its standard deviation."""
-    return axes.barh(
-        list(values),
-        [scale * value.mean for value in values.values()],
-        height,
-        xerr=[scale * value.sd for value in values.values()] if deviations else None,
-        error_kw=DEVIATION,
-        color=colour,
-    )
+def draw_series(axes: Any, run: Summary, shown: Mapping[str, str], look: Mapping[str, Mapping[str, Any]]) -> None:
+    """A line over the steps for each series that the run logged, under the name that `shown` gives it."""
+    for name, series in shown.items():
+        if series in run.series:
+            style = {"color": look[name]["colour"], "linestyle": look[name]["line"]}
+            axes.plot(run.series["step"], run.series[series], linewidth=1.2, label=name, **style)
+    axes.set_xlabel("step")
+    whole_numbers(axes.xaxis)
 
 
 def whole_numbers(axis: Any) -> None:
@@ -148,9 +142,11 @@ def whole_numbers(axis: Any) -> None:
 
 
 def legend(axes: Any, handles: Sequence[Any] | None = None) -> None:
-    """Above all panels, in as many columns as fit; the figure grows by its height. Nothing is drawn if nothing has a
-    name."""
-    handles = axes.get_legend_handles_labels()[0] if handles is None else handles
+    """Of all panels, and above them, in as many columns as fit; the figure grows by its height. Nothing is drawn if
+    nothing has a name."""
+    if handles is None:
+        labelled = (panel.get_legend_handles_labels() for panel in axes.figure.axes)
+        handles = list({name: handle for pair in labelled for handle, name in zip(*pair, strict=True)}.values())
     names = [wrapped(str(handle.get_label()), 24) for handle in handles]
     if not names:
         return

@@ -1,5 +1,6 @@
-"""Figures of students' scores and cost: by domain, ablations, gamma, transfer, loss and lengths, time."""
+"""Figures of students' scores, by domain, ablation, gamma and setting; and of losses and lengths."""
 
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,15 @@ from trustmopd.report.figures.drawing import (
     GREY,
     INK,
     Picture,
+    draw_series,
     figure,
     legend,
     lines_in,
     named_rows,
-    spread_bars,
     styles,
-    whole_numbers,
     wrapped,
 )
-from trustmopd.report.statistics.comparison import ABLATIONS, UNIFORM, Comparison, differences
+from trustmopd.report.statistics.comparison import ABLATIONS, UNIFORM, Comparison, Setting
 from trustmopd.report.statistics.summary import Summary
 from trustmopd.runs.layout import INITIAL, ROUTED, TITLES
 from trustmopd.util.stats import Spread, spread
@@ -32,10 +32,6 @@ def _looks(comparison: Comparison) -> dict[str, dict[str, Any]]:
     """Each method has its own look in all figures; trust and uniform look the same in every report."""
     methods = [method for setting in comparison.settings for method in setting.methods]
     return styles(list(dict.fromkeys([TRUST, UNIFORM, *methods])))
-
-
-def _one(comparison: Comparison) -> str:
-    return "One seed: no error bars." if comparison.seeds < 2 else ""
 
 
 def draw_scores(comparison: Comparison, path: Path) -> Picture | None:
@@ -63,7 +59,14 @@ def draw_scores(comparison: Comparison, path: Path) -> Picture | None:
                 axes.set_axis_off()
                 continue
             found = {place: row[domain] for place, row in enumerate(shown.values()) if domain in row}
-            bars = spread_bars(axes, found, 0.7, [colours[place] for place in found], scale=100)
+            bars = axes.barh(
+                list(found),
+                [100 * score.mean for score in found.values()],
+                0.7,
+                xerr=[100 * score.sd for score in found.values()],
+                error_kw={"ecolor": INK, "elinewidth": 1.0},
+                color=[colours[place] for place in found],
+            )
             axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=2)
             axes.set_title(wrapped(domain), fontsize=9)
             axes.set_xlabel("score, %")
@@ -72,8 +75,7 @@ def draw_scores(comparison: Comparison, path: Path) -> Picture | None:
         named_rows(axes, list(shown))
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.set_xlim(0, 1.5 * max(100 * (s.mean + s.sd) for row in shown.values() for s in row.values()) or 1)
-    spreads = _one(comparison) or "Mean over seeds; lines are the standard deviation."
-    return Picture(path, "Scores by domain", f"{spreads} Grey: without distillation.")
+    return Picture(path, "Scores by domain", f"{comparison.seeds_note} Grey: without distillation.")
 
 
 def _reference_rows(comparison: Comparison, name: str) -> dict[str, dict[str, Spread]]:
@@ -89,35 +91,50 @@ def _reference_rows(comparison: Comparison, name: str) -> dict[str, dict[str, Sp
 
 
 def draw_ablations(comparison: Comparison, path: Path) -> Picture | None:
-    found = {
-        comparison.label(setting): ahead
-        for setting in comparison.settings
-        if (ahead := differences(setting, (UNIFORM, *ABLATIONS), TRUST)) and ahead.keys() & {*ABLATIONS}
-    }
-    if not found:
+    settings = {comparison.label(setting): setting for setting in comparison.settings}
+    every = {name: _differences(setting, (UNIFORM, *ABLATIONS), TRUST) for name, setting in settings.items()}
+    ahead = {name: found for name, found in every.items() if found.keys() & {*ABLATIONS}}
+    if not ahead:
         return None
-    methods = [method for method in (UNIFORM, *ABLATIONS) if any(method in ahead for ahead in found.values())]
-    look = styles(list(found))
-    with figure(path, 1.1 + 0.36 * len(methods)) as ((axes,),):
-        for index, (name, ahead) in enumerate(found.items()):
-            shown = [method for method in methods if method in ahead]
+    rows = [method for method in (UNIFORM, *ABLATIONS) if any(method in found for found in ahead.values())]
+    _draw_differences(path, rows, ahead, "overall score minus that of full trust, points;\nfurther right is better")
+    return Picture(path, "Component ablations", f"Differences are paired by seed. {comparison.seeds_note}")
+
+
+def draw_transfer(comparison: Comparison, path: Path) -> Picture | None:
+    every = {comparison.label(setting): setting.ahead(TRUST, UNIFORM) for setting in comparison.settings}
+    gains = {name: ahead for name, ahead in every.items() if ahead is not None}
+    if len(gains) < 2:
+        return None
+    _draw_differences(path, list(gains), {TRUST: gains}, "overall gain over uniform, points")
+    return Picture(path, "Gain over uniform in every setting", f"Gains are paired by seed. {comparison.seeds_note}")
+
+
+def _differences(setting: Setting, methods: Sequence[str], of: str) -> dict[str, Spread]:
+    every = {method: setting.ahead(method, of) for method in methods}
+    return {method: ahead for method, ahead in every.items() if ahead is not None}
+
+
+def _draw_differences(path: Path, rows: Sequence[str], series: Mapping[str, Mapping[str, Spread]], label: str) -> None:
+    """In each row a marker for each series, with its standard deviation; a line at zero."""
+    look = styles(list(series))
+    with figure(path, 0.8 + (0.2 + 0.14 * lines_in(rows)) * len(rows)) as ((axes,),):
+        for index, (name, values) in enumerate(series.items()):
             axes.errorbar(
-                [100 * ahead[method].mean for method in shown],
-                [methods.index(method) + 0.22 * (index - (len(found) - 1) / 2) for method in shown],
-                xerr=[100 * ahead[method].sd for method in shown],
+                [100 * value.mean for value in values.values()],
+                [rows.index(row) + 0.22 * (index - (len(series) - 1) / 2) for row in values],
+                xerr=[100 * value.sd for value in values.values()],
                 fmt=look[name]["marker"],
                 color=look[name]["colour"],
                 capsize=3,
                 label=name,
             )
         axes.axvline(0, color=INK, linewidth=0.8)
-        axes.set_yticks(range(len(methods)), methods)
-        axes.set_ylim(len(methods) - 0.4, -0.6)
+        named_rows(axes, rows)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.margins(x=0.06)
-        axes.set_xlabel("overall score minus that of full trust, points;\nfurther right is better")
+        axes.set_xlabel(label)
         legend(axes)
-    caption = f"Differences are paired by seed; bars are their standard deviation. {_one(comparison)}"
-    return Picture(path, "Component ablations", caption)
 
 
 def draw_gamma(comparison: Comparison, path: Path) -> Picture | None:
@@ -161,24 +178,8 @@ def draw_gamma(comparison: Comparison, path: Path) -> Picture | None:
             panel.set_xlabel("gamma")
             panel.set_xticks(tried, [f"{gamma:g}" for gamma in tried])
         legend(sharpness)
-    caption = f"Above: overall score, mean ± standard deviation over seeds; dashed: uniform. {_one(comparison)}"
+    caption = f"Above: overall score minus the initial student's; dashed: uniform. {comparison.seeds_note}"
     return Picture(path, "Sensitivity to gamma, and concentration", caption)
-
-
-def draw_transfer(comparison: Comparison, path: Path) -> Picture | None:
-    every = {comparison.label(setting): setting.ahead(TRUST, UNIFORM) for setting in comparison.settings}
-    gains = {name: ahead for name, ahead in every.items() if ahead is not None}
-    if len(gains) < 2:
-        return None
-    with figure(path, 0.8 + (0.2 + 0.14 * lines_in(gains)) * len(gains)) as ((axes,),):
-        bars = dict(enumerate(gains.values()))
-        spread_bars(axes, bars, 0.55, _looks(comparison)[TRUST]["colour"], scale=100)
-        named_rows(axes, list(gains))
-        axes.invert_yaxis()
-        axes.axvline(0, color=INK, linewidth=0.8)
-        axes.set_xlabel("overall gain over uniform, points")
-    caption = f"Paired by seed; lines are the standard deviation of the gains. {_one(comparison)}"
-    return Picture(path, "Gain over uniform in every setting", caption)
 
 
 def draw_training(comparison: Comparison, path: Path) -> Picture | None:
@@ -195,50 +196,19 @@ def draw_training(comparison: Comparison, path: Path) -> Picture | None:
         "length": "mean response\nlength, tokens",
         "student_mass": "candidates'\nprobability",
     }
-    handles: dict[str, Any] = {}
     with figure(path, 1.6, len(shown) * len(settings)) as rows:
-        for place, (where, mine) in enumerate(settings.items()):
+        for place, (where, of_setting) in enumerate(settings.items()):
             panels = rows[len(shown) * place : len(shown) * (place + 1), 0]
             for panel, (name, title) in zip(panels, shown.items(), strict=True):
-                for run in (run for run in mine if name in run.series):
-                    style = {"color": look[run.method]["colour"], "linestyle": look[run.method]["line"]}
-                    (line,) = panel.plot(run.series["step"], run.series[name], linewidth=1.2, label=run.method, **style)
-                    handles.setdefault(run.method, line)
+                for run in of_setting:
+                    draw_series(panel, run, {run.method: name}, look)
                 panel.set_ylabel(title)
-                panel.set_xlabel("step")
-                whole_numbers(panel.xaxis)
             _log_scale(panels[0])
             panels[0].set_title(where if len(settings) > 1 else "", fontsize=9)
-        legend(rows[0, 0], list(handles.values()))
+        legend(rows[0, 0])
     seeds = ", ".join(str(seed) for seed in sorted({run.seed for run in runs}))
     caption = f"One seed of each method ({seeds}). Below: the total probability of the student's candidates."
     return Picture(path, "Loss, lengths and candidate mass", caption)
-
-
-def draw_cost(comparison: Comparison, path: Path) -> Picture | None:
-    def seconds_a_step(run: Summary) -> float | None:
-        training = run.cost.get("training")
-        return training["seconds"] / max(1, training["steps"]) if training else None
-
-    look, rows, colours = _looks(comparison), {}, []
-    for setting in comparison.settings:
-        for method in setting.methods:
-            if seconds := setting.average(method, seconds_a_step):
-                rows[comparison.label(setting, method)] = seconds
-                colours.append(look[method]["colour"])
-    if not rows:
-        return None
-    several = comparison.seeds > 1
-    with figure(path, 0.8 + (0.16 + 0.14 * lines_in(rows)) * len(rows)) as ((axes,),):
-        bars = spread_bars(axes, dict(enumerate(rows.values())), 0.6, colours, deviations=several)
-        axes.bar_label(bars, fmt="%.3g", fontsize=8, padding=3)
-        named_rows(axes, list(rows))
-        axes.invert_yaxis()
-        axes.margins(x=0.12)
-        axes.set_xlabel("seconds a step")
-    lines = "; lines are the standard deviation over seeds" if several else ""
-    caption = f"{comparison.device}; mean over steps and seeds{lines}. {comparison.clock_note}"
-    return Picture(path, "Time of a training step", caption)
 
 
 def _log_scale(panel: Any) -> None:

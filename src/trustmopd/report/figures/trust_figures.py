@@ -12,6 +12,7 @@ from trustmopd.report.figures.drawing import (
     INK,
     PAPER,
     Picture,
+    draw_series,
     figure,
     grouped_bars,
     legend,
@@ -138,48 +139,15 @@ def draw_weights(comparison: Comparison, path: Path) -> Picture | None:
 
 
 def _weights_of(run: Summary, panels: Sequence[Any]) -> None:
-    look, steps = styles(run.teachers), run.series["step"]
-    for kind, panel in zip(("weight", "score"), (panels[0], panels[2] if len(panels) > 2 else None), strict=True):
-        for teacher in run.teachers if panel is not None else ():
-            if (values := run.series.get(f"{kind}_{teacher}")) is not None:
-                style = {"color": look[teacher]["colour"], "linestyle": look[teacher]["line"]}
-                panel.plot(steps, values, linewidth=1.2, label=teacher, **style)
+    look = styles(run.teachers)
+    draw_series(panels[0], run, {teacher: f"weight_{teacher}" for teacher in run.teachers}, look)
     panels[0].set_ylabel("mean weight")
-    shares = {
-        "max weight": ("max_weight", 1, "-"),
-        "effective teachers / K": ("effective_teachers", len(run.teachers), "--"),
-    }
-    for name, (key, divisor, line) in shares.items():
-        if values := run.series.get(key):
-            panels[1].plot(steps, [v / divisor for v in values], color=INK, linestyle=line, label=name)
-    panels[1].set_ylabel("concentration")
-    if panels[1].lines:
-        panels[1].legend(ncols=2)
+    draw_series(panels[1], run, {"max weight": "max_weight"}, {"max weight": {"colour": INK, "line": "-"}})
+    panels[1].set_ylabel("mean max weight")
     for panel in panels[:2]:
         panel.set_ylim(0, 1.02)
     for panel in panels[2:]:
+        draw_series(panel, run, {teacher: f"score_{teacher}" for teacher in run.teachers}, look)
         panel.set_ylabel("mean calibrated\nscore" if run.drift else "mean raw score")
         for edge in BAND if run.drift else ():
             panel.axhline(edge, color=GREY, linewidth=0.8, linestyle=":")
-    for panel in panels:
-        panel.set_xlabel("step")
-        whole_numbers(panel.xaxis)
-
-
-def draw_changes(comparison: Comparison, path: Path) -> Picture | None:
-    runs = [run for run in comparison.trusting() if run.change_profile]
-    if not runs:
-        return None
-    with figure(path, 2.3, len(runs)) as rows:
-        for run, axes in zip(runs, rows.flat, strict=True):
-            parts = len(run.change_profile)
-            axes.bar([part + 0.5 for part in range(parts)], run.change_profile, 0.85, color=GREY)
-            axes.set_xticks(range(0, parts + 1, 2), [f"{100 * part // parts}%" for part in range(0, parts + 1, 2)])
-            axes.set_xlabel("place in the response")
-            axes.set_ylabel("weight that changes\nhands at a token")
-            _entitle(axes, comparison, run)
-    caption = (
-        f"{_which(runs)} Mean over recorded rollouts of the total variation between a token's weights and those of "
-        "the one before."
-    )
-    return Picture(path, "Where in a response allocation changes", caption)

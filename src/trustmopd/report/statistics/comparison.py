@@ -1,6 +1,6 @@
 """Several runs side by side, by setting (student and prompts), method and seed. Differences are paired by seed."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from trustmopd.recipe.rules import DISPLACEMENT, RULES, SCORES, TRUST
@@ -158,11 +158,6 @@ def compare(summaries: Iterable[Summary]) -> Comparison:
         methods = dict(sorted(setting.methods.items(), key=lambda item: _place(item[0])))
         found.settings.append(Setting(setting.student, setting.prompts, methods))
     return found
-
-
-def differences(setting: Setting, methods: Sequence[str], of: str) -> dict[str, Spread]:
-    found = {method: setting.ahead(method, of) for method in methods if method in setting.methods}
-    return {method: difference for method, difference in found.items() if difference is not None}
 
 
 def united(lists: Iterable[Iterable[str]]) -> list[str]:

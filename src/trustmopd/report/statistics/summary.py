@@ -12,7 +12,6 @@ from trustmopd.report.readers.token_records import TokenRecords
 from trustmopd.report.statistics.over_training import Drift, drift, drift_warnings, not_numbers, series
 from trustmopd.report.statistics.trust import (
     Change,
-    change_profile,
     margins,
     mean_displacement,
     score_matrix,
@@ -53,7 +52,6 @@ class Summary:
     scores: dict[str, dict[str, Spread]]
     allocation: dict[str, dict[str, Any]]
     margins: dict[str, list[float]]
-    change_profile: list[float]
     sharpest_changes: list[Change]
     series: dict[str, list[float]]
     drift: dict[str, Drift]
@@ -90,7 +88,6 @@ class Summary:
 def summarise_run(run: Run) -> Summary:
     records = run.records()
     teachers = run.teachers or records.teachers
-    several = len(teachers) > 1
     drifts = drift(run.logged_steps, teachers) if run.mu else {}
     damaged = records.damaged
     if len(damaged) > 6:
@@ -107,8 +104,7 @@ def summarise_run(run: Run) -> Summary:
         "scores": score_matrix(records, run.mu),
         "allocation": weights_by_group(records),
         "margins": margins(records),
-        "change_profile": change_profile(records) if several else [],
-        "sharpest_changes": sharpest_changes(records) if several else [],
+        "sharpest_changes": sharpest_changes(records) if len(teachers) > 1 else [],
         "series": series(run.logged_steps, teachers),
         "drift": drifts,
         "warnings": [*not_numbers(run.logged_steps, teachers), *drift_warnings(drifts), *damaged],

@@ -120,17 +120,6 @@ def _change(rollout: Rollout, at: int, moved: float, teachers: Sequence[str]) ->
     )
 
 
-def change_profile(records: TokenRecords, parts: int = 10) -> list[float]:
-    """Mean weight that changes hands at a token, by the token's place in its response, in `parts` equal parts."""
-    total, count = np.zeros(parts), np.zeros(parts)
-    for rollout in records.rollouts:
-        moved = moved_weight(rollout.weights)
-        part = np.arange(1, len(moved) + 1) * parts // (len(moved) + 1)
-        np.add.at(total, part, moved)
-        np.add.at(count, part, 1)
-    return [float(value) for value in total / np.maximum(count, 1)] if count.any() else []
-
-
 def _scores_by_group(records: TokenRecords) -> dict[str, list[np.ndarray]]:
     """The raw scores of each response, K × T, by what the prompts need; groups without scores are left out."""
     found = {
