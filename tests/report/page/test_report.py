@@ -211,7 +211,7 @@ def test_an_unfinished_run_is_reported_as_far_as_it_went(tmp_path: Path) -> None
     page = page_of(folder, out=tmp_path)
     assert "step 3 of 116" in first_sentences(page)
     assert "trustmopd train" in missing(page) and "--resume" not in missing(page)  # there is no checkpoint
-    assert "Line 4 of metrics.jsonl" in missing(page)
+    assert "metrics.jsonl has lines that cannot be read: 4." in missing(page)
 
 
 def test_a_rule_without_scores_says_what_cannot_be_shown(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_what_is_left_out_for_its_shape_is_said(tmp_path: Path) -> None:
         "calibration.json has mu = None",
         "cost.json has training.peak_memory_gib = &#39;much&#39;",
         "manifest.json has models.teachers = None",
-        "Lines 1, 3, 4 of metrics.jsonl",
+        "metrics.jsonl has lines that cannot be read: 1, 3, 4.",
     ):
         assert said in page
     assert (tmp_path / "figures" / "training.svg").is_file()
@@ -415,7 +415,7 @@ def test_what_is_not_a_number_is_said_and_left_out(tmp_path: Path) -> None:
         "scores.json has trust.math = nan",
         "cost.json has training.device_hours = inf",
         "calibration.json has mu.if = inf",
-        "Line 4 of metrics.jsonl",
+        "metrics.jsonl has lines that cannot be read: 4.",
     ):
         assert said in page
     found = strictly(tmp_path / "analysis.json")

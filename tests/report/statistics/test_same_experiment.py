@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from trustmopd import TrustMOPDConfig
 from trustmopd.report.readers.run import find_runs
 from trustmopd.report.readers.token_records import group_name
-from trustmopd.report.statistics.comparison import Comparison, compare
-from trustmopd.report.statistics.same_experiment import unambiguous
+from trustmopd.report.statistics.comparison import Comparison, compare, unambiguous
 from trustmopd.report.statistics.summary import summarise_run
 from trustmopd.training.run import resume_policy as lessons
 

@@ -209,7 +209,7 @@ def test_a_calibration_whose_cost_is_not_found_is_said(tmp_path: Path) -> None:
     assert str(tmp_path / "study" / "calibration" / "cost.json") in said
     (tmp_path / "study" / "calibration" / "cost.json").unlink()
     found = summarise_run(open_run(run))
-    assert any("study/calibration" in each.what for each in found.missing)
+    assert any("calibration/cost.json" in each.what for each in found.missing)
     assert not [each for each in tables_of(run)["cost"] if each[""] == "calibration"]
 
 

@@ -54,7 +54,7 @@ class Contents:
             return read_file(file, what=what, remedy=f"It is left out. {how or ''}".strip())
         except FileNotFoundError:
             if how:
-                self._note(f"There is no {file.relative_to(self.path)} ({what}).", how)
+                self._note(f"There is no {os.path.relpath(file, self.path)} ({what}).", how)
         except (ValueError, OSError) as error:
             self._note(str(error))
         return {}
@@ -86,13 +86,9 @@ class Contents:
         if not cost or cost.get("calibration") or not used or not self.calibration:
             return cost
         bill = Path(used).with_name(COST)
-        payer = Contents((located(bill, self.path, self.manifest) or bill).parent)
-        paid = payer._json(payer._files.cost, "what calibrating cost").get("calibration")
-        if not paid:
-            reasons = [f"{payer.path}: {gap.what}" for gap in payer.missing] or [f"It is not in {payer.path}."]
-            how = "Keep the folder in which `trustmopd calibrate`, or the seed that calibrated, wrote it."
-            self._note(f"The cost of calibration is unknown. {' '.join(reasons)}", how)
-        return {**cost, "calibration": paid}
+        how = "Keep the folder in which `trustmopd calibrate`, or the seed that calibrated, wrote it."
+        paid = self._json(located(bill, self.path, self.manifest) or bill, "what calibrating cost", how)
+        return {**cost, "calibration": paid.get("calibration")}
 
     @cached_property
     def diagnosis(self) -> dict[str, Any]:
@@ -132,18 +128,12 @@ class Contents:
         file = self._files.metrics
         try:
             lines = [_numbers_of(line) for line in file.read_bytes().splitlines()]
-        except FileNotFoundError:
-            self._note(f"There is no {file.name}.", "Training writes it step by step.")
-            return []
         except OSError as error:
-            self._note(f"{file} cannot be read ({error.strerror}).", "It is left out.")
+            self._note(f"{file.name} cannot be read ({error.strerror}).", "Training writes it step by step.")
             return []
         if bad := [str(number) for number, numbers in enumerate(lines, start=1) if numbers is None]:
-            plural = len(bad) > 1  # the last line of a killed run may be incomplete
-            self._note(
-                f"Line{'s' * plural} {first_few(bad)} of {file.name} cannot be read.",
-                f"{'They are' if plural else 'It is'} left out.",
-            )
+            # The last line of a killed run may be incomplete.
+            self._note(f"{file.name} has lines that cannot be read: {first_few(bad)}.", "They are left out.")
         return [numbers for numbers in lines if numbers is not None]
 
     @cached_property

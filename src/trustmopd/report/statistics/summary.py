@@ -13,7 +13,6 @@ from trustmopd.report.statistics.over_training import Drift, drift, drift_warnin
 from trustmopd.report.statistics.trust import (
     Change,
     margins,
-    mean_displacement,
     score_matrix,
     sharpest_changes,
     weights_by_group,
@@ -100,7 +99,7 @@ def summarise_run(run: Run) -> Summary:
         "steps": run.last_step,
         "rollouts": len(records.rollouts),
         "tokens": sum(len(rollout.texts) for rollout in records.rollouts),
-        "displacement": mean_displacement(records),
+        "displacement": {group: {t: s.mean for t, s in by.items()} for group, by in score_matrix(records, {}).items()},
         "scores": score_matrix(records, run.mu),
         "allocation": weights_by_group(records),
         "margins": margins(records),

@@ -11,14 +11,6 @@ from trustmopd.report.readers.token_records import Rollout, TokenRecords
 from trustmopd.util.stats import Spread, spread
 
 
-def mean_displacement(records: TokenRecords) -> dict[str, dict[str, float]]:
-    """Mean raw score over response tokens, by group and teacher."""
-    return {
-        group: dict(zip(records.teachers, np.concatenate(scores, axis=1).mean(axis=1).tolist(), strict=True))
-        for group, scores in _scores_by_group(records).items()
-    }
-
-
 def score_matrix(records: TokenRecords, mu: Mapping[str, float]) -> dict[str, dict[str, Spread]]:
     """Calibrated scores by group and teacher: the mean over response tokens, and the standard deviation (n − 1) across
     responses of each one's mean. Without mu the scores stay raw."""
