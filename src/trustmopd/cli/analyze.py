@@ -106,7 +106,7 @@ def _case(run: "Run", place: str, tokens: list[str]) -> None:
     console.print(plain(view.title, "bold"), plain(view.prefix[-400:]), "", sep="\n")
     for table in view.tables:
         show_table(table.table, table.title, table.note)
-    say(f"Saved: {path}.json, figure and tables next to it.\nRead: {path}-text.md")
+    say(f"Saved: {path}.json, tables next to it.\nRead: {path}-text.md")
 
 
 def _common(paths: list[Path]) -> Path:

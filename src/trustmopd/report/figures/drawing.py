@@ -155,30 +155,3 @@ def legend(axes: Any, handles: Sequence[Any] | None = None) -> None:
     rows = -(-len(names) // columns) * max(name.count("\n") + 1 for name in names)
     axes.figure.set_figheight(axes.figure.get_figheight() + 0.17 * rows)
     axes.figure.legend(handles, names, loc="outside upper center", ncols=columns)
-
-
-def grouped_bars(
-    axes: Any,
-    groups: Sequence[str],
-    series: Mapping[str, Sequence[float | None]],
-    look: Mapping[str, Mapping[str, Any]],
-    fmt: str,
-) -> None:
-    """One cluster of bars per group, one bar per series, from top to bottom. None leaves its place empty."""
-    width = 0.8 / max(1, len(series))
-    for index, (name, values) in enumerate(series.items()):
-        places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(groups))]
-        shown = [(place, value) for place, value in zip(places, values, strict=True) if value is not None]
-        bars = axes.barh(
-            [place for place, _ in shown],
-            [value for _, value in shown],
-            width,
-            label=name,
-            color=look[name]["colour"],
-            hatch=look[name]["hatch"],
-            edgecolor=PAPER,
-        )
-        axes.bar_label(bars, fmt=fmt, fontsize=7, padding=2)
-    named_rows(axes, groups)
-    axes.set_ylim(len(groups) - 0.5, -0.5)
-    axes.margins(x=0.12)

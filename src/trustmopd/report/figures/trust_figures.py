@@ -14,7 +14,6 @@ from trustmopd.report.figures.drawing import (
     Picture,
     draw_series,
     figure,
-    grouped_bars,
     legend,
     named_rows,
     styles,
@@ -105,9 +104,16 @@ def draw_displacement(comparison: Comparison, path: Path) -> Picture | None:
     bars = max(len(run.displacement) * len(run.teachers) for run in runs)
     with figure(path, 0.7 + 0.14 * bars, len(runs)) as rows:
         for run, axes in zip(runs, rows.flat, strict=True):
-            groups = list(run.displacement)
-            series = {t: [run.displacement[group].get(t) for group in groups] for t in run.teachers}
-            grouped_bars(axes, groups, series, styles(run.teachers), "%.2f")
+            width = 0.8 / len(run.teachers)
+            for number, (teacher, look) in enumerate(styles(run.teachers).items()):
+                rows_of = [row + (number - (len(run.teachers) - 1) / 2) * width for row in range(len(run.displacement))]
+                scores = [by_teacher[teacher] for by_teacher in run.displacement.values()]
+                style = {"color": look["colour"], "hatch": look["hatch"], "edgecolor": PAPER}
+                bars = axes.barh(rows_of, scores, width, label=teacher, **style)
+                axes.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
+            named_rows(axes, list(run.displacement))
+            axes.set_ylim(len(run.displacement) - 0.5, -0.5)
+            axes.margins(x=0.12)
             axes.set_xlabel("mean raw score")
             _entitle(axes, comparison, run)
         legend(rows[0, 0])

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from trustmopd.report.figures.drawing import Picture, figure, grouped_bars, legend, styles
 from trustmopd.report.readers.contents import Missing
 from trustmopd.report.readers.run import Run
 from trustmopd.report.readers.token_records import Rollout, TokenRecords, rollout_name
@@ -25,7 +24,6 @@ class Case:
     title: str
     prefix: str
     tables: list[Titled]
-    picture: Picture | None = None
 
 
 def find_token(records: TokenRecords, place: str) -> tuple[Rollout, int]:
@@ -102,7 +100,7 @@ def case_view(case: Mapping[str, Any]) -> Case:
 
 
 def write_case(case: Mapping[str, Any], run: Path) -> tuple[Case, Path]:
-    """The record, its tables, text and figure, in the run's folder."""
+    """The record, its tables and text, in the run's folder."""
     view = case_view(case)
     stem = run / CASES / view.tables[0].name
     write_file(stem.with_name(f"{stem.name}.json"), case, CaseStudy)
@@ -110,20 +108,7 @@ def write_case(case: Mapping[str, Any], run: Path) -> tuple[Case, Path]:
     body = "\n".join(f"## {table.title}\n\n{table.table.to_markdown()}\n{table.note}\n" for table in view.tables)
     quoted = "\n".join(f"    {line}" for line in view.prefix.splitlines())
     write_text(stem.with_name(f"{stem.name}-text.md"), f"# {view.title}\n\n{quoted}\n\n{body}")
-    draw_case(case, stem)
     return view, stem
-
-
-def draw_case(case: Mapping[str, Any], path: Path) -> None:
-    """Probability of each named set: under each policy, and under the target of both allocations."""
-    sets = list(case["sets"])
-    series = {name: [policy["mass"][tokens] for tokens in sets] for name, policy in case["policies"].items()}
-    for kind in ("token", "response"):
-        series[f"target, {kind}-level"] = [case["target"][kind][tokens] for tokens in sets]
-    with figure(path, 0.8 + 0.14 * len(sets) * len(series)) as ((axes,),):
-        grouped_bars(axes, sets, series, styles(list(series)), "%.2f")
-        axes.set_xlabel("probability in the candidate set")
-        legend(axes)
 
 
 def read_cases(runs: Sequence[Run]) -> tuple[list[Case], dict[str, list[Missing]]]:
@@ -140,10 +125,5 @@ def read_cases(runs: Sequence[Run]) -> tuple[list[Case], dict[str, list[Missing]
                 reason = f"{path} has no {error}. {remedy}" if isinstance(error, KeyError) else str(error)
                 gaps.append(Missing(reason, "It was skipped."))
                 continue
-            title = f"{run.path}: {view.title}" if len(runs) > 1 else view.title
-            picture = Picture(path.with_suffix(""), title, "Probability of each set of tokens.")
-            drawn = path.with_suffix(".svg").is_file()
-            if not drawn:
-                gaps.append(Missing(f"There is no {path.with_suffix('.svg')}.", remedy))
-            cases.append(replace(view, title=title, picture=picture if drawn else None))
+            cases.append(replace(view, title=f"{run.path}: {view.title}") if len(runs) > 1 else view)
     return cases, skipped
