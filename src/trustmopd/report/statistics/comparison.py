@@ -75,15 +75,6 @@ class Comparison:
             return "One seed: no error bars."
         return f"Mean ± standard deviation (n − 1) over up to {self.seeds} seeds."
 
-    @property
-    def clock_note(self) -> str:
-        alone = "" if self.seeds > 1 else f" {self.seeds_note}"
-        return f"Seconds are wall-clock time: they include whatever else the machine was doing.{alone}"
-
-    @property
-    def device(self) -> str:
-        return next((run.cost["device"] for run in self.runs if run.cost.get("device")), "")
-
     def label(self, where: Setting | Summary, method: str | None = None) -> str:
         """A method's name, with as much of its setting as is needed to identify it; without a method, the setting's
         name."""

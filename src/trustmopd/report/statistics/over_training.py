@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from trustmopd.util.messages import first_few
 
@@ -22,16 +21,6 @@ SERIES = {
 }
 
 
-@dataclass(frozen=True)
-class Drift:
-    """A teacher's mean calibrated score in windows of steps: the first, the last, and the farthest from 1."""
-
-    first: float
-    last: float
-    farthest: float
-    outside: bool
-
-
 def series(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dict[str, list[float]]:
     """Metric → its value at each logged step. `step` and `seconds` are always there, other metrics only if every line
     has them."""
@@ -43,8 +32,9 @@ def series(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dic
     return {"step": [line["step"] for line in steps], **found, "seconds": phases}
 
 
-def drift(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dict[str, Drift]:
-    """For teachers with logged scores, which are calibrated means over all tokens of a step."""
+def drift(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dict[str, float]:
+    """A teacher's mean calibrated score over `WINDOW` steps where it is farthest from 1. For teachers with logged
+    scores, which are calibrated means over all tokens of a step."""
     found = {}
     for teacher in teachers:
         scores = [s for line in steps if math.isfinite(s := line.get(f"score/{teacher}", math.nan))]
@@ -52,8 +42,7 @@ def drift(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -> dict
             continue
         size = min(WINDOW, len(scores))
         means = [sum(scores[end - size : end]) / size for end in range(size, len(scores) + 1)]
-        farthest = max(means, key=lambda mean: max(mean, 1 / mean) if mean > 0 else float("inf"))
-        found[teacher] = Drift(means[0], means[-1], farthest, not BAND[0] <= farthest <= BAND[1])
+        found[teacher] = max(means, key=lambda mean: max(mean, 1 / mean) if mean > 0 else float("inf"))
     return found
 
 
@@ -71,12 +60,12 @@ def not_numbers(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -
     return said
 
 
-def drift_warnings(drifts: Mapping[str, Drift]) -> list[str]:
+def drift_warnings(drifts: Mapping[str, float]) -> list[str]:
     return [
-        f"Teacher '{teacher}': its mean calibrated score reached {found.farthest:.2f}, outside {BAND[0]:.2f} to "
+        f"Teacher '{teacher}': its mean calibrated score reached {farthest:.2f}, outside {BAND[0]:.2f} to "
         f"{BAND[1]:.2f} (means over {WINDOW} steps; 1 is its calibration). mu no longer describes this teacher, so "
         "its weights are unreliable. Look at its weight over training, or calibrate on the trained student to see what "
         "changed."
-        for teacher, found in drifts.items()
-        if found.outside
+        for teacher, farthest in drifts.items()
+        if not BAND[0] <= farthest <= BAND[1]
     ]

@@ -9,7 +9,7 @@ from trustmopd.report.readers.certainty import Certainty
 from trustmopd.report.readers.contents import Missing
 from trustmopd.report.readers.run import Reference, Run
 from trustmopd.report.readers.token_records import TokenRecords
-from trustmopd.report.statistics.over_training import Drift, drift, drift_warnings, not_numbers, series
+from trustmopd.report.statistics.over_training import drift, drift_warnings, not_numbers, series
 from trustmopd.report.statistics.trust import (
     Change,
     margins,
@@ -53,7 +53,7 @@ class Summary:
     margins: dict[str, list[float]]
     sharpest_changes: list[Change]
     series: dict[str, list[float]]
-    drift: dict[str, Drift]
+    drift: dict[str, float]
     evaluation: dict[str, dict[str, float]]
     own_scores: dict[str, float]
     certainty: Certainty

@@ -18,7 +18,6 @@ _TABLES = (
     trust_tables.score_table,
     trust_tables.displacement_table,
     trust_tables.allocation_table,
-    trust_tables.drift_table,
     trust_tables.change_table,
     cost_tables.decontamination_table,
     cost_tables.cost_table,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from statistics import mean
 
 from trustmopd.recipe.rules import TRUST
-from trustmopd.report.statistics.comparison import UNIFORM, Comparison
+from trustmopd.report.statistics.comparison import UNIFORM, Comparison, united
 from trustmopd.report.statistics.summary import Summary
 from trustmopd.report.tables.titled import NONE, Titled, titled
 
@@ -50,11 +50,13 @@ def cost_table(comparison: Comparison) -> Titled:
             once, full = run.cost["calibration"]["device_hours"], hours.get(run.method)
             share = f"{100 * once / (full * len(priced[run.method])):.1f}% of {run.method}" if full else NONE
             rows.append([comparison.label(setting, "calibration"), *_scored(run), "once", f"{once:.3g}", share, NONE])
+    devices = united([run.cost.get("device", "")] for run in shown)
     note = (
-        f"{comparison.device}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} "
+        f"{', '.join(devices)}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} "
         "evaluation; the share against uniform is per seed, with teachers placed alike. Parameters scored: of all "
         "frozen models that read a response, each by its own size. Peak memory is of one device (of the "
-        f"process, on a CPU). {_elsewhere(shown)}{comparison.clock_note}"
+        f"process, on a CPU). {_elsewhere(shown)}Hours are wall-clock time: they "
+        "include whatever else the machine was doing."
     )
     scored = ("teachers scored", "reference scored", "parameters scored")
     header = ("", *scored, "seeds", "device-hours", "against uniform", "peak GiB")

@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from trustmopd.recipe.rules import TRUST
 from trustmopd.report.statistics.comparison import ABLATIONS, UNIFORM, Comparison, Setting
 from trustmopd.report.tables.titled import NONE, Titled, percent, score_cells, signed, text, titled
-from trustmopd.runs.layout import AVERAGE, INITIAL, ROUTED, TEACHER, TITLES
+from trustmopd.runs.layout import INITIAL, ROUTED, TEACHER, TITLES
 from trustmopd.util.stats import recovery, spread
-
-_REFERENCE_ORDER = (INITIAL, TEACHER, ROUTED, AVERAGE)
 
 
 def main_table(comparison: Comparison) -> Titled:
@@ -95,7 +93,7 @@ def _reference_rows(comparison: Comparison, student: str, team: str) -> list[lis
     teams = [each for each, _ in comparison.references if each == student]
     whose = ", ".join([student] * (len(students) > 1) + [f"teachers {team}"] * (len(teams) > 1))
     rows = []
-    for name, row in sorted(known.items(), key=lambda item: _reference_place(item[0])):
+    for name, row in known.items():
         title = TITLES.get(name, name.replace(TEACHER, "teacher "))
         cells = [f"{100 * row[c]:.1f}" if c in row else NONE for c in (*comparison.columns, "overall")]
         gained = share = NONE
@@ -104,7 +102,3 @@ def _reference_rows(comparison: Comparison, student: str, team: str) -> list[lis
             share = f"{100 * recovery(row['overall'], low, high):.1f}" if high is not None and high > low else NONE
         rows.append([f"{whose}: {title}" if whose else title, *cells, gained, share])
     return rows
-
-
-def _reference_place(name: str) -> int:
-    return _REFERENCE_ORDER.index(TEACHER if name.startswith(TEACHER) else name)

@@ -5,7 +5,6 @@ from typing import Any
 
 from trustmopd.report.readers.token_records import rollout_name
 from trustmopd.report.statistics.comparison import Comparison, united
-from trustmopd.report.statistics.over_training import BAND, WINDOW
 from trustmopd.report.statistics.summary import Summary
 from trustmopd.report.tables.titled import NONE, Titled, by_teacher, one_seed_note, text, titled
 from trustmopd.util.stats import Spread, spread
@@ -130,23 +129,6 @@ def allocation_table(comparison: Comparison) -> Titled:
 def _over_seeds(values: list[float | None]) -> Spread | None:
     known = [value for value in values if value is not None]
     return spread(known) if known else None
-
-
-def drift_table(comparison: Comparison) -> Titled:
-    runs = comparison.one_seed(lambda run: run.drift)
-
-    def cells(run: Summary, teacher: str) -> list[str]:
-        if (drift := run.drift.get(teacher)) is None:
-            return []
-        numbers = [f"{value:.2f}" for value in (drift.first, drift.last, drift.farthest)]
-        return [*numbers, "leaves the band" if drift.outside else "inside"]
-
-    note = (
-        f"A teacher's mean calibrated score over all tokens of {WINDOW} steps; 1 is its calibration, the band is "
-        f"{BAND[0]:.2f} to {BAND[1]:g}.{one_seed_note(comparison, runs)}"
-    )
-    header = ("teacher", "first", "last", "farthest from 1", "")
-    return titled("drift", "Drift from the calibration", note, header, by_teacher(comparison, runs, cells))
 
 
 def change_table(comparison: Comparison) -> Titled:
