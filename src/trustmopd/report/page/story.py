@@ -43,12 +43,7 @@ def nothing_shown(setting: Setting, method: str, column: str = "recovery") -> bo
 
 def _stopped(runs: list[Summary]) -> list[str]:
     stopped = [f"{run.path} at {run.stopped}" for run in runs if run.stopped]
-    if not stopped:
-        return []
-    if len(runs) == 1:
-        return [f"The run stopped at {runs[0].stopped}: these are the numbers of an unfinished run."]
-    text = f"These runs did not finish: {first_few(stopped)}."
-    return [f"{text} They are not averaged with finished runs, and their rows show the step."]
+    return [f"Not finished: {first_few(stopped)}."] if stopped else []
 
 
 def _headline(setting: Setting, comparison: Comparison) -> str:

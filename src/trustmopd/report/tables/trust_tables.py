@@ -6,7 +6,7 @@ from typing import Any
 from trustmopd.report.readers.token_records import rollout_name
 from trustmopd.report.statistics.comparison import Comparison, united
 from trustmopd.report.statistics.summary import Summary
-from trustmopd.report.tables.titled import NONE, Titled, by_teacher, one_seed_note, text, titled
+from trustmopd.report.tables.titled import NONE, Titled, text, titled
 from trustmopd.util.stats import Spread, spread
 
 #: Group of prompts → teacher → its score.
@@ -87,15 +87,20 @@ def displacement_table(comparison: Comparison) -> Titled:
 def _by_group(
     comparison: Comparison, note: str, scores_of: Callable[[Summary], Groups], shown: Callable[[Any], str]
 ) -> tuple[str, Iterable[str], list[list[str]]]:
-    """Note, header and rows of a table with a column for each group of prompts."""
+    """Note, header and rows of a table with a row for each teacher of one seed of each method, and a column for each
+    group of prompts."""
     runs = comparison.one_seed(scores_of)
     groups = united(map(scores_of, runs))
-
-    def cells(run: Summary, teacher: str) -> list[str]:
+    several = len(comparison.one_seed()) > 1
+    rows = []
+    for run in runs:
         scores = scores_of(run)
-        return [shown(scores[group][teacher]) if group in scores else NONE for group in groups]
-
-    return note + one_seed_note(comparison, runs), ("teacher", *groups), by_teacher(comparison, runs, cells)
+        for teacher in run.teachers:
+            name = f"{comparison.label(run, run.method)}, {teacher}" if several else teacher
+            rows.append([name, *(shown(scores[group][teacher]) if group in scores else NONE for group in groups)])
+    seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
+    note += f" One seed of each method ({seeds})." if comparison.seeds > 1 else ""
+    return note, ("teacher", *groups), rows
 
 
 def allocation_table(comparison: Comparison) -> Titled:
