@@ -63,7 +63,7 @@ class Summary:
     decontamination: dict[str, dict[str, int]]
     warnings: list[str]
     missing: tuple[Missing, ...] = ()
-    #: The title of the teachers; set when runs are compared (`same_experiment.py`).
+    #: The title of the teachers; set when runs are compared (`comparison.py`).
     team: str = ""
 
     @property
