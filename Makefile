@@ -41,7 +41,7 @@ GPU_TESTS := tests/gpu tests/heads tests/policies/test_fingerprint.py
 GPU_PYTHON ?= $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart system test test-fast test-studies test-gpu test-vllm test-distributed test-ray test-wheel docs dist lint format clean
+.PHONY: help venv quickstart system test test-fast test-studies test-gpu test-vllm test-distributed test-ray test-wheel docs schemas dist lint format clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ $(DOCS_VENV)/.installed: pyproject.toml constraints-docs.txt
 
 docs: $(DOCS_VENV)/.installed ## The documentation site, into site/; a broken link is an error
 	$(DOCS_VENV)/bin/python docs/build.py
+
+schemas: $(TEST_STAMP) ## The schemas by which editors check recipes and rows, after a field has changed
+	$(BIN)/python docs/schemas.py
 
 $(RELEASE_VENV)/bin/pyproject-build:
 	$(PYTHON) -m venv $(RELEASE_VENV)
