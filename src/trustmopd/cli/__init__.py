@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from trustmopd import __version__
-from trustmopd.cli import analyze, data, evaluate, merge, plan, quickstart, training
+from trustmopd.cli import analyze, data, evaluate, init, merge, plan, quickstart, training
 from trustmopd.cli.common import app, say
 from trustmopd.cli.exit import leaving
 
-__all__ = ["analyze", "app", "data", "evaluate", "merge", "plan", "quickstart", "run", "training"]
+__all__ = ["analyze", "app", "data", "evaluate", "init", "merge", "plan", "quickstart", "run", "training"]
 
 
 def _version(show: bool) -> None:
