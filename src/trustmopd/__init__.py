@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trustmopd.evaluation import Benchmark as Benchmark
     from trustmopd.evaluation.of_recipe import evaluate_recipe as evaluate_recipe
     from trustmopd.policies import Teacher as Teacher
     from trustmopd.recipe import load_recipe as load_recipe
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Benchmark": "trustmopd.evaluation",
     "Calibration": "trustmopd.training.calibration",
     "Teacher": "trustmopd.policies",
     "TrustMOPDConfig": "trustmopd.training",

@@ -140,21 +140,12 @@ def test_ones_own_set_of_symbols_is_graded_by_the_box(tmp_path: Path) -> None:
     assert benchmark.grade(rows[2], "It is 1/2").score == 0
 
 
-def test_one_answer_that_is_no_number_makes_the_box_count_and_is_told(world: Path, tmp_path: Path) -> None:
-    pytest.importorskip("math_verify")
-    rows = [{"id": str(i), "prompt": "?", "answer": answer} for i, answer in enumerate([18, "18 eggs", 19])]
-    path, out = write(tmp_path / "own.jsonl", rows), tmp_path / "out"
-    with pytest.warns(UserWarning, match="1 of 3 .*'18 eggs'"):
-        run("evaluate", world / "student", "--benchmarks", path, "--max-new-tokens", 2, "--out", out)
-    journal = out / "own.responses.jsonl"
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    said = {"0": r"\boxed{18}, in 3 steps", "1": "18 eggs", "2": r"\boxed{19\pi}"}
-    write(journal, [{**line, "response": said[line["id"]]} for line in lines])
-    (out / "own.jsonl").unlink()
-    with pytest.warns(UserWarning):
-        run("evaluate", world / "student", "--benchmarks", path, "--max-new-tokens", 2, "--out", out)
-    graded = [json.loads(line) for line in (out / "own.jsonl").read_text().splitlines()]
-    assert {entry["id"]: entry["score"] for entry in graded} == {"0": 1, "1": 0, "2": 0}
+def test_of_numbers_and_texts_each_row_is_graded_by_its_own_answer_and_this_is_told(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="'18 eggs'"):
+        benchmark, rows = own(tmp_path, 18, "18 eggs", 19)
+    responses = ["I get 18.", "18 eggs.", r"\boxed{19} eggs, or 20"]
+    assert [benchmark.grade(*each).score for each in zip(rows, responses, strict=True)] == [1, 1, 0]
+    assert benchmark.graders == "exact, number"
 
 
 def test_both_figures_of_a_set_of_numbers_are_in_its_scores(world: Path, tmp_path: Path) -> None:

@@ -52,6 +52,9 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="Folder of responses and scores.", show_default="<output>/evaluation")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print checkpoints, benchmarks, graders and prompts; sample nothing.")
+    ] = False,
     allow_unsandboxed_code: Annotated[
         bool, typer.Option("--allow-unsandboxed-code", help="Run generated code without a sandbox, on your files.")
     ] = False,
@@ -81,6 +84,7 @@ def evaluate(
             batch_size,
             tensor_parallel_size,
             jobs,
+            dry_run,
         )
         if recipe := _recipe(what, overrides or [], only):
             for note in entries_of(recipe, only)[1]:
@@ -135,7 +139,10 @@ def _show(found: "EvaluationResult") -> None:
 
     for note in found.notes:
         say(note)
-    summary = found.scores
+    if found.missing:
+        raise ValueError("\n".join(found.missing))
+    if not (summary := found.scores):
+        return
     show_table(score_table(summary), "scores, %")
     if why := without_routed(summary):
         say(why)
@@ -146,6 +153,8 @@ def _show(found: "EvaluationResult") -> None:
                 "not sampled (prompt longer than the model's context)": facts["overlong"],
                 "graded with an error": facts["grader_errors"],
             }
+            if missing := facts.get("no_answer"):
+                say(f"{name}, {benchmark}: no answer was found in {missing:g} of {facts['responses']:g} responses.")
             for what, count in counts.items():
                 if count:
                     say(f"{name}, {benchmark}: {count:g} of {facts['responses']:g} responses were {what}.")

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from trustmopd.evaluation.read_graded import ByBenchmark, Graded
+from trustmopd.evaluation.run_record import differing
 from trustmopd.runs.layout import AVERAGE, INITIAL, ROUTED, SCORES, TABLES, TEACHER, is_reference_row
-from trustmopd.runs.schemas import write_file
+from trustmopd.runs.schemas import ASKED_WITH, write_file
 from trustmopd.util.stats import Spread, bootstrap_means, paired_difference, recovery, spread
 from trustmopd.util.text_tables import TextTable, text_table
 
 DRAWS, CONFIDENCE = 2000, 0.95
+_ASKED = (*ASKED_WITH, "graders")
 
 
 def score_entries(entries: Mapping[str, Mapping[int, ByBenchmark]], against: str | None = None) -> dict[str, Any]:
@@ -144,6 +146,12 @@ def _same_benchmarks(entries: Mapping[str, Mapping[int, ByBenchmark]]) -> dict[s
                     f"{first} has {len(prompts)} prompts of {benchmark}, and {label} has {len(other)}, not the same "
                     "ones: scores cannot be compared. Evaluate both on the same prompts, or score them separately."
                 )
+            asked = [{name: c[benchmark].facts.get(name) for name in _ASKED} for c in (reference, checkpoint)]
+            if field := differing(*asked):
+                raise ValueError(
+                    f"{first} has {benchmark} with {field} = {asked[0][field]!r:.80}, and {label} with "
+                    f"{asked[1][field]!r:.80}: scores cannot be compared. Evaluate both in one way."
+                )
     return {name: answers.domain for name, answers in reference.items()}
 
 
@@ -220,6 +228,7 @@ def _benchmark_facts(seeds: Mapping[int, ByBenchmark], benchmarks: Mapping[str, 
         answers = [checkpoint[name] for checkpoint in seeds.values()]
         scores = spread([each.score for each in answers])
         shared = [fact for fact in answers[0].facts if all(fact in each.facts for each in answers)]
-        common = {fact: mean(each.facts[fact] for each in answers) for fact in shared}
+        common = {fact: mean(each.facts[fact] for each in answers) for fact in shared if fact not in _ASKED}
+        common |= {fact: answers[0].facts[fact] for fact in shared if fact in _ASKED}
         facts[name] = {"domain": domain, "score": scores.mean, "sd": scores.sd, **common}
     return facts

@@ -43,7 +43,8 @@ class Grade:
 class Benchmark:
     """Its rows are on the Hub (`hub`), in a file (`path`), or made (`generated`, given their number). `row` turns an
     upstream row and its place into ours: `id`, `prompt` (text or messages) and what `grader` reads. `grader` gets the
-    response without its reasoning. `ready` raises `Unavailable` where this machine cannot grade."""
+    response without its reasoning. `ready` raises `Unavailable` where this machine cannot grade. `graders` names what
+    grades a user's own rows."""
 
     name: str
     domain: str
@@ -57,6 +58,7 @@ class Benchmark:
     ready: Callable[[], None] = lambda: None
     path: Path | None = None
     generated: Callable[[int], Iterable[Mapping[str, Any]]] | None = None
+    graders: str | None = None
 
     def load(self, path: str | Path | None = None, limit: int | None = None) -> Rows:
         """Its rows. `path` is a local file or folder to read instead; of a folder, files that name another split are

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from trustmopd.recipe import Recipe
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.runs import newest_checkpoint
+from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.runs.layout import AVERAGE, CHECKPOINT, CHECKPOINTS, INITIAL, TEACHER, student_folder
 from trustmopd.util.files import file_sha256
 from trustmopd.util.messages import first_line
@@ -87,6 +88,16 @@ def _student(recipe: Recipe, checkpoint: Path) -> TeacherSource:
     if (checkpoint / "adapter_config.json").exists():
         return TeacherSource(model=recipe.student, adapter=str(checkpoint))
     return TeacherSource(model=str(checkpoint))
+
+
+def trained_with(checkpoint: Path) -> dict[str, Any]:
+    """The system prompt and the arguments of the chat template of its run; empty if it does not say."""
+    try:
+        manifest = read_manifest(checkpoint)
+    except (OSError, ValueError):
+        return {}
+    system, options = manifest["prompts"].get("system"), manifest["config"].get("chat_template_kwargs")
+    return {"system": system, "chat_template_kwargs": options}
 
 
 class Part(NamedTuple):

@@ -16,7 +16,7 @@ from trustmopd.evaluation.benchmarks import Questions
 from trustmopd.evaluation.entries import Entry
 from trustmopd.evaluation.journal import GRADED, SAMPLED, Journal, Key, by_key
 from trustmopd.evaluation.run_record import run_folder
-from trustmopd.evaluation.sampling import Request, Response, Sampler, Sampling
+from trustmopd.evaluation.sampling import Request, Response, Sampler, Sampling, put
 from trustmopd.runs import EntryDirectory
 
 
@@ -47,7 +47,8 @@ class _Answers:
         self.name, self.label = loaded.benchmark.name, label
         self.responses = Journal(EntryDirectory(folder).responses(self.name), SAMPLED)
         self.grades = Journal(EntryDirectory(folder).graded(self.name), GRADED)
-        self.sampled, self.graded = self._by_key(self.responses), self._by_key(self.grades)
+        self.sampled, graded = self._by_key(self.responses), self._by_key(self.grades)
+        self.graded = {key: line for key, line in graded.items() if line.get("grading") == self._grading(key[0])}
         self.pool = ThreadPoolExecutor(jobs, thread_name_prefix="grade")
         self.pending: set[Future[dict[str, Any]]] = set()
         self.score, self.counted, self.cut = 0.0, 0, 0
@@ -56,7 +57,7 @@ class _Answers:
         """Sample what is asked and not there, and grade it."""
         wanted = [(name, sample) for name in self.rows for sample in range(sampling.samples or self.benchmark.samples)]
         missing = [key for key in wanted if key not in self.sampled and key not in self.graded]
-        requests = [Request(*key, self.benchmark.prompt(self.rows[key[0]])) for key in missing]
+        requests = [Request(*key, *put(self.benchmark, self.rows[key[0]], sampling)) for key in missing]
         model = sampler() if requests else None  # before our bar: loading has a bar of its own
         name = f"{self.label} {self.name}"
         try:
@@ -115,8 +116,9 @@ class _Answers:
         details = dict(grade.details)
         return {
             **response,
-            "extracted": details.pop("extracted", None),
+            **({"extracted": details.pop("extracted")} if "extracted" in details else {}),
             "score": grade.score,
+            **({"grading": grading} if (grading := self._grading(row["id"])) else {}),
             "details": details,
             "grading_seconds": round(monotonic() - began, 3),
         }
@@ -131,4 +133,13 @@ class _Answers:
         return by_key(journal.lines)
 
     def _prompt_hash(self, id: str) -> str:
-        return hashlib.sha256(json.dumps(self.benchmark.prompt(self.rows[id])).encode()).hexdigest()[:16]
+        messages, options = put(self.benchmark, self.rows[id], Sampling())
+        return _sha([messages, options] if options else messages)
+
+    def _grading(self, id: str) -> str | None:
+        """What graded a row of the user's, and the row: a corrected answer or grader grades again."""
+        return _sha([self.benchmark.graders, self.rows.get(id)]) if self.benchmark.graders else None
+
+
+def _sha(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]

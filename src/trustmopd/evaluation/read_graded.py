@@ -10,6 +10,7 @@ from trustmopd.evaluation.journal import GRADED, by_key, read_lines
 from trustmopd.evaluation.run_record import differing, read_record
 from trustmopd.runs import EntryDirectory
 from trustmopd.runs.layout import ASKED, INITIAL, TEACHER
+from trustmopd.runs.schemas import ASKED_WITH
 
 #: What graders report of a response besides its score. Lists, as of instructions, are averaged over their members.
 _DETAILS = ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose", "strict_match", "understood")
@@ -94,6 +95,7 @@ def read_graded(path: Path, asked: Mapping[str, Any]) -> Graded | None:
         "truncated": sum(response["truncated"] for response in responses),
         "overlong": sum(response.get("overlong", False) for response in responses),
         "grader_errors": sum("error" in response["details"] for response in responses),
+        "no_answer": sum(line.get("extracted", "") is None and "error" not in line["details"] for line in responses),
         "mean_tokens": mean(response["tokens"] for response in responses),
     }
     for name in _DETAILS:
@@ -107,7 +109,10 @@ def _read(folder: Path, benchmarks: Collection[str] | None) -> _Evaluation:
     about = read_record(folder)
     asked = {name: what for name, what in about.pop("benchmarks").items() if benchmarks is None or name in benchmarks}
     graded = {name: read_graded(EntryDirectory(folder).graded(name), what) for name, what in asked.items()}
-    return _Evaluation(folder, about, asked, {name: found for name, found in graded.items() if found is not None})
+    finished = {name: found for name, found in graded.items() if found is not None}
+    for name, found in finished.items():
+        found.facts.update(graders=asked[name].get("graders"), **{field: about.get(field) for field in ASKED_WITH})
+    return _Evaluation(folder, about, asked, finished)
 
 
 def _merged(first: _Evaluation, second: _Evaluation) -> _Evaluation:

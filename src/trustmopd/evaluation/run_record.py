@@ -49,12 +49,12 @@ def check_run_folder(folder: Path, entry: Entry, sampling: Sampling, benchmarks:
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
-    """A field in which two records differ: their responses do not mix. Earlier releases recorded no engine, so one that
-    is not recorded differs from none."""
+    """A field in which two records differ: their responses do not mix. Earlier releases recorded neither engine nor
+    graders, so one that is not recorded differs from none."""
     moved = _PLACE if first.get("files") and first["files"] == second.get("files") else ()
     for field in (field for field in {**first, **second} if field not in moved):
         values = first.get(field), second.get(field)
-        if values[0] != values[1] and not (field == "engine" and None in values):
+        if values[0] != values[1] and not (field in ("engine", "graders") and None in values):
             return field
     return None
 
@@ -86,6 +86,7 @@ def _write_record(files: EntryDirectory, entry: Entry, sampling: Sampling, bench
             "ids": [each["id"] for each in loaded.rows],
             "samples": sampling.samples or loaded.benchmark.samples,
             "malformed": loaded.rows.malformed,
+            "graders": loaded.benchmark.graders,
         }
         before = known.get(name, asked)
         if asked["samples"] < before["samples"] or not set(before["ids"]) <= set(asked["ids"]):

@@ -5,16 +5,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from trustmopd.evaluation.benchmark import Benchmark, Messages, Row
 from trustmopd.evaluation.entries import is_adapter, parts
 from trustmopd.evaluation.graders.reasoning import OPEN
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.rollouts import LoadedEngine, Params, adapter_refused, engine_module, reason
+from trustmopd.runs.schemas import ASKED_WITH
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How responses are drawn. The paper states the temperature alone; the others are Open-MOPD's, whose models it
-    uses. `samples` None: each benchmark's own. Engines round differently, so they may draw different responses."""
+    uses. `samples` None: each benchmark's own. Engines round differently, so they may draw different responses.
+    `system` opens conversations that have no system message of their own."""
 
     temperature: float = 0.6
     top_p: float = 1.0
@@ -22,8 +25,12 @@ class Sampling:
     seed: int = 0
     samples: int | None = None
     engine: str = "transformers"
+    system: str | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        for name in ASKED_WITH:
+            object.__setattr__(self, name, getattr(self, name) or None)
         if self.temperature < 0 or not 0 < self.top_p <= 1:
             raise ValueError(
                 f"temperature = {self.temperature} must be 0 (greedy) or more, and top-p = {self.top_p} must be above "
@@ -32,14 +39,26 @@ class Sampling:
 
 
 class Request(NamedTuple):
-    """One response wanted: the prompt's id, which sample of it, and the conversation."""
+    """One response wanted: the prompt's id, which sample of it, the conversation, and its arguments of the chat
+    template."""
 
     id: str
     sample: int
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
+    options: Mapping[str, Any] = {}
 
 
 Asked = tuple[Request, list[int], str]
+
+
+def put(benchmark: Benchmark, row: Row, sampling: Sampling) -> tuple[Messages, dict[str, Any]]:
+    """How a row is put to a checkpoint: messages, and arguments of the chat template. The row's own go first."""
+    messages = benchmark.prompt(row)
+    if sampling.system and messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": sampling.system}, *messages]
+    own = {**(row.get("chat_template_kwargs") or {}), "tools": row.get("tools") or None}
+    given = {name: value for name, value in own.items() if value is not None}  # Parquet has the names of all rows
+    return messages, {**(sampling.chat_template_kwargs or {}), **given}
 
 
 class Response(NamedTuple):
@@ -75,7 +94,7 @@ def make_sampler(
     return Sampler(engine)
 
 
-def render(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[list[int], str]:
+def render(tokenizer: Any, messages: list[dict[str, Any]], **options: Any) -> tuple[list[int], str]:
     """The prompt as the checkpoint's chat template has it, and what the template has already written of the response:
     reasoning models' templates may open the reasoning block."""
     if tokenizer.chat_template is None:
@@ -83,11 +102,11 @@ def render(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[list[int], s
             f"{tokenizer.name_or_path!r} has no chat template, so it is unknown how it is asked. Evaluate an instruct "
             "checkpoint, or save its tokenizer with the template it was trained with."
         )
-    text = _templated(tokenizer, messages)
+    text = templated(tokenizer, messages, options)
     return tokenizer(text, add_special_tokens=False)["input_ids"], OPEN if text.rstrip().endswith(OPEN) else ""
 
 
-def _templated(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+def templated(tokenizer: Any, messages: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
     """Some templates refuse a system message: then its text goes before the user's."""
     forms = [messages]
     if len(messages) > 1 and [message["role"] for message in messages[:2]] == ["system", "user"]:
@@ -96,7 +115,7 @@ def _templated(tokenizer: Any, messages: list[dict[str, str]]) -> str:
     reasons = []
     for form in forms:
         try:
-            return tokenizer.apply_chat_template(form, tokenize=False, add_generation_prompt=True)
+            return tokenizer.apply_chat_template(form, tokenize=False, add_generation_prompt=True, **options)
         except Exception as error:  # a template is a program of the checkpoint's, and fails in its own ways
             reasons.append(reason(error))
     roles = ", ".join(message["role"] for message in messages)
@@ -115,7 +134,7 @@ class Sampler:
     def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Response]:
         batch: list[Asked] = []
         for request in requests:
-            tokens, opened = render(self.engine.tokenizer, request.messages)
+            tokens, opened = render(self.engine.tokenizer, request.messages, **request.options)
             if len(tokens) >= self.engine.context:
                 yield Response(request, "", 0, False, True, 0.0)
                 continue

@@ -1,24 +1,38 @@
-"""A user's own set: a file whose rows have `id`, `prompt` and the fields of one grader."""
+"""A user's own set: rows with a `prompt` and the fields of a grader."""
 
 import ast
 import json
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trustmopd.evaluation.benchmark import Benchmark, Grade, Row, read_local, text_of
-from trustmopd.evaluation.benchmarks import ifeval
-from trustmopd.evaluation.graders import instructions, mathematics, numeric, programs
+from trustmopd.evaluation.benchmarks import ifeval, module_at
+from trustmopd.evaluation.graders import answers, instructions, mathematics, programs
 from trustmopd.evaluation.sandbox.sandbox import check_sandbox
 from trustmopd.prompts.reading.messages import malformed
+from trustmopd.recipe.names import GRADERS
+from trustmopd.util.messages import choose_from
 
 _APART = "Give such rows a file of their own"
 
 
-def _answer(source: Mapping[str, Any]) -> Mapping[str, Any]:
+def _answer(source: Mapping[str, Any]) -> str:
     """The text after ####, as in GSM8K, or all of it."""
-    return {"answer": text_of({"answer": text_of(source, "answer").rpartition("####")[2]}, "answer").strip()}
+    return text_of({"answer": text_of(source, "answer").rpartition("####")[2]}, "answer").strip()
+
+
+def _graded_by(grader: str, source: Mapping[str, Any]) -> Mapping[str, Any]:
+    row = {"answer": _answer(source), "grader": grader}
+    if grader not in GRADERS:
+        raise ValueError(f"grader = {grader!r:.60} is unknown. {choose_from(GRADERS, grader)}")
+    try:
+        answers.grade_by_name(row, "")
+    except (ValueError, re.error) as error:
+        raise ValueError(f"{grader} cannot read answer = {row['answer']!r:.60} ({error})") from None
+    return row
 
 
 def _tests(source: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -54,56 +68,82 @@ def _instructions(source: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class _Kind(NamedTuple):
-    """A kind of set: its domain, unless the rows say another, its grader, and what of a row is checked, and made ready
-    for the grader."""
+    """A kind of set: its domain, unless the rows say another, its grader, what of a row is checked, and made ready for
+    the grader, and what the record calls the grader."""
 
     domain: str
     grader: Callable[[Row, str], Grade]
     ready: Callable[[], None]
     checked: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    graders: str
 
 
 (_IFEVAL,) = ifeval.BENCHMARKS
-#: By the field that a set has.
+#: By the field that a set has. A set of answers has a kind of its own.
 _KINDS = {
-    "instruction_id_list": _Kind("if", _IFEVAL.grader, _IFEVAL.ready, _instructions),
-    "answer": _Kind("math", mathematics.grade_answer, mathematics.ready, _answer),
-    "tests": _Kind("code", programs.grade_asserts, check_sandbox, _tests),
-    "input_output": _Kind("code", programs.grade_programs, check_sandbox, _input_output),
+    "instruction_id_list": _Kind("if", _IFEVAL.grader, _IFEVAL.ready, _instructions, "instructions"),
+    "answer": None,
+    "tests": _Kind("code", programs.grade_asserts, check_sandbox, _tests, "tests"),
+    "input_output": _Kind("code", programs.grade_programs, check_sandbox, _input_output, "programs"),
 }
 
 
-def _is_numeric(path: Path, name: str) -> bool:
-    """Whether all answers are numbers. If some are 18\\pi and the like, a response's last number means little."""
-    rows = read_local(path, lambda source, number: {"id": str(number), **_answer(source)}, name)
-    others = [row["answer"] for row in rows if numeric.number_of(row["answer"]) is None]
-    if 0 < len(others) < len(rows):
+def _of_answers(path: Path, name: str, grader: Any) -> _Kind:
+    """By the grader given, that of each row, or the form of the answers; what is not plain numbers is told."""
+
+    def row(source: Mapping[str, Any], number: int) -> Row:
+        return {"id": str(number), "answer": _answer(source), "grader": grader or source.get("grader")}
+
+    rows = read_local(path, row, name)
+    default = answers.default_graders([row["answer"] for row in rows if not row["grader"]])
+    if others := [answer for answer, chosen in default.items() if chosen != "number"]:
         warnings.warn(
-            f"benchmark {name}: {len(others)} of {len(rows)} answers are not numbers (the first: {others[0]!r:.60}), "
-            "so all rows are graded by the last \\boxed{} and math-verify. If all should be numbers, fix these rows.",
+            f"benchmark {name}: answers such as {others[0]!r:.60} are graded by {default[others[0]]}, by their form: "
+            f"{answers.BY_NAME[default[others[0]]].__doc__} Rows may name another `grader`, and a recipe may, as "
+            f"{{path: {path.name}, grader: NAME}}: {', '.join(GRADERS)}, or FILE.py:FUNCTION.",
             stacklevel=4,
         )
-    return not others
+    used = sorted({str(row["grader"] or default[row["answer"]]) for row in rows})
+
+    def checked(source: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _graded_by(grader or source.get("grader") or default.get(_answer(source), "exact"), source)
+
+    domain = "math" if {*used} <= {"number", "math"} else name
+    ready = mathematics.ready if "math" in used else lambda: None
+    return _Kind(domain, answers.grade_by_name, ready, checked, ", ".join(used))
 
 
-def own_benchmark(path: Path) -> Benchmark:
-    """The grader follows from the first row's fields, and all rows must have them. `domain` (of the first row) says
-    which domain's mean the set counts in."""
+def _of_function(name: str, grader: Any) -> _Kind:
+    place, _, own = grader.rpartition(":") if isinstance(grader, str) else ("", "", "")
+    function = getattr(module_at(place), own, None) if isinstance(grader, str) else grader
+    if not callable(function):
+        raise ValueError(f"{place} has no function {own!r}. Define it there, or name another.")
+
+    def graded(row: Row, response: str) -> Grade:
+        grade = function(row, response)
+        return grade if isinstance(grade, Grade) else Grade(float(grade))
+
+    return _Kind(name, graded, lambda: None, lambda source: {}, str(grader) if place else function.__qualname__)
+
+
+def own_benchmark(path: str | Path, grader: str | Callable[[Row, str], Any] | None = None) -> Benchmark:
+    """Of a file of rows. The grader follows from the first row's fields, and all rows must have them, unless it is
+    given: a name, `FILE.py:FUNCTION`, or a function of row and response that gives a `Grade`, a number or a truth
+    value. `domain` (of the first row) says which domain's mean the set counts in."""
+    path = Path(path)
     name = path.name.partition(".")[0]
     first = read_local(path, lambda source, number: {"id": str(number), "prompt": "", **source}, name, limit=1)[0]
-    needs = next((field for field in _KINDS if field in first), None)
-    if needs is None:
+    needs = "answer" if grader in GRADERS else next((field for field in _KINDS if not grader and field in first), None)
+    if needs is None and not grader:
         raise ValueError(
             f"{path}: its first row has {', '.join(first)}, which no grader reads. Give every row an `answer`, "
             "`tests` (asserts), `input_output` (inputs and outputs) or `instruction_id_list` with `kwargs`."
         )
-    domain, grader, ready, checked = _KINDS[needs]
-    if needs == "answer" and _is_numeric(path, name):
-        grader, ready = numeric.grade_number, lambda: None
-    domain = str(first.get("domain") or domain)
+    kind = _of_function(name, grader) if needs is None else _KINDS[needs] or _of_answers(path, name, grader)
+    domain = str(first.get("domain") or kind.domain)
 
     def row(source: Mapping[str, Any], number: int) -> Row:
-        if needs not in source:
+        if needs and needs not in source:
             if any(field in source for field in _KINDS):
                 raise ValueError(f"the first row has `{needs}`, and this row another grader's field. {_APART}")
             raise ValueError(f"it has no {needs}")
@@ -113,6 +153,12 @@ def own_benchmark(path: Path) -> Benchmark:
             prompt: Any = text_of(source, "prompt")
         elif reason := malformed(prompt := source["prompt"]):
             raise ValueError(f"its prompt {str(prompt)[:60]}: {reason}")
-        return {**source, "id": text_of(source, "id"), "prompt": prompt, **checked(source)}
+        for field, kinds in (("tools", list | None), ("chat_template_kwargs", dict | None)):
+            if not isinstance(source.get(field), kinds):
+                raise ValueError(f"{field} = {source[field]!r:.60}: a list of tools, or a mapping, is needed")
+        id = str(number) if source.get("id") is None else text_of(source, "id")
+        return {**source, "id": id, "prompt": prompt, **kind.checked(source)}
 
-    return Benchmark(name=name, domain=domain, row=row, grader=grader, ready=ready, path=path)
+    return Benchmark(
+        name=name, domain=domain, row=row, grader=kind.grader, ready=kind.ready, path=path, graders=kind.graders
+    )

@@ -120,7 +120,7 @@ class Experiment:
         (seed,) = recipe.seeds
         self.forget(student_folder(recipe.name, seed))
         self._evaluate(recipe, recipe.name)
-        hand_over(recipe, self.evaluation, recipe.evaluation.benchmarks)
+        hand_over(recipe, self.evaluation, list(map(str, recipe.evaluation.benchmarks)))
 
     def forget(self, row: str) -> None:
         """Remove a row's responses, and no folder of the user's."""

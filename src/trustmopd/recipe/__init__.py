@@ -1,6 +1,6 @@
 """One YAML file is one experiment: sections, layers, the table of rules. No torch, and nothing of the folders above."""
 
-from trustmopd.recipe.recipe import OWNED_ELSEWHERE, Evaluation, Prompts, Recipe, load_recipe
+from trustmopd.recipe.recipe import OWNED_ELSEWHERE, Evaluation, Prompts, QuestionFile, Recipe, load_recipe
 from trustmopd.recipe.rules import Scored, Single
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.recipe.yaml_layers import RecipeError
@@ -9,6 +9,7 @@ __all__ = [
     "OWNED_ELSEWHERE",
     "Evaluation",
     "Prompts",
+    "QuestionFile",
     "Recipe",
     "RecipeError",
     "Scored",

@@ -10,6 +10,8 @@ from trustmopd.util.messages import choose_from
 
 #: What samples responses to score: a file `rollouts/<name>_engine.py` each.
 ENGINES = ("transformers", "vllm")
+#: How an answer is looked for in a response: a function each in `evaluation/graders/answers.py`.
+GRADERS = ("exact", "contains", "regex", "choice", "number", "math")
 #: Files of rows that can be read.
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".parquet")
 _FILES: Mapping[str, tuple[str, ...]] = {
@@ -34,6 +36,13 @@ def check_engine_name(name: str) -> str:
     if name not in ENGINES:
         raise ValueError(f"there is no engine {name!r}. {choose_from(ENGINES, name)}.")
     return name
+
+
+def check_grader_name(name: str) -> str:
+    place, _, function = name.rpartition(":")
+    if name in GRADERS or (place and function):
+        return name
+    raise ValueError(f"there is no grader {name!r}. {choose_from(GRADERS, name)}, or give your own: FILE.py:FUNCTION.")
 
 
 def check_benchmark_name(name: str) -> str:

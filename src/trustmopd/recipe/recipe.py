@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import yaml
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from trustmopd.recipe.names import check_benchmark_name, check_engine_name
+from trustmopd.recipe.names import check_benchmark_name, check_engine_name, check_grader_name
 from trustmopd.recipe.rollout_engines import ROLLOUTS
 from trustmopd.recipe.rules import DEFAULTS, FLAT, PARTS, TRUST, Even, GeometricMean, Scored, Single, Trust
 from trustmopd.recipe.sections import Folder, Place, Section, Text, check_fields
@@ -36,7 +36,18 @@ def _common(reference: str | None) -> str | None:
     return None if reference == STUDENT else reference
 
 
-Benchmark = Annotated[str, AfterValidator(check_benchmark_name)]
+class QuestionFile(Section):
+    """A benchmark of one's own: rows, and what grades them unless it follows from the answers."""
+
+    path: Annotated[Place, AfterValidator(check_benchmark_name), Field(description="Give a file of rows.")]
+    grader: Annotated[str, AfterValidator(check_grader_name), Field(description="Give a grader's name.")] | None = None
+
+
+def _benchmark(value: Any) -> Any:
+    return check_benchmark_name(value) if isinstance(value, str) else QuestionFile.model_validate(value)
+
+
+Benchmark = Annotated[str | QuestionFile, BeforeValidator(_benchmark)]
 EngineName = Annotated[str, AfterValidator(check_engine_name)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -81,6 +92,10 @@ class Evaluation(Section):
     top_p: Annotated[float, Field(gt=0, le=1, description="The share of the likeliest tokens; 1 is all.")] = 1.0
     max_new_tokens: Annotated[int, Field(gt=0, description="Give the longest response, in tokens.")] = 30000
     engine: Annotated[EngineName, Field(description="What samples: transformers or vllm.")] = "transformers"
+    system: Annotated[str | None, Field(description="Give a system prompt; null: training's; '': none.")] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Field(description="Give arguments of the chat template; null: training's; {}: none.")
+    ] = None
     data: Annotated[dict[str, Place], Field(description="Give local files by benchmark, {aime25: path}.")] = {}
 
 

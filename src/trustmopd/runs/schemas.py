@@ -137,8 +137,12 @@ class Diagnosis(Shape):
     verdict: str
 
 
+#: How the prompts of a benchmark were put to a checkpoint. Scores are compared only where these are the same.
+ASKED_WITH = ("system", "chat_template_kwargs")
+
+
 class BenchmarkScore(Shape):
-    """Of one benchmark: counts and shares that its grader adds are kept beside these."""
+    """Of one benchmark: counts and shares that its grader adds, and `ASKED_WITH`, are kept beside these."""
 
     domain: str
     score: FiniteFloat
@@ -167,8 +171,9 @@ class ScoreRow(Shape):
     seeds: list[int]
     benchmarks: dict[str, BenchmarkScore]
     difference: Difference | None = None
-    #: In a run's own folder: which of its checkpoints was scored.
+    #: In a run's own folder: which of its checkpoints was scored, and where its responses are.
     checkpoint: str | None = None
+    folder: str | None = None
 
 
 class Scores(RootModel[dict[str, ScoreRow]]):

@@ -38,7 +38,8 @@ def dry_run(prepared: Prepared, *, resume: Resumed = False, calibrate: bool = Fa
     its models."""
     recipe, args = prepared.recipe, prepared.args
     checkpoints, given = prepared.check(resume=resume), prepared.ingredients
-    for path in (*(b for b in recipe.evaluation.benchmarks if b.endswith(SUFFIXES)), *recipe.evaluation.data.values()):
+    own = [str(getattr(benchmark, "path", benchmark)) for benchmark in recipe.evaluation.benchmarks]
+    for path in (*(name for name in own if name.endswith(SUFFIXES)), *recipe.evaluation.data.values()):
         if not Path(path).exists():
             warnings.warn(f"evaluation: {path} does not exist here; `trustmopd evaluate` will need it.", stacklevel=2)
     weights, memory, fits = _memory(prepared)

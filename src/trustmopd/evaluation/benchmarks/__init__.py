@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from trustmopd.evaluation.benchmark import Benchmark, Rows
+from trustmopd.recipe import QuestionFile
 from trustmopd.recipe.names import BENCHMARKS, SUFFIXES, check_benchmark_name
 from trustmopd.util.messages import first_line
 
@@ -22,22 +24,24 @@ class Questions:
     rows: Rows
 
 
-def get_benchmark(name: str) -> Benchmark:
-    """A benchmark by its name; your own by its place, `mine.py:NAME` or `my.package:NAME`, or by the file of its
-    rows."""
-    if check_benchmark_name(name).endswith(SUFFIXES):
+def get_benchmark(name: str | QuestionFile | Benchmark) -> Benchmark:
+    """A benchmark by its name; your own by its place, `mine.py:NAME` or `my.package:NAME`, by the file of its rows, or
+    as it is."""
+    if isinstance(name, Benchmark):
+        return name
+    if isinstance(name, QuestionFile) or check_benchmark_name(name).endswith(SUFFIXES):
         from trustmopd.evaluation.user_sets import own_benchmark
 
-        return own_benchmark(Path(name))
+        return own_benchmark(name) if isinstance(name, str) else own_benchmark(name.path, name.grader)
     place, _, own = name.rpartition(":")
-    module = _module(place or BENCHMARKS[name])
+    module = module_at(place or BENCHMARKS[name])
     there = {benchmark.name: benchmark for benchmark in getattr(module, "BENCHMARKS", ())}
     if own not in there:
         raise ValueError(f"{place} has no benchmark {own!r} in a list `BENCHMARKS`, only {', '.join(there) or 'none'}.")
     return there[own]
 
 
-def _module(place: str) -> ModuleType:
+def module_at(place: str) -> ModuleType:
     """A module by its name, or a Python file. What they import is also looked for in the current directory, as it is
     for `python -m trustmopd`."""
     if os.getcwd() not in sys.path:
@@ -54,7 +58,7 @@ def _module(place: str) -> ModuleType:
         raise ValueError(f"{place} cannot be imported ({type(error).__name__}: {first_line(error)}).") from error
 
 
-def load_benchmarks(names: Sequence[str], data: Mapping[str, str], limit: int | None = None) -> list[Questions]:
+def load_benchmarks(names: Sequence[Any], data: Mapping[str, str], limit: int | None = None) -> list[Questions]:
     """Names, data and what grading needs: whatever is missing is reported before any model is loaded."""
     benchmarks = [get_benchmark(name) for name in names]
     known = [benchmark.name for benchmark in benchmarks]

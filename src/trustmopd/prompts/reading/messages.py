@@ -1,6 +1,7 @@
 """What a prompt may be: text, or a conversation of messages."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 Messages = list[dict[str, str]]
@@ -32,6 +33,13 @@ def malformed(prompt: Any) -> str | None:
                 "it. Remove this row, or that part"
             )
     return None
+
+
+def common_system(prompts: Iterable[Any]) -> str | None:
+    """The system prompt, if all prompts have the same."""
+    firsts = [{} if isinstance(prompt, str) else prompt[0] for prompt in prompts]
+    systems = {str(first["content"]) if first.get("role") == "system" else None for first in firsts}
+    return systems.pop() if len(systems) == 1 else None
 
 
 def user_text(prompt: str | list[dict[str, Any]]) -> str:

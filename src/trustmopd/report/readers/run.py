@@ -13,6 +13,7 @@ from trustmopd.report.readers.contents import Contents
 from trustmopd.report.readers.token_records import TokenRecords, read_records
 from trustmopd.runs import RunDirectory, newest_checkpoint
 from trustmopd.runs.layout import CALIBRATION, CHECKPOINT, MANIFEST, METRICS, RECORDS, SEED, is_reference_row
+from trustmopd.runs.schemas import ASKED_WITH
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ class Run(Contents):
             if newest and row.get("checkpoint") not in (None, newest.name):
                 how = "Evaluate again with `trustmopd evaluate RECIPE`; it says which folder to remove."
                 self._note(f"The scores are of {row['checkpoint']}, but the run now has {newest.name}.", how)
+        for name, row in self._rows.items():
+            for benchmark, facts in row["benchmarks"].items():
+                if (count := facts.get("no_answer", 0)) * 2 >= facts.get("responses", 1):
+                    how = "Look at the responses: the prompts may not ask for the form that the grader reads."
+                    what = f"no answer was found in {count:g} of {facts['responses']:g} responses"
+                    self._note(f"{name}, {benchmark}: {what}.", how)
         return {
             name: {column: value for column, value in row.items() if type(value) in (int, float)}
             for name, row in self._rows.items()
@@ -167,7 +174,9 @@ class Run(Contents):
         student = self._models.get("student", {})
         trained = {name: student.get(name) for name in ("trainable_parameters", "adapter")}
         ingredients = {"reference": "; ".join(marks) or None, **trained}
-        return settings | {name: value for name, value in ingredients.items() if value is not None}
+        scored: dict[str, Any] = next(iter(self._rows.get(self._own_row, {}).get("benchmarks", {}).values()), {})
+        asked_with = {f"evaluation.{name}": scored[name] for name in ASKED_WITH if name in scored}
+        return settings | {name: value for name, value in ingredients.items() if value is not None} | asked_with
 
     @property
     def placement(self) -> str:

@@ -14,6 +14,7 @@ from trustmopd.policies import REFERENCE, Teacher, TeacherPool, fingerprint, fin
 from trustmopd.policies.load import unloaded_pool
 from trustmopd.policies.pool import UNKNOWN, Origin
 from trustmopd.policies.preflight.duplicates import adapter_settings
+from trustmopd.prompts.reading.messages import common_system
 from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.setup import Ingredients
 
@@ -38,6 +39,7 @@ class RunIdentity:
     tokenizer: str
     vocab_size: int
     num_prompts: int
+    system: str | None
     prompt_hash: str
     overlong_prompts: int
     machine: dict[str, Any]
@@ -99,6 +101,7 @@ def _identity(pool: TeacherPool, given: Ingredients, engine: Parallelism, **stud
         tokenizer=fingerprint_tokenizer(given.tokenizer),
         vocab_size=given.vocab_size,
         num_prompts=len(given.prompts),
+        system=common_system(given.prompts["prompt"]),
         prompt_hash=given.prompt_hash,
         overlong_prompts=given.overlong,
         machine={**describe_machine(engine.processes), "engine": asdict(engine)},

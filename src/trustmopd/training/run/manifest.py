@@ -52,6 +52,7 @@ def run_manifest(
         "prompts": {
             "source": f"{run.num_prompts} prompts",
             "fingerprint": run.prompt_hash,
+            "system": run.system,
             "over_max_prompt_length": run.overlong_prompts,
         },
         "planned_steps": planned_steps,
