@@ -150,9 +150,6 @@ def test_proportions_of_a_matched_set_are_kept_by_constraints_and_length(tmp_pat
     assert Counter(cell(record["constraints"], text_of(record)) for record in records) == Counter(
         cell(row["constraints"], row["prompt"]) for row in matched
     )
-    half = built(path, "categories.if.count=30", "categories.if.match=[constraints]").records
-    whole = Counter(len(row["constraints"]) for row in matched)
-    assert all(abs(Counter(len(r["constraints"]) for r in half)[k] - whole[k] / 2) < 1 for k in (1, 2, 3))
 
 
 def test_composed_prompts_have_the_lengths_of_the_prompts_their_blocks_are_from(config):
@@ -165,51 +162,20 @@ def test_composed_prompts_have_the_lengths_of_the_prompts_their_blocks_are_from(
         assert bucket_of(len(words_of(text_of(record))), edges) == bucket_of(len(words_of(donor)), edges)
 
 
-@pytest.mark.parametrize("match", [["constraints", "length"], ["constraints"], ["length"]])
-@pytest.mark.parametrize(("count", "reuse"), [(12, False), (30, False), (47, True)])
-def test_composed_prompts_keep_the_proportions_of_the_prompts_their_blocks_are_from(config, match, count, reuse):
+@pytest.mark.parametrize("count", [12, 30])
+def test_composed_prompts_keep_the_proportions_of_the_prompts_their_blocks_are_from(config, count):
     edges = [35, 50]
-    records = by_category(
-        built(
-            config,
-            *(f"categories.math-if.count={count}", "categories.math-if.like=blocks", f"length_edges={edges}"),
-            *(f"categories.math-if.match={match}", f"categories.math-if.reuse_blocks={str(reuse).lower()}"),
-        )
-    )["math-if"]
+    changes = (f"categories.math-if.count={count}", "categories.math-if.like=blocks", f"length_edges={edges}")
+    records = by_category(built(config, *changes))["math-if"]
 
     def cell(constraints, text):
-        length = bucket_of(len(words_of(text)), edges)
-        return tuple({"constraints": len(constraints), "length": length}[each] for each in match)
+        return len(constraints), bucket_of(len(words_of(text)), edges)
 
     given = Counter(cell(row["instruction_id_list"], row["prompt"]) for row in pools.constrained(30))
     found = Counter(cell(record["constraints"], text_of(record)) for record in records)
     assert found.total() == count
     for each, number in given.items():
         assert abs(found[each] - number * count / 30) < 1
-
-
-def test_numbers_of_constraints_may_be_asked_for_where_blocks_bring_them(config):
-    number = Counter(len(row["instruction_id_list"]) for row in pools.constrained(30))
-    asked = {1: 2, 2: number[2], 3: 1, 4: 0}
-    overrides = [f"categories.math-if.count={sum(asked.values())}", f"categories.math-if.constraints={asked}"]
-    for more in ([], ["categories.math-if.like=blocks", "categories.math-if.match=[length]"]):
-        records = by_category(built(config, *overrides, *more))["math-if"]
-        assert Counter(len(record["constraints"]) for record in records) == {1: 2, 2: number[2], 3: 1}
-    too_many = [f"categories.math-if.count={number[2] + 1}", f"categories.math-if.constraints={{2: {number[2] + 1}}}"]
-    with pytest.raises(ValueError, match=rf"2 constraints.*'blocks'.* {number[2]}\b.*short by 1"):
-        built(config, *too_many)
-
-
-def test_numbers_of_constraints_may_be_asked_for(config):
-    records = by_category(built(config, "categories.if.constraints={1: 5, 2: 8, 3: 12}"))["if"]
-    assert Counter(len(record["constraints"]) for record in records) == {1: 5, 2: 8, 3: 12}
-
-
-def test_blocks_are_used_again_only_when_asked(config):
-    records = by_category(built(config, "categories.math-if.count=45", "categories.math-if.reuse_blocks=true"))[
-        "math-if"
-    ]
-    assert sorted(Counter(text_of(record).partition("\n\n")[2] for record in records).values()) == [1] * 15 + [2] * 15
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])

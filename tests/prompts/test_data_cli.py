@@ -147,7 +147,6 @@ def test_decontaminate_keeps_rows_as_they_are_and_says_what_went(tmp_path):
         (["categories.math.count=0"], ["categories.math.count = 0"]),
         (["categories.math-if.derivation=true"], ["categories.math-if", "`blocks`", "`derivation`"]),
         (["categories.math-if.like=math"], ["like: blocks"]),
-        (["categories.if.constraints={1: 3}"], ["add up to 3", "count = 25"]),
         (["pools.math.licence=null"], ["pools.math.licence", "prompts"]),
         (["pools.blocks.licence=null"], ["pools.blocks.licence", "its blocks"]),
         (["length_edges=[10, 5]"], ["length_edges = [10, 5]", "ascending"]),

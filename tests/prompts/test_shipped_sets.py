@@ -166,10 +166,8 @@ def test_real_pools_become_a_set_end_to_end(tmp_path):
         categories={
             "math": {"pool": "math", "count": 1540, "capabilities": ["math"]},
             "if": {"pool": "if", "count": 100, "capabilities": ["if"]},
-            "math-if": {"pool": "math", "count": 2131, "capabilities": ["math", "if"], "blocks": "blocks"}
-            | {"reuse_blocks": True},
-            "code-if": {"pool": "code", "count": 60, "capabilities": ["code", "if"], "blocks": "blocks"}
-            | {"reuse_blocks": True},
+            "math-if": {"pool": "math", "count": 3, "capabilities": ["math", "if"], "blocks": "blocks"},
+            "code-if": {"pool": "code", "count": 3, "capabilities": ["code", "if"], "blocks": "blocks"},
             "math-code": {"pool": "code", "count": 50, "capabilities": ["math", "code"], "derivation": True},
         },
         comparison={
@@ -182,7 +180,7 @@ def test_real_pools_become_a_set_end_to_end(tmp_path):
     )
     built = build(load_config(config))
     folder = write_prompt_set(built)
-    assert len(load_prompts(folder)) == 1540 + 100 + 2131 + 60 + 50
+    assert len(load_prompts(folder)) == 1540 + 100 + 3 + 3 + 50
     assert (folder / "README.md").read_text().count("| math | 7,473 |") == 1
 
 

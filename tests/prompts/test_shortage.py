@@ -17,14 +17,10 @@ def config(tmp_path):
     [
         (["categories.math.count=100"], ["wanted of pool 'math', short by 17", "ask for 130 of the 113 in 'math'"]),
         (
-            ["categories.if.count=150", "categories.if.constraints={1: 0, 2: 0, 3: 150}"],
-            ["'if', 3 constraints, any length: 150 wanted", "short by"],
-        ),
-        (
             ["categories.math.count=999999999"],
             ["categories.math.count = 999999999: pool 'math' has 120 rows, short by 999999879"],
         ),
-        (["categories.math-if.count=31"], ["'math-if'", *("31", "30", "short by 1", "reuse_blocks")]),
+        (["categories.math-if.count=31"], ["'math-if'", *("31", "30", "short by 1", "block_after")]),
     ],
 )
 def test_a_quota_that_cannot_be_filled_says_which_bucket_is_short_and_by_how_much(config, overrides, words):
@@ -48,7 +44,7 @@ def test_a_shortage_names_what_screening_took(config):
     ("overrides", "words"),
     [
         (
-            ["categories.math-code.like=blocks", "categories.math-code.match=[length]", "length_edges=[30]"],
+            ["categories.math-code.like=blocks", "length_edges=[30]"],
             ("'math-code'", "0 to 29 words", "block has 30"),
         ),
         (["categories.math-if.like=blocks", "length_edges=[40, 41]"], ("'math-if'", "40 to 40 words", "block has ")),

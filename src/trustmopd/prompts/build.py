@@ -3,7 +3,7 @@ problem followed by a constraint block, copied verbatim, or by the one derivatio
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from trustmopd.prompts.build_config import Category, DataConfig
@@ -19,23 +19,27 @@ DERIVATION = (
     "your algorithm is computing, justify it, and give its complexity. Put the final expression in \\boxed{}."
 )
 _BETWEEN = "\n\n"
+_NAMED = 4  # buckets of a shortage that are named
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One prompt to make: its category, what it needs of a source row, how long it will be, the block that follows
-    and the row that gives the block."""
+    """One prompt to make: its category, how it will be, the block that follows and the row that gives the block."""
 
     category: str
-    need: Need
-    length: Bucket
-    block: str | None = None
+    wanted: Need
+    block: str = ""
     giver: PoolRow | None = None
 
     @property
-    def cell(self) -> tuple[str, int | None, Bucket]:
+    def need(self) -> Need:
+        """What is asked of its source row."""
+        return replace(self.wanted, length=self.wanted.length.without(len(words_of(self.block))))
+
+    @property
+    def cell(self) -> tuple[str, Need]:
         """What a shortage is counted by."""
-        return self.category, self.need.constraints, self.length
+        return self.category, self.wanted
 
 
 class Match(NamedTuple):
@@ -109,61 +113,34 @@ def _slots(config: DataConfig, name: str, category: Category, pools: dict[str, P
     """The slots of one category, with what each asks of its row."""
     if category.blocks:
         for giver, length in _givers(config, name, category, pools[category.blocks]):
-            block = giver.block or ""
-            yield Slot(name, Need(length=length.without(len(words_of(block)))), length, block, giver)
+            yield Slot(name, Need(length=length), giver.block or "", giver)
         return
-    block_words = len(words_of(DERIVATION)) if category.derivation else 0
-    for (constraints, length), count in _cells(category, pools, config.length_edges).items():
-        need = Need(constraints, length.without(block_words))
-        yield from [Slot(name, need, length, DERIVATION if category.derivation else None)] * count
+    cells = Counter([Need()])
+    if category.like:
+        cells = Counter(_cell(row, config) for row in pools[category.like].rows)
+    for wanted, count in apportion(category.count, cells).items():
+        yield from [Slot(name, wanted, DERIVATION if category.derivation else "")] * count
+
+
+def _cell(row: PoolRow, config: DataConfig) -> Need:
+    return Need(len(row.constraints), bucket_of(row.words, config.length_edges))
 
 
 def _givers(config: DataConfig, name: str, category: Category, pool: Pool) -> Iterator[tuple[PoolRow, Bucket]]:
     """The rows whose blocks are copied, in the proportions that are asked for, and how long each composed prompt is to
-    be. A row gives again only when all of its cell have given."""
+    be."""
     donors = pool.donors
-    matched = category.match if category.like else []
-    by_number, by_length = category.constraints is not None or "constraints" in matched, "length" in matched
-    cells: dict[tuple[int | None, Bucket], list[PoolRow]] = {}
+    if category.count > len(donors):
+        raise ValueError(
+            f"category {name!r} needs {category.count} constraint blocks, and pool {category.blocks!r} has "
+            f"{len(donors)}: short by {category.count - len(donors)} ({len(pool.rows) - len(donors)} of its rows have "
+            "no block). Lower the count, or look at the pool's block_after or columns.block."
+        )
+    cells: dict[Need, list[PoolRow]] = {}
     for row in shuffled(donors, config.seed, f"blocks/{name}", (row.source_id for row in donors)):
-        length = bucket_of(row.words, config.length_edges) if by_length else Bucket()
-        cells.setdefault((len(row.constraints) if by_number else None, length), []).append(row)
-    asked = [(None, category.count)] if category.constraints is None else category.constraints.items()
-    for number, count in asked:
-        if not count:
-            continue
-        weights = {cell: len(members) for cell, members in cells.items() if number in (None, cell[0])}
-        available = sum(weights.values())
-        if count > available and not (available and category.reuse_blocks):
-            raise ValueError(
-                f"category {name!r} needs {count} constraint blocks{_constraints(' with', number)}, and pool "
-                f"{category.blocks!r} has {available}: short by {count - available} ({len(pool.rows) - len(donors)} of "
-                "its rows have no block). Lower the count, "
-                + ("or set reuse_blocks." if available else "or look at the pool's block_after or columns.block.")
-            )
-        for cell, share in apportion(count, weights).items():
-            for turn in range(share):
-                yield cells[cell][turn % len(cells[cell])], cell[1]
-
-
-def _cells(category: Category, pools: dict[str, Pool], edges: list[int]) -> dict[tuple[int | None, Bucket], int]:
-    """How many prompts of each number of constraints and length bucket."""
-    if category.like is None:
-        if category.constraints is None:
-            return {(None, Bucket()): category.count}
-        return {(number, Bucket()): count for number, count in category.constraints.items()}
-    by_number, by_length = ("constraints" in category.match, "length" in category.match)
-    matched = Counter(
-        (len(row.constraints) if by_number else None, bucket_of(row.words, edges) if by_length else Bucket())
-        for row in pools[category.like].rows
-    )
-    if category.constraints is None:
-        return apportion(category.count, matched)
-    return {
-        (number, length): share
-        for number, count in category.constraints.items()
-        for (_, length), share in apportion(count, matched).items()
-    }
+        cells.setdefault(_cell(row, config) if category.like else Need(), []).append(row)
+    for cell, share in apportion(category.count, {cell: len(rows) for cell, rows in cells.items()}).items():
+        yield from ((row, cell.length) for row in cells[cell][:share])
 
 
 def _choose(
@@ -171,7 +148,7 @@ def _choose(
 ) -> list[PoolRow]:
     """A row for each slot: all categories of a pool choose together, so that none takes what another needs."""
     chosen: dict[int, PoolRow] = {}
-    short: Counter[tuple[str, int | None, Bucket]] = Counter()
+    short: Counter[tuple[str, Need]] = Counter()
     for name in config.candidate_pools:
         rows = [pools[name].rows[number] for number in screenings[name].kept]
         rows = shuffled(rows, config.seed, f"rows/{name}", (row.source_id for row in rows))
@@ -192,35 +169,30 @@ def _shortage(
     slots: list[Slot],
     pools: dict[str, Pool],
     screenings: dict[str, Screening[Match]],
-    short: Counter[tuple[str, int | None, Bucket]],
-    most: int = 4,
+    short: Counter[tuple[str, Need]],
 ) -> str:
     wanted = Counter(slot.cell for slot in slots)
     lines = []
-    for cell, missing in short.most_common(most):
-        category, number, length = cell
-        together = _together([slot.block for slot in slots if slot.category == category and slot.length == length])
+    for cell, missing in short.most_common(_NAMED):
+        category, need = cell
+        together = _together([slot.block for slot in slots if slot.cell == cell]) if need.length != Bucket() else ""
         lines.append(
-            f"{category!r}{_constraints(',', number)}, {length}{together if length != Bucket() else ''}: "
-            f"{wanted[cell]} wanted of pool {config.categories[category].pool!r}, short by {missing}"
+            f"{category!r}, {need}{together}: {wanted[cell]} wanted of pool {config.categories[category].pool!r}, "
+            f"short by {missing}"
         )
     asked = Counter(config.categories[slot.category].pool for slot in slots)
-    lacking = sorted({config.categories[category].pool for category, _, _ in short})
+    lacking = sorted({config.categories[category].pool for category, _ in short})
     sizes = ", ".join(f"{asked[pool]} of the {len(screenings[pool].kept)} in {pool!r}" for pool in lacking)
     screened = "".join(_screened(pool, pools[pool], screenings[pool]) for pool in lacking)
-    more = f"; and {len(short) - most} more buckets" if len(short) > most else ""
-    less = "match less (`match`, `length_edges`), " if any(length != Bucket() for _, _, length in short) else ""
+    more = f"; and {len(short) - _NAMED} more buckets" if len(short) > _NAMED else ""
+    less = "match wider buckets (`length_edges`), " if any(need.length != Bucket() for _, need in short) else ""
     return (
         f"the quotas cannot be filled: {'; '.join(lines)}{more} (all categories together ask for {sizes}). "
         f"{screened}Lower a count, {less}or add rows to the pool."
     )
 
 
-def _constraints(before: str, number: int | None) -> str:
-    return "" if number is None else f"{before} {number} constraint{'s' * (number != 1)}"
-
-
-def _together(blocks: Sequence[str | None]) -> str:
+def _together(blocks: Sequence[str]) -> str:
     """What the length of a composed prompt counts, and how much of it the blocks take."""
     words = sorted({len(words_of(block)) for block in blocks if block})
     if not words:

@@ -63,16 +63,8 @@ class Category(Section):
     count: Annotated[int, Field(gt=0, description="Give the number of prompts.")]
     capabilities: Annotated[list[Text], Field(min_length=1, description="Write [math] or [math, if].")]
     blocks: Annotated[Text | None, Field(description="Give the pool whose constraint blocks are copied.")] = None
-    reuse_blocks: Annotated[bool, Field(description="Write true to copy a block more than once.")] = False
     derivation: Annotated[bool, Field(description="Write true to append the mathematical derivation block.")] = False
-    constraints: Annotated[
-        dict[int, Annotated[int, Field(ge=0)]] | None,
-        Field(description="Write {1: 20, 2: 10}: prompts by number of constraints."),
-    ] = None
     like: Annotated[Text | None, Field(description="Give the pool whose proportions are matched.")] = None
-    match: Annotated[
-        list[Literal["constraints", "length"]], Field(min_length=1, description="Write [constraints, length].")
-    ] = ["constraints", "length"]
 
     @model_validator(mode="after")
     def _one_shape(self) -> "Category":
@@ -83,14 +75,6 @@ class Category(Section):
                 f"like = {self.like!r} and blocks = {self.blocks!r}: a composed prompt is matched to the prompt that "
                 f"its block is from. Write like: {self.blocks}, or leave it out."
             )
-        if self.constraints is not None:
-            if self.like and "constraints" in self.match:
-                raise ValueError("its `like` fixes the numbers of constraints. Drop `constraints`, or match: [length].")
-            if sum(self.constraints.values()) != self.count:
-                raise ValueError(
-                    f"its `constraints` add up to {sum(self.constraints.values())}, not to count = {self.count}. "
-                    "Change one."
-                )
         return self
 
 

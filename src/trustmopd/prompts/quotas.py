@@ -45,6 +45,10 @@ class Need:
     constraints: int | None = None
     length: Bucket = Bucket()
 
+    def __str__(self) -> str:
+        number = "" if self.constraints is None else f"{self.constraints} constraint{'s' * (self.constraints != 1)}, "
+        return f"{number}{self.length}"
+
     def fits(self, words: NDArray[np.int64], constraints: NDArray[np.int64]) -> NDArray[np.bool_]:
         long_enough = (words >= self.length.low) & (words < self.length.high)
         return long_enough if self.constraints is None else long_enough & (constraints == self.constraints)
