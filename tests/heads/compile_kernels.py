@@ -9,7 +9,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from trustmopd.heads import fused, fused_objective, kernels, objective_kernel
+from trustmopd.heads import fused, fused_objective, kernels
 from trustmopd.method import CandidateState
 
 CAPABILITY = int(sys.argv[1])
@@ -43,7 +43,7 @@ def main() -> None:
     triton.runtime.driver.set_active(Target())
     for kernel in (kernels.row_products, kernels.weighted_rows, kernels.group_maxima, kernels.choose_candidates):
         compile_only(kernel)
-    compile_only(objective_kernel.trust_at_token)
+    compile_only(kernels.trust_at_token)
     ids = torch.randint(300, (70, 17))  # enough choices for a look at popular rows
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         hidden = torch.zeros((70, 48), dtype=dtype, requires_grad=True)

@@ -1,4 +1,5 @@
-"""Candidate logits as one differentiable operation; `chunked.py` and `fused.py` provide the products."""
+"""What all implementations share: the logits' precision, what happens to them after the projection, and candidate logits
+as one differentiable operation. `chunked.py` and `fused.py` provide its products."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,31 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trustmopd.heads.transform import transform, transform_gradient
+
+def logits_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
+    """float32, whatever the model's precision; float64 if either operand is."""
+    return torch.float64 if torch.float64 in (hidden.dtype, weight.dtype) else torch.float32
+
+
+def transform(
+    logits: Float[Tensor, "*N C"], logit_scale: float, softcap: float | None, *, out: Tensor | None = None
+) -> Float[Tensor, "*N C"]:
+    """softcap · tanh(logit_scale · logits / softcap): the scale comes first. `out=logits` works in place."""
+    if logit_scale != 1.0:
+        logits = torch.mul(logits, logit_scale, out=out)
+    if softcap is not None:
+        logits = torch.mul(torch.tanh(torch.div(logits, softcap, out=out), out=out), softcap, out=out)
+    return logits
+
+
+def transform_gradient(
+    grad: Float[Tensor, "*N C"], transformed: Float[Tensor, "*N C"] | None, logit_scale: float, softcap: float | None
+) -> Float[Tensor, "*N C"]:
+    """The gradient before the transformation, from the gradient after it. Only a soft cap needs the result of
+    `transform`."""
+    if softcap is not None and transformed is not None:
+        grad = grad * (1.0 - (transformed / softcap).square())
+    return grad if logit_scale == 1.0 else grad * logit_scale
 
 
 @dataclass(frozen=True)
@@ -23,10 +48,21 @@ class Products:
     #: (grad[N,C], hidden[N,H], ids[N,C], weight) → like weight: row v sums grad · hidden where v is a candidate
     weight_gradient: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
+    def candidate_logits(
+        self,
+        hidden: Float[Tensor, "N H"],
+        weight: Float[Tensor, "V H"],
+        ids: Int[Tensor, "N C"],
+        bias: Float[Tensor, " V"] | None = None,
+        *,
+        logit_scale: float = 1.0,
+        softcap: float | None = None,
+    ) -> Float[Tensor, "N C"]:
+        """Logits of the candidates only. If the head is frozen, its gradient is not computed."""
+        return CandidateLogits.apply(self, hidden, weight, ids, bias, logit_scale, softcap)
+
 
 class CandidateLogits(torch.autograd.Function):
-    """If the head is frozen, its gradient is not computed."""
-
     @staticmethod
     def forward(
         ctx: Any,

@@ -10,8 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trustmopd.heads.blocks import MIB, addmm, blocks
-from trustmopd.heads.candidate_function import CandidateLogits, Products, check_ids
-from trustmopd.heads.transform import logits_dtype, transform
+from trustmopd.heads.candidate_function import Products, check_ids, logits_dtype, transform
 
 # Logits of one block of tokens over the whole vocabulary.
 BLOCK_BYTES = 64 * MIB
@@ -19,19 +18,6 @@ BLOCK_BYTES = 64 * MIB
 ROWS_BYTES = {"cpu": 8 * MIB, "cuda": 128 * MIB}
 # Each block of the dense weight gradient reads and writes all of [V, H], so blocks are larger there.
 GRADIENT_BLOCK_BYTES = 256 * MIB
-
-
-def candidate_logits(
-    hidden: Float[Tensor, "N H"],
-    weight: Float[Tensor, "V H"],
-    ids: Int[Tensor, "N C"],
-    bias: Float[Tensor, " V"] | None = None,
-    *,
-    logit_scale: float = 1.0,
-    softcap: float | None = None,
-) -> Float[Tensor, "N C"]:
-    """Logits of the candidates only. If the head is frozen, its gradient is not computed."""
-    return CandidateLogits.apply(_PRODUCTS, hidden, weight, ids, bias, logit_scale, softcap)
 
 
 def _row_products(
@@ -99,7 +85,7 @@ def _weight_gradient_by_blocks(
     return result
 
 
-_PRODUCTS = Products(_row_products, _hidden_gradient, _weight_gradient)
+candidate_logits = Products(_row_products, _hidden_gradient, _weight_gradient).candidate_logits
 
 
 @torch.no_grad()

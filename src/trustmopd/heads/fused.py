@@ -14,7 +14,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from trustmopd.heads import kernels
 from trustmopd.heads.blocks import MIB, addmm, blocks
-from trustmopd.heads.candidate_function import CandidateLogits, Products
+from trustmopd.heads.candidate_function import Products
 
 #: Logits of one block of tokens over the whole vocabulary: enough tokens for an efficient product, and no more.
 BLOCK_BYTES = 384 * MIB
@@ -45,20 +45,6 @@ def unsupported(hidden: Tensor, weight: Tensor, num_candidates: int) -> str | No
     if not weight.is_contiguous():
         return "the weight is not contiguous, and a copy would cost what they save"
     return None
-
-
-def candidate_logits(
-    hidden: Float[Tensor, "N H"],
-    weight: Float[Tensor, "V H"],
-    ids: Int[Tensor, "N C"],
-    bias: Float[Tensor, " V"] | None = None,
-    *,
-    logit_scale: float = 1.0,
-    softcap: float | None = None,
-) -> Float[Tensor, "N C"]:
-    """Logits of the candidates only. If the head is frozen, its gradient is not computed. Ids are not checked here:
-    with a wrong one, the kernels would read past the end of the weight."""
-    return CandidateLogits.apply(_PRODUCTS, hidden, weight, ids, bias, logit_scale, softcap)
 
 
 def _row_products(
@@ -136,7 +122,8 @@ def _weighted_rows(
             )
 
 
-_PRODUCTS = Products(_row_products, _hidden_gradient, _weight_gradient)
+# Ids are not checked here: with a wrong one, the kernels would read past the end of the weight.
+candidate_logits = Products(_row_products, _hidden_gradient, _weight_gradient).candidate_logits
 
 
 @torch.no_grad()

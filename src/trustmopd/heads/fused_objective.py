@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from triton.runtime.interpreter import InterpretedFunction
 
 from trustmopd.heads.fused import MAX_CANDIDATES
-from trustmopd.heads.objective_kernel import trust_at_token
+from trustmopd.heads.kernels import trust_at_token
 from trustmopd.method import CandidateState, Objective, degenerate_tokens
 
 
