@@ -38,8 +38,7 @@ from rich.table import Table
 from torch import Tensor
 from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel
 
-from trustmopd.rollouts.cpu_sampling import faster_on_cpu
-from trustmopd.rollouts.rounds import generate_in_rounds
+from trustmopd.rollouts.cpu_sampling import faster_on_cpu, generate_in_rounds
 
 RESULTS = Path(__file__).parent / "results" / "rollouts.csv"
 WIDER = 24

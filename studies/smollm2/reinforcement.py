@@ -15,7 +15,7 @@ from trl import GRPOConfig, GRPOTrainer
 from studies.smollm2.lora import lora_config, save_adapter
 from studies.smollm2.settings import SEED, Specialist
 from studies.smollm2.tasks import Task, prompt_tokens, verdicts
-from trustmopd.rollouts.finite import finite_logits
+from trustmopd.rollouts.transformers_engine import finite_logits
 from trustmopd.runs.checkpoints import all_checkpoints
 
 _PRINT_EVERY = 10

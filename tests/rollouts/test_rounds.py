@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import GenerationConfig, MistralConfig, MistralForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
-from trustmopd.rollouts import Params, engine_module, rounds, transformers_engine
-from trustmopd.rollouts.rounds import ROUND, can_use_rounds
+from trustmopd.rollouts import Params, cpu_sampling, engine_module, transformers_engine
+from trustmopd.rollouts.cpu_sampling import ROUND, can_use_rounds
 
 LIMIT = 2 * ROUND + 6
 PROMPTS = [[3, 4, 5, 6, 7, 8], [8, 9], [10, 11, 12], [13], [14, 15, 16, 17], [18, 19]]
@@ -49,7 +49,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def noted(model: Any, **given: Any) -> Any:
         made.append(given["generation_config"].max_new_tokens)
-        return rounds.generate_in_rounds(model, **given)
+        return cpu_sampling.generate_in_rounds(model, **given)
 
     monkeypatch.setattr(transformers_engine, "generate_in_rounds", noted)
     return made
@@ -92,7 +92,7 @@ def test_log_probs_are_sampled_in_one_call(engine: Any, calls: list[int]) -> Non
 def test_settings_that_a_checkpoint_has_of_its_own_are_not_used(
     engine: Any, own: dict[str, Any], calls: list[int]
 ) -> None:
-    expected, base = engine.sample(PROMPTS, GREEDY), rounds.plain(engine.model)
+    expected, base = engine.sample(PROMPTS, GREEDY), cpu_sampling.plain(engine.model)
     before, base.generation_config = base.generation_config, GenerationConfig(**own)
     try:
         made, mine = engine.sample(PROMPTS, GREEDY), base.generation_config
@@ -166,4 +166,4 @@ def test_a_round_is_longer_than_the_small_worlds_responses() -> None:
     """Its published figures have the random numbers of one call."""
     from trustmopd.quickstart.prompts import MAX_NEW_TOKENS
 
-    assert rounds.ROUND >= MAX_NEW_TOKENS
+    assert cpu_sampling.ROUND >= MAX_NEW_TOKENS

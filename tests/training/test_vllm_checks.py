@@ -64,7 +64,7 @@ def test_float32_has_less_room_than_16_bits(dtype: torch.dtype, stops: bool) -> 
 
 
 def test_what_hangs_ends_within_its_limit() -> None:
-    program = "import time; from trustmopd.rollouts.time_limit import time_limit\n"
+    program = "import time; from trustmopd.rollouts.vllm_rollouts import time_limit\n"
     program += "with time_limit(0.3, 'too slow'): time.sleep(60)"
     began = time.monotonic()
     ended = run([executable, "-c", program], capture_output=True, text=True)

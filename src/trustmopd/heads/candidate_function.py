@@ -1,5 +1,5 @@
-"""What all implementations share: the logits' precision, what happens to them after the projection, and candidate logits
-as one differentiable operation. `chunked.py` and `fused.py` provide its products."""
+"""What all implementations share: the logits' precision, what happens to them after the projection, and candidate
+logits as one differentiable operation. `chunked.py` and `fused.py` provide its products."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

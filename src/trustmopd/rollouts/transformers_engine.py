@@ -9,13 +9,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, GenerationConfig, StoppingCriteriaList
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+)
 
 from trustmopd.checkpoints.loading import load_complete
 from trustmopd.rollouts import Completion, Params, loading, seed_of
-from trustmopd.rollouts.cpu_sampling import faster_on_cpu
-from trustmopd.rollouts.finite import finite_logits
-from trustmopd.rollouts.rounds import can_use_rounds, generate_in_rounds, plain
+from trustmopd.rollouts.cpu_sampling import can_use_rounds, faster_on_cpu, generate_in_rounds, plain
 
 TAKES_ADAPTERS = True
 
@@ -100,6 +104,41 @@ def _own_settings_aside(model: Any) -> Iterator[None]:
         yield
     finally:
         base.generation_config = own
+
+
+class NotFinite(FloatingPointError):
+    """A model gave NaN or infinite logits while it sampled. CUDA would end the whole process, with no word on the
+    cause."""
+
+
+class _Check(LogitsProcessor):
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        largest = scores.max(dim=-1).values  # NaN if one is
+        if not bool(torch.isfinite(largest).all()):
+            rows = int((~torch.isfinite(largest)).sum())
+            raise NotFinite(
+                f"{rows} of {len(scores)} responses have logits that are not finite at token {input_ids.shape[1]}, "
+                f"prompt included. {_cause(self.model)}"
+            )
+        return scores
+
+
+def finite_logits(model: Any) -> LogitsProcessorList:
+    """What `generate` takes as `logits_processor`."""
+    return LogitsProcessorList([_Check(model)])
+
+
+def _cause(model: Any) -> str:
+    damaged = [name for name, weight in model.named_parameters() if not bool(torch.isfinite(weight).all())]
+    if damaged:
+        return (
+            f"{len(damaged)} of its tensors have NaN or infinite weights, the first {damaged[0]}. Its files are "
+            "damaged, or training diverged: then lower the learning rate."
+        )
+    return "Its weights are finite, so the fault is in the sampling: try it without a compiled cache."
 
 
 class LoadedTransformers(TransformersEngine):

@@ -7,18 +7,19 @@ the student's weights are put in, and compared.
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 import trl.generation.vllm_generation as trls
 from accelerate.utils import broadcast_object_list, gather_object, is_peft_model
-from torch import Tensor
+from torch import Tensor, nn
 
 from trustmopd.rollouts import RESUME, Completion, Params, reason
-from trustmopd.rollouts.time_limit import time_limit
-from trustmopd.rollouts.vllm_classes import rewritten_apart
 from trustmopd.rollouts.vllm_engine import quick_start, sample_from, sampling
 from trustmopd.rollouts.weights import (
     Read,
@@ -181,3 +182,58 @@ class VLLMRollouts(trls.VLLMGeneration):
 def _memory(error: Exception) -> str | None:
     """vLLM's own message, if memory is the reason. The name of the setting alone is none."""
     return next((line for line in str(error).splitlines() if re.search(r"\bmemory\b", line, re.IGNORECASE)), None)
+
+
+@contextmanager
+def rewritten_apart(student: nn.Module, started: Callable[[], nn.Module]) -> Iterator[None]:
+    """Where vLLM has no code of its own for an architecture (SmolLM3 is one), it runs transformers' classes, and
+    rewrites the outermost one for its compiler: base classes, `__init__`, `__call__`. Every other model of that class,
+    student and teachers, would then fail at its first forward. So a class of the student's that gets new base classes
+    inside is put back. What was changed in it goes to a subclass, for the modules of the `started` engine."""
+    classes = {each for module in student.modules() for each in type(module).__mro__ if issubclass(each, nn.Module)}
+    before = {each: (each.__bases__, dict(vars(each))) for each in classes}
+    try:
+        yield
+        moved = _restore(before)
+        for module in started().modules() if moved else ():
+            if type(module) in moved:
+                module.__class__ = moved[type(module)]
+    finally:
+        _restore(before)
+
+
+def _restore(before: dict[type, tuple[tuple[type, ...], dict[str, Any]]]) -> dict[type, type]:
+    """The classes as they were; and for each that was rewritten, a subclass as it was rewritten."""
+    moved = {}
+    for each, (bases, names) in before.items():
+        if each.__bases__ == bases:
+            continue
+        added = [base for base in each.__bases__ if base not in bases]
+        changed = {name: value for name, value in vars(each).items() if name not in names or value is not names[name]}
+        each.__bases__ = bases
+        for name in changed:
+            if name in names:
+                setattr(each, name, names[name])
+            else:
+                delattr(each, name)
+        moved[each] = type(each)(each.__name__, (each, *added), {**changed, "__module__": each.__module__})
+    return moved
+
+
+@contextmanager
+def time_limit(seconds: float, message: str) -> Iterator[None]:
+    """Ends the process, with status 1 and `message`, if the block takes longer. An exception would have to wait for the
+    kernel, or the collective call, that hangs. Files are written completely or not at all, so nothing on disk is
+    damaged."""
+
+    def give_up() -> None:
+        print(f"\n{message}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
