@@ -25,7 +25,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from trustmopd import Teacher, TrustMOPDConfig, TrustMOPDTrainer
 from trustmopd.quickstart import prompt_set
-from trustmopd.quickstart.machine import quiet
+from trustmopd.quickstart.experiment import quiet
 from trustmopd.quickstart.shipped import checkpoint
 
 RESULTS = Path(__file__).parent / "results" / "references.csv"

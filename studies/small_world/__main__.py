@@ -67,7 +67,7 @@ def build(
     with errors("the same command", kept="finished stages"):
         from studies.small_world.build_world import build_world
         from studies.small_world.reinforcement import REGIMES
-        from trustmopd.quickstart.machine import quiet
+        from trustmopd.quickstart.experiment import quiet
 
         if regime not in REGIMES:
             raise ValueError(f"--regime {regime}: there is no such regime. Choose from {', '.join(REGIMES)}.")

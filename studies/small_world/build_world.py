@@ -19,8 +19,7 @@ from studies.small_world.supervised import SHIPPED_SUPERVISION, Supervision, bui
 from studies.small_world.world_card import describe
 from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model
 from trustmopd.quickstart.benchmarks import BENCHMARKS
-from trustmopd.quickstart.experiment import EVALUATION_BATCH
-from trustmopd.quickstart.machine import reproducibly
+from trustmopd.quickstart.experiment import EVALUATION_BATCH, reproducibly
 from trustmopd.quickstart.prompts import MAX_NEW_TOKENS
 from trustmopd.quickstart.shipped import MODELS, checkpoint
 from trustmopd.quickstart.tasks import DOMAINS

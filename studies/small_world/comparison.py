@@ -10,8 +10,7 @@ from typing import Any
 
 from studies.small_world.cells import FROM_STUDENT, Cell
 from studies.small_world.machine import describe, made_by
-from trustmopd.quickstart.experiment import Experiment, Scale
-from trustmopd.quickstart.machine import quiet, reproducibly
+from trustmopd.quickstart.experiment import Experiment, Scale, quiet, reproducibly
 from trustmopd.recipe import Recipe
 from trustmopd.recipe.rules import PARTS, RULES, TRUST
 from trustmopd.runs import RunDirectory, newest_checkpoint

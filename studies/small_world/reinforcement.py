@@ -15,8 +15,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from studies.small_world.models import make_tokenizer
 from trustmopd.quickstart.prompts import MAX_NEW_TOKENS, draw_distinct, record
-from trustmopd.quickstart.tasks import parse
-from trustmopd.quickstart.verify import verify
+from trustmopd.quickstart.tasks import parse, verify
 
 
 @dataclass(frozen=True)

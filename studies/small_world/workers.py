@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from studies.small_world.cells import Cell
 from studies.small_world.comparison import Comparison
-from trustmopd.quickstart.machine import quiet
+from trustmopd.quickstart.experiment import quiet
 
 
 def run_cells(comparison: Comparison, cells: Sequence[Cell], jobs: int = 1) -> None:

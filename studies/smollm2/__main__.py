@@ -13,7 +13,7 @@ from studies.smollm2.prompt_sets import FOLDER
 from studies.smollm2.stages import STAGES, Study, recipe_names
 from studies.smollm2.tasks import DOMAINS
 from trustmopd.cli.common import local_copies
-from trustmopd.quickstart.machine import quiet
+from trustmopd.quickstart.experiment import quiet
 
 #: A tenth of the study, for two cores with AVX-512 BF16.
 SMALL = (

@@ -23,8 +23,7 @@ from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from trustmopd.cli import app
-from trustmopd.cli.exit import leaving
+from trustmopd.cli import app, leaving
 from trustmopd.training import prepare
 
 CONFIGS = Path(__file__).parents[2] / "recipes" / "accelerate"

@@ -13,7 +13,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from trustmopd.cli.exit import leaving
+from trustmopd.cli import leaving
 from trustmopd.training.step import Batch
 from trustmopd.training.step import candidates as scoring
 

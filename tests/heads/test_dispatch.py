@@ -19,7 +19,7 @@ def test_hidden_states_of_another_width_are_refused():
 
 def test_candidates_of_another_number_of_tokens_are_refused():
     case = problem((5, 6, 17, 4))
-    with pytest.raises(ValueError, match=r"\b4\b.*\b5\b"):
+    with pytest.raises(ValueError, match=r"hidden has shape \(5, 6\).*ids has shape \(4, 4\)"):
         candidate_logits(case.hidden, case.weight, case.ids[:4])
 
 
@@ -28,7 +28,7 @@ def test_candidates_of_another_number_of_tokens_are_refused():
     [
         ({"hidden": torch.zeros(1, 3, 4)}, r"hidden has shape \(1, 3, 4\)"),
         ({"ids": torch.zeros(3, dtype=torch.long)}, r"ids has shape \(3,\)"),
-        ({"bias": torch.zeros(5)}, r"bias.*\(5,\).*\b6\b"),
+        ({"bias": torch.zeros(5)}, r"weight has shape \(6, 4\), bias has shape \(5,\)"),
         ({"hidden": torch.zeros(3, 4, dtype=torch.long)}, "hidden.*torch.int64"),
         ({"ids": torch.full((3, 2), 0.5)}, "ids.*torch.float32.*torch.int64"),
         ({"ids": torch.zeros(3, 2, dtype=torch.bool)}, "ids.*torch.bool"),

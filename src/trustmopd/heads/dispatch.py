@@ -145,26 +145,15 @@ def _check_state(at: CandidateState, mu: Tensor | None) -> None:
 
 
 def _check_fit(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor | None = None) -> None:
-    for name, tensor in (("hidden", hidden), ("weight", weight), ("ids", ids)):
-        if tensor is not None and tensor.ndim != 2:
-            raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}, but hidden must be [N, H], weight [V, H] and ids [N, C]. "
-                "Flatten the batch first."
-            )
-    if bias is not None and bias.shape != weight.shape[:1]:
+    fits = hidden.ndim == weight.ndim == 2 and hidden.shape[1] == weight.shape[1]
+    fits &= bias is None or bias.shape == weight.shape[:1]
+    fits &= ids is None or (ids.ndim == 2 and len(ids) == len(hidden))
+    if not fits:
+        tensors = {"hidden": hidden, "weight": weight, "bias": bias, "ids": ids}
+        shapes = [f"{name} has shape {tuple(tensor.shape)}" for name, tensor in tensors.items() if tensor is not None]
         raise ValueError(
-            f"a bias of shape {tuple(bias.shape)} does not fit an output head of {weight.shape[0]} rows: it needs "
-            "one number per row. Pass the bias of the same layer as the weight."
-        )
-    if hidden.shape[-1] != weight.shape[-1]:
-        raise ValueError(
-            f"hidden states of width {hidden.shape[-1]} do not fit an output head of width {weight.shape[-1]}: they "
-            "come from another model. Pass the states and the head of one model."
-        )
-    if ids is not None and ids.shape[0] != hidden.shape[0]:
-        raise ValueError(
-            f"candidates of {ids.shape[0]} tokens do not fit the hidden states of {hidden.shape[0]}. Pass one row of "
-            "ids per token."
+            f"{', '.join(shapes)}, but hidden must be [N, H], weight [V, H], bias [V] and ids [N, C]. Pass the states "
+            "and the head of one model, with the batch flattened, and one row of ids per token."
         )
     for name, tensor in (("hidden", hidden), ("weight", weight), ("bias", bias)):
         if tensor is not None and not tensor.is_floating_point():

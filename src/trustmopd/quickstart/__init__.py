@@ -4,8 +4,7 @@ Start with `tasks.py`. `experiment.py` and `quickstart.py` need torch and are im
 """
 
 from trustmopd.quickstart.prompts import evaluation_set, prompt_set, prompt_split
-from trustmopd.quickstart.tasks import DOMAINS, MIXTURES, Task, parse
-from trustmopd.quickstart.verify import Verdict, verify
+from trustmopd.quickstart.tasks import DOMAINS, MIXTURES, Task, Verdict, parse, verify
 
 __all__ = [
     "DOMAINS",

@@ -6,8 +6,7 @@ from typing import Any
 
 from trustmopd.evaluation.benchmark import Benchmark, Grade, Row, text_of
 from trustmopd.quickstart.prompts import evaluation_set
-from trustmopd.quickstart.tasks import DOMAINS, MIXTURES, parse
-from trustmopd.quickstart.verify import verify
+from trustmopd.quickstart.tasks import DOMAINS, MIXTURES, parse, verify
 
 
 def _row(source: Mapping[str, Any], number: int) -> Row:

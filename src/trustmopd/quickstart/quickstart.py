@@ -11,8 +11,7 @@ import torch
 from tqdm.auto import tqdm
 
 from trustmopd.evaluation.of_recipe import scored
-from trustmopd.quickstart.experiment import REFERENCES, Experiment, Scale
-from trustmopd.quickstart.machine import quiet, reproducibly
+from trustmopd.quickstart.experiment import REFERENCES, Experiment, Scale, quiet, reproducibly
 from trustmopd.report.page.report import write_report
 from trustmopd.report.readers.run import open_run
 from trustmopd.runs import RunDirectory

@@ -46,10 +46,6 @@ def read_layers(path: str | Path, overrides: Sequence[str], kind: str) -> Layers
     return Layers(path, [*files, *changes], fields)
 
 
-def overridden(fields: Fields, overrides: Sequence[str]) -> Fields:
-    return reduce(_merge, map(_parse_override, overrides), fields)
-
-
 def without_dropped(layers: Layers, section: str) -> Fields:
     """The fields without the members of a section that are null: null drops what another layer gave."""
     given = layers.fields.get(section)

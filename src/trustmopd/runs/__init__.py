@@ -4,8 +4,7 @@ No torch: reports are made on machines without it.
 """
 
 from trustmopd.runs.checkpoints import newest_checkpoint, step_of, whole_checkpoints
-from trustmopd.runs.layout import EntryDirectory, RunDirectory
-from trustmopd.runs.relocate import located, searched
+from trustmopd.runs.layout import EntryDirectory, RunDirectory, located, searched
 
 __all__ = [
     "EntryDirectory",

@@ -1,7 +1,10 @@
-"""Every file of a run by name, and every row of scores that is not a student's."""
+"""Every file of a run by name, where it is now, and every row of scores that is not a student's."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 MANIFEST = "manifest.json"
 CALIBRATION = "calibration.json"
@@ -124,3 +127,28 @@ class RunDirectory:
     def exists(self) -> bool:
         """Whether a run has written anything here."""
         return any((self.path / name).exists() for name in (MANIFEST, METRICS, CALIBRATION, RECORDS))
+
+
+def located(path: str | Path, run: Path, manifest: Mapping[str, Any]) -> Path | None:
+    """Where `path`, as the run in folder `run` named it when it was trained, is now: next to the run, if both moved
+    together; else where it was; else in the working directory. None if it is in none of these, as a Hub id."""
+    tries = [run.resolve() / beside] if (beside := _beside(path, manifest)) else []
+    tries += [Path(manifest.get("directory") or "", path), Path(path)]
+    # `Path.exists` would raise on a folder that we may not open.
+    return next((Path(os.path.normpath(each)) for each in tries if os.path.exists(each)), None)
+
+
+def searched(manifest: Mapping[str, Any]) -> str:
+    """For an error: where `located` looked."""
+    trained = f", in {manifest['directory']}, where it was trained" if manifest.get("directory") else ""
+    return f"It was looked for next to the run{trained}, and in the current folder, {Path.cwd()}."
+
+
+def _beside(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
+    """The path from the run's folder to `path`. Earlier releases did not record the directory of training: there, the
+    two can be related only if both are absolute or both relative."""
+    config = manifest.get("config") or {}
+    folder, directory = config.get("run_dir") or config.get("output_dir"), manifest.get("directory")
+    if not folder or (directory is None and Path(folder).is_absolute() != Path(path).is_absolute()):
+        return None
+    return os.path.relpath(Path(directory or "/", path), Path(directory or "/", folder))

@@ -10,14 +10,8 @@ from trustmopd.util.files import write_text
 
 _LATEX = str.maketrans(
     {
+        **{character: rf"\{character}" for character in "&%$#_{}"},
         "\\": r"\textbackslash{}",
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "±": r"$\pm$",

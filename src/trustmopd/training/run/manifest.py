@@ -35,7 +35,7 @@ def run_manifest(
     """`planned_steps` follows from the epochs if `max_steps` is -1; `resumed` lists what changed at each resume."""
     return {
         "run": run_id,
-        "directory": str(Path.cwd()),  # relative paths in `config` and in the recipe start here (`runs/relocate.py`)
+        "directory": str(Path.cwd()),  # relative paths in `config` and in the recipe start here (`runs/layout.py`)
         **run.machine,
         "models": {
             "student": {
