@@ -5,8 +5,9 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from tqdm.auto import tqdm
 
 from trustmopd.prompts.build_config import PoolSource
@@ -55,6 +56,52 @@ class Pool:
         return [row for row in self.rows if row.block]
 
 
+def _encodable(text: str) -> str:
+    text.encode()  # JSON can hold half a character, a lone surrogate
+    return text
+
+
+def _unpacked(value: Any) -> Any:
+    """Of text, the JSON that it holds, if it does: CSV has no other lists and mappings."""
+    if isinstance(value, str):
+        with suppress(json.JSONDecodeError, RecursionError):
+            return json.loads(value)
+    return value
+
+
+def _list(value: Any) -> Any:
+    value = _unpacked(value)
+    return [] if value is None else value
+
+
+def _conversation(prompt: Any) -> Any:
+    if reason := malformed(prompt):
+        raise ValueError(f"{reason}. Give text, or a list such as [{{'role': 'user', 'content': '…'}}]")
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    if not any(message["role"] == "user" for message in prompt):
+        raise ValueError("it has no user message, so there is no prompt")
+    return [{"role": message["role"], "content": message["content"]} for message in prompt]
+
+
+_Text = Annotated[str, AfterValidator(_encodable)]
+
+
+class _Fields(BaseModel):
+    """What a row has in the columns that its source names."""
+
+    model_config = ConfigDict(strict=True)
+
+    prompt: Annotated[list[dict[str, _Text]], BeforeValidator(_conversation)]
+    id: Annotated[_Text, Field(min_length=1)] | int = ""
+    parent: _Text | None = None
+    checkers: Annotated[list[Annotated[_Text, Field(pattern=r"\S")]], BeforeValidator(_list)] = []
+    arguments: Annotated[
+        list[Annotated[dict[str, Any] | None, BeforeValidator(_unpacked)]], BeforeValidator(_list)
+    ] = []
+    block: _Text | None = None
+
+
 def read_pool(
     name: str, source: PoolSource, location: Location | None = None, *, answered: bool = True, progress: bool = False
 ) -> Pool:
@@ -78,21 +125,20 @@ def _read_pool(source: PoolSource, location: Location, answered: bool, progress:
     for number, (where, record) in enumerate(tqdm(records, desc=progress, disable=progress is None)):
         if not all(_is_one_of(_at(record, column, where), value, text) for column, value in source.where.items()):
             continue
-        source_id = str(number) if columns.id is None else _identifier(_at(record, columns.id, where), where)
-        if source_id in seen:
+        row = _row(record, source, number, where)
+        if row.source_id in seen:
             raise ValueError(
-                f"{where}: the id {source_id!r} is also that of {seen[source_id]}. Make ids differ, or set columns.id "
-                "to null to number the rows."
+                f"{where}: the id {row.source_id!r} is also that of {seen[row.source_id]}. Make ids differ, or set "
+                "columns.id to null to number the rows."
             )
-        seen[source_id] = where
-        row = _row(record, source, source_id, where)
+        seen[row.source_id] = where
         if not answered and row.messages[-1]["role"] == "assistant":
             raise ValueError(
                 f"{where}, column {columns.prompt!r} ends with a turn of the assistant, so there is nothing to answer. "
                 f"Choose another column ({location.column_option}), or remove the last turn."
             )
         rows.append(row)
-        digest.update(json.dumps([source_id, row.messages, row.constraints], ensure_ascii=False).encode() + b"\n")
+        digest.update(json.dumps([row.source_id, row.messages, row.constraints], ensure_ascii=False).encode() + b"\n")
     if not rows:
         found = f"none of its {number + 1} rows has {source.where}" if number >= 0 else "it is empty"
         raise ValueError(f"{source.path} gives no prompt: {found}. Check path, split and `where`.")
@@ -100,104 +146,37 @@ def _read_pool(source: PoolSource, location: Location, answered: bool, progress:
     return Pool(rows, number + 1, digest.hexdigest(), hashes, location.lacks_subset)
 
 
-def _row(record: dict[str, Any], source: PoolSource, source_id: str, where: str) -> PoolRow:
+def _row(record: dict[str, Any], source: PoolSource, number: int, where: str) -> PoolRow:
     columns = source.columns
-    messages = _messages(_at(record, columns.prompt, where), f"{where}, column {columns.prompt!r}")
-    parent = _at(record, columns.parent, where) if columns.parent else None
-    if parent is not None:
-        _text(parent, f"{where}, column {columns.parent!r}")
-    block = _at(record, columns.block, where) if columns.block else None
-    if block is not None:
-        _text(block, f"{where}, column {columns.block!r}")
-    elif source.block_after:
-        contents = [message["content"] for message in messages if message["role"] == "user"]
+    values = {field: _at(record, column, where) for field, column in columns if column is not None}
+    try:
+        fields = _Fields.model_validate(values)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        column, value = getattr(columns, str(problem["loc"][0])), problem["input"]
+        raise ValueError(
+            f"{where}, column {column!r} holds {str(value)[:80]!r} ({type(value).__name__}): {problem['msg']}. Fix "
+            "this row, or remove it."
+        ) from None
+    block = fields.block
+    if block is None and source.block_after:
+        contents = [message["content"] for message in fields.prompt if message["role"] == "user"]
         _, found, after = contents[-1].rpartition(source.block_after)
         block = after if found else None
-    return PoolRow(source.path, source_id, messages, parent, _constraints(record, source, where), block or None)
-
-
-def _identifier(value: Any, where: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+    arguments = fields.arguments if columns.arguments else [None] * len(fields.checkers)
+    if len(arguments) != len(fields.checkers):
         raise ValueError(
-            f"{where} has the id {value!r}: not text or a whole number. Fix it, or set columns.id to null."
+            f"{where}: {len(fields.checkers)} checkers in {columns.checkers!r} and {len(arguments)} in "
+            f"{columns.arguments!r}. Each checker needs its arguments, {{}} for none."
         )
-    return str(value)
+    constraints = tuple(map(_constraint, fields.checkers, arguments))
+    source_id = str(number if columns.id is None else fields.id)
+    return PoolRow(source.path, source_id, fields.prompt, fields.parent, constraints, block or None)
 
 
-def _messages(prompt: Any, where: str) -> Messages:
-    if reason := malformed(prompt):
-        raise ValueError(
-            f"{where} holds {str(prompt)[:80]!r} ({type(prompt).__name__}): {reason}. Give text, or a list such as "
-            "[{'role': 'user', 'content': '…'}]."
-        )
-    if isinstance(prompt, str):
-        prompt = [{"role": "user", "content": prompt}]
-    messages = [{"role": message["role"], "content": _text(message["content"], where)} for message in prompt]
-    if not any(message["role"] == "user" for message in messages):
-        raise ValueError(f"{where} has no user message, so there is no prompt. Remove this row.")
-    return messages
-
-
-def _constraints(record: dict[str, Any], source: PoolSource, where: str) -> tuple[Constraint, ...]:
-    columns = source.columns
-    if columns.checkers is None:
-        return ()
-    checkers = _list_at(record, columns.checkers, where)
-    for checker in checkers:
-        _text(checker, f"{where}, column {columns.checkers!r}", blank=False)
-    arguments = _list_at(record, columns.arguments, where) if columns.arguments else [None] * len(checkers)
-    if len(arguments) != len(checkers):
-        raise ValueError(
-            f"{where}: {len(checkers)} checkers in {columns.checkers!r} and {len(arguments)} in {columns.arguments!r}. "
-            "Each checker needs its arguments, {} for none."
-        )
-    return tuple(
-        Constraint(checker, _arguments(value, f"{where}, column {columns.arguments!r}"))
-        for checker, value in zip(checkers, arguments, strict=True)
-    )
-
-
-def _arguments(value: Any, where: str) -> str:
-    arguments = _unpacked(value)
-    if arguments is not None and not isinstance(arguments, dict):
-        raise ValueError(f"{where} holds {str(value)[:80]!r}, not a mapping of arguments or its JSON. Fix this row.")
-    kept = {name: argument for name, argument in (arguments or {}).items() if argument is not None}
-    return json.dumps(kept, ensure_ascii=False, sort_keys=True)
-
-
-def _list_at(record: dict[str, Any], column: str, where: str) -> list[Any]:
-    value = _unpacked(_at(record, column, where))
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise ValueError(f"{where}, column {column!r} holds {str(value)[:80]!r}, not a list. Fix this row.")
-    return value
-
-
-def _unpacked(value: Any) -> Any:
-    """Of text, the JSON that it holds, if it does: CSV has no other lists and mappings."""
-    if isinstance(value, str):
-        with suppress(json.JSONDecodeError, RecursionError):
-            return json.loads(value)
-    return value
-
-
-def _text(value: Any, where: str, *, blank: bool = True) -> str:
-    if not isinstance(value, str):
-        raise ValueError(
-            f"{where} holds {str(value)[:80]!r} ({type(value).__name__}), not text. Fix this row, or remove it."
-        )
-    if not blank and not value.strip():
-        raise ValueError(f"{where} is blank. Remove this row.")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"{where} holds a lone surrogate (half a character) at position {error.start}. Fix this row, or remove "
-                "it."
-            ) from None
-    return value
+def _constraint(checker: str, arguments: dict[str, Any] | None) -> Constraint:
+    given = {name: argument for name, argument in (arguments or {}).items() if argument is not None}
+    return Constraint(checker, json.dumps(given, ensure_ascii=False, sort_keys=True))
 
 
 def _at(record: dict[str, Any], column: str, where: str) -> Any:
