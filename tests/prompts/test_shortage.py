@@ -45,9 +45,12 @@ def test_a_shortage_names_what_screening_took(config):
     [
         (
             ["categories.math-code.like=blocks", "length_edges=[30]"],
-            ("'math-code'", "0 to 29 words", "block has 30"),
+            ("'math-code'", "0 to 29 words of problem and block together"),
         ),
-        (["categories.math-if.like=blocks", "length_edges=[40, 41]"], ("'math-if'", "40 to 40 words", "block has ")),
+        (
+            ["categories.math-if.like=blocks", "length_edges=[40, 41]"],
+            ("'math-if'", "40 to 40 words of problem and block together"),
+        ),
     ],
 )
 def test_a_shortage_of_composed_prompts_says_that_problem_and_block_share_the_bucket(config, overrides, words):

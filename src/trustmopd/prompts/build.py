@@ -2,7 +2,7 @@
 problem followed by a constraint block, copied verbatim, or by the one derivation block."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -175,7 +175,8 @@ def _shortage(
     lines = []
     for cell, missing in short.most_common(_NAMED):
         category, need = cell
-        together = _together([slot.block for slot in slots if slot.cell == cell]) if need.length != Bucket() else ""
+        composed = need.length != Bucket() and any(slot.block for slot in slots if slot.cell == cell)
+        together = " of problem and block together" if composed else ""
         lines.append(
             f"{category!r}, {need}{together}: {wanted[cell]} wanted of pool {config.categories[category].pool!r}, "
             f"short by {missing}"
@@ -190,15 +191,6 @@ def _shortage(
         f"the quotas cannot be filled: {'; '.join(lines)}{more} (all categories together ask for {sizes}). "
         f"{screened}Lower a count, {less}or add rows to the pool."
     )
-
-
-def _together(blocks: Sequence[str]) -> str:
-    """What the length of a composed prompt counts, and how much of it the blocks take."""
-    words = sorted({len(words_of(block)) for block in blocks if block})
-    if not words:
-        return ""
-    span = f"{words[0]} to {words[-1]}" if len(words) > 1 else words[0]
-    return f" of problem and block together (the block has {span})"
 
 
 def _screened(name: str, pool: Pool, screening: Screening[Match]) -> str:

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
+from trustmopd.prompts.build_config import Decontamination
 from trustmopd.prompts.ngrams import Corpus, read_corpus
+from trustmopd.recipe.sections import check_fields
 from trustmopd.util.text_tables import TextTable, text_table
 
 Rule = Literal["within_exact", "within_ngram", "cross_exact", "cross_ngram"]
@@ -70,7 +72,11 @@ def decontaminate(
     texts and the parents of accepted candidates by the same rules, each rule after it was tried on the candidate.
     `within=False` leaves out the comparison with accepted candidates.
     """
-    _check(candidates, comparison, parents, ngram, threshold)
+    check_fields(Decontamination, {"ngram": ngram, "threshold": threshold, "within": within}, "decontamination")
+    if parents is not None and len(parents) != len(candidates):
+        raise ValueError(
+            f"{len(parents)} parents for {len(candidates)} candidates: give one each, None where there is none."
+        )
     sources = [comparison, candidates, *([] if parents is None else [[parent or "" for parent in parents]])]
     texts = [text for source in sources for text in source]
     corpus = read_corpus(tqdm(texts, desc="reading texts", disable=not progress), ngram)
@@ -173,29 +179,3 @@ def removal_table(pools: Mapping[str, Screening[Any]]) -> TextTable:
         for name, screening in pools.items()
     ]
     return text_table(header, rows)
-
-
-def _check(
-    candidates: Sequence[str],
-    comparison: Sequence[str],
-    parents: Sequence[str | None] | None,
-    ngram: int,
-    threshold: float,
-) -> None:
-    if isinstance(ngram, bool) or not isinstance(ngram, int) or ngram < 1:
-        raise ValueError(f"ngram = {ngram!r}: n-grams have one word or more. The paper uses 5.")
-    if not 0 < threshold <= 1:
-        raise ValueError(f"threshold = {threshold!r}: a similarity is above 0 and at most 1. The paper uses 0.8.")
-    if parents is not None and len(parents) != len(candidates):
-        raise ValueError(
-            f"{len(parents)} parents for {len(candidates)} candidates: give one each, None where there is none."
-        )
-    parents = () if parents is None else parents
-    for name, texts in {"candidates": candidates, "comparison": comparison, "parents": parents}.items():
-        if isinstance(texts, str):
-            raise ValueError(f"{name} is one text. Give a sequence of texts: [{texts[:40]!r}].")
-        for index, text in enumerate(texts):
-            if not isinstance(text, str) and not (text is None and name == "parents"):
-                raise ValueError(
-                    f"{name}[{index}] is {str(text)[:40]!r} ({type(text).__name__}), not text. Convert or drop it."
-                )
