@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from trustmopd import __version__
-from trustmopd.cli import analyze, data, evaluate, init, merge, plan, quickstart, training
+from trustmopd.cli import analyze, data, evaluate, init, plan, quickstart, training
 from trustmopd.cli.common import app, say
 
-__all__ = ["analyze", "app", "data", "evaluate", "init", "merge", "plan", "quickstart", "run", "training"]
+__all__ = ["analyze", "app", "data", "evaluate", "init", "plan", "quickstart", "run", "training"]
 
 
 def _version(show: bool) -> None:
