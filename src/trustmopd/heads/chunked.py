@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trustmopd.heads.blocks import MIB, addmm, blocks
-from trustmopd.heads.candidate_function import Products, check_ids, logits_dtype, transform
+from trustmopd.heads.shared import MIB, Products, addmm, blocks, check_ids, logits_dtype, transform
 
 # Logits of one block of tokens over the whole vocabulary.
 BLOCK_BYTES = 64 * MIB

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trustmopd.heads import chunked, reference
-from trustmopd.heads.candidate_function import check_ids
+from trustmopd.heads.shared import check_ids
 from trustmopd.method import SCORES, CandidateState, Objective, objective, trust
 from trustmopd.method.allocation import check_gamma
 from trustmopd.method.calibration import check_mu

@@ -13,8 +13,7 @@ from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
 from trustmopd.heads import kernels
-from trustmopd.heads.blocks import MIB, addmm, blocks
-from trustmopd.heads.candidate_function import Products
+from trustmopd.heads.shared import MIB, Products, addmm, blocks
 
 #: Logits of one block of tokens over the whole vocabulary: enough tokens for an efficient product, and no more.
 BLOCK_BYTES = 384 * MIB

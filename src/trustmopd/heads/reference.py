@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trustmopd.heads.candidate_function import logits_dtype, transform
+from trustmopd.heads.shared import logits_dtype, transform
 from trustmopd.method.candidates import top_candidates
 
 

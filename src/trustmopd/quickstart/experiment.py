@@ -40,12 +40,8 @@ class Scale:
 
     steps: int = 116
     batch_size: int = 64
-    learning_rate: float = 1e-4
-    num_candidates: int = 32
-    max_completion_length: int = 16
     calibration_batches: int = 8
     evaluation_prompts: int = 1000
-    prompt_seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,9 +72,9 @@ class Experiment:
                     "max_steps": scale.steps,
                     "global_batch_size": scale.batch_size,
                     "per_device_train_batch_size": scale.batch_size,
-                    "learning_rate": scale.learning_rate,
-                    "num_candidates": scale.num_candidates,
-                    "max_completion_length": scale.max_completion_length,
+                    "learning_rate": 1e-4,
+                    "num_candidates": 32,
+                    "max_completion_length": 16,
                     "calibration_batches": scale.calibration_batches,
                     "bf16": False,  # 0.87M parameters: float32 is as fast, and exact
                     "gradient_checkpointing": False,
@@ -97,7 +93,7 @@ class Experiment:
         )
 
     def _write_prompts(self, name: str) -> Path:
-        rows = prompt_set(name, self.scale.steps * self.scale.batch_size, self.scale.prompt_seed)
+        rows = prompt_set(name, self.scale.steps * self.scale.batch_size, seed=0)
         path = self.out / "prompts" / f"{name}.jsonl"
         return write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
 

@@ -12,7 +12,7 @@ import numpy as np
 from accelerate import Accelerator
 
 from trustmopd.method import ScoreTotals
-from trustmopd.rollouts.vllm_package import vllm_version
+from trustmopd.rollouts.vllm_engine import vllm_version
 from trustmopd.training.calibration import Calibration
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.probe import Probe

@@ -17,7 +17,7 @@ from trustmopd.planning.workload import FrozenModel, student_dtype_of
 from trustmopd.policies.graph import Policy, fallback_note
 from trustmopd.recipe.names import SUFFIXES
 from trustmopd.recipe.teacher_source import RAY
-from trustmopd.rollouts.vllm_package import vllm_version
+from trustmopd.rollouts.vllm_engine import vllm_version
 from trustmopd.runs import RunDirectory
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.prepare import Prepared

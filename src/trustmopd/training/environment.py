@@ -10,7 +10,7 @@ from transformers.integrations import get_available_reporting_integrations
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from trustmopd.planning.launching import asked_engine
-from trustmopd.rollouts.vllm_package import check_port, check_vllm
+from trustmopd.rollouts.vllm_engine import check_port, check_vllm
 from trustmopd.runs.layout import METRICS
 from trustmopd.training.config import TrustMOPDConfig
 

@@ -10,7 +10,7 @@ from trustmopd.planning.launching import check_joined
 from trustmopd.planning.this_machine import UnknownMemory, run_here
 from trustmopd.policies import PolicyGraph
 from trustmopd.policies.preflight.model_facts import positions_of
-from trustmopd.rollouts.vllm_package import can_sleep, check_architecture
+from trustmopd.rollouts.vllm_engine import can_sleep, check_architecture
 from trustmopd.training.config import TrustMOPDConfig
 
 
