@@ -30,7 +30,7 @@ def build(
 
         settings = load_config(config, overrides or [])
         check_output(settings, overwrite=overwrite)  # before minutes are spent
-        built = make(settings, progress=console.is_terminal)
+        built = make(settings)
         folder = write_prompt_set(built, overwrite=overwrite)
         show_table(removal_table(built.screenings), "screening")
         for name in dict.fromkeys(category.blocks for category in settings.categories.values() if category.blocks):
@@ -82,7 +82,6 @@ def decontaminate(
             ngram=ngram,
             threshold=threshold,
             overwrite=overwrite,
-            progress=console.is_terminal,
         )
         show_table(removal_table({Path(candidates).name: screening}), "screening")
         for path, pool in compared:

@@ -58,11 +58,11 @@ class PromptSet:
     screenings: dict[str, Screening[Match]]  # by candidate pool; indices are rows of it
 
 
-def build(config: DataConfig, *, progress: bool = False) -> PromptSet:
+def build(config: DataConfig) -> PromptSet:
     """The prompt set that a config describes: a function of its sources and its seed alone."""
     candidates = config.candidate_pools
     pools = {
-        name: read_pool(f"pools.{name}", config.pools[name], answered=name not in candidates, progress=progress)
+        name: read_pool(f"pools.{name}", config.pools[name], answered=name not in candidates)
         for name in config.used_pools
     }
     for name, category in config.categories.items():
@@ -72,31 +72,23 @@ def build(config: DataConfig, *, progress: bool = False) -> PromptSet:
                 f"categories.{name}.count = {category.count}: pool {category.pool!r} has {size} rows, short by "
                 f"{category.count - size}. Lower the count, or add rows to the pool."
             )
-    comparison = {
-        name: read_pool(f"comparison.{name}", source, progress=progress) for name, source in config.compared.items()
-    }
-    screenings = _screen(config, pools, comparison, progress)
+    comparison = {name: read_pool(f"comparison.{name}", source) for name, source in config.compared.items()}
+    screenings = _screen(config, pools, comparison)
     slots = [slot for name, category in config.categories.items() for slot in _slots(config, name, category, pools)]
     rows = _choose(config, slots, pools, screenings)
     records = [_record(config.categories[slot.category], slot, row) for slot, row in zip(slots, rows, strict=True)]
     return PromptSet(config, records, pools, comparison, screenings)
 
 
-def _screen(
-    config: DataConfig, pools: dict[str, Pool], comparison: dict[str, Pool], progress: bool
-) -> dict[str, Screening[Match]]:
+def _screen(config: DataConfig, pools: dict[str, Pool], comparison: dict[str, Pool]) -> dict[str, Screening[Match]]:
     """All candidate pools in one pass, in the order of the config: a later pool repeats nothing of an earlier one."""
-    how = config.decontamination
     rows = [(name, number, row) for name in config.candidate_pools for number, row in enumerate(pools[name].rows)]
     others = [(f"comparison.{name}", row) for name, pool in comparison.items() for row in pool.rows]
     screened = decontaminate(
         [row.text for _, _, row in rows],
         [row.text for _, row in others],
         parents=[row.parent for _, _, row in rows],
-        ngram=how.ngram,
-        threshold=how.threshold,
-        within=how.within,
-        progress=progress,
+        **config.decontamination.model_dump(),
     )
     screenings = {name: Screening[Match]([], []) for name in config.candidate_pools}
     for index in screened.kept:

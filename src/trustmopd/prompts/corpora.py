@@ -102,18 +102,16 @@ class _Fields(BaseModel):
     block: _Text | None = None
 
 
-def read_pool(
-    name: str, source: PoolSource, location: Location | None = None, *, answered: bool = True, progress: bool = False
-) -> Pool:
+def read_pool(name: str, source: PoolSource, location: Location | None = None, *, answered: bool = True) -> Pool:
     """Every row of a source, checked. `name` is what errors call it, such as pools.math; `location` is for a source
     that no config names. `answered` allows conversations that end with the assistant: they can be compared with, but a
     student has nothing to answer in them."""
     location = location or source.location(name)
     with named(name, location):
-        return _read_pool(source, location, answered, f"reading {name}" if progress else None)
+        return _read_pool(name, source, location, answered)
 
 
-def _read_pool(source: PoolSource, location: Location, answered: bool, progress: str | None) -> Pool:
+def _read_pool(name: str, source: PoolSource, location: Location, answered: bool) -> Pool:
     columns = source.columns
     files = local_files(location)
     text = any(kind_of(file) == ".csv" for file in files)
@@ -122,7 +120,7 @@ def _read_pool(source: PoolSource, location: Location, answered: bool, progress:
     digest = hashlib.sha256()
     number = -1
     records = read_source(location, [*columns.model_dump(exclude_none=True).values(), *source.where])
-    for number, (where, record) in enumerate(tqdm(records, desc=progress, disable=progress is None)):
+    for number, (where, record) in enumerate(tqdm(records, desc=f"reading {name}", disable=None)):
         if not all(_is_one_of(_at(record, column, where), value, text) for column, value in source.where.items()):
             continue
         row = _row(record, source, number, where)

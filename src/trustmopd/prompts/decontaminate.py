@@ -59,7 +59,6 @@ def decontaminate(
     ngram: int = 5,
     threshold: float = 0.8,
     within: bool = True,
-    progress: bool = False,
 ) -> Screening[int]:
     r"""Screen candidates in order, against comparison texts and the candidates accepted before.
 
@@ -79,7 +78,7 @@ def decontaminate(
         )
     sources = [comparison, candidates, *([] if parents is None else [[parent or "" for parent in parents]])]
     texts = [text for source in sources for text in source]
-    corpus = read_corpus(tqdm(texts, desc="reading texts", disable=not progress), ngram)
+    corpus = read_corpus(tqdm(texts, desc="reading texts", disable=None), ngram)
     count, first = len(candidates), len(comparison)
     against = _Index(corpus, threshold)
     for text in range(first):
@@ -105,7 +104,7 @@ def decontaminate(
         return None
 
     kept, removed = [], []
-    for index in tqdm(range(count), desc="screening", disable=not progress):
+    for index in tqdm(range(count), desc="screening", disable=None):
         if removal := judge(index):
             removed.append(removal)
             continue

@@ -27,7 +27,6 @@ def screen_file(
     ngram: int = 5,
     threshold: float = 0.8,
     overwrite: bool = False,
-    progress: bool = False,
 ) -> tuple[Screening[int], Path, list[tuple[str, Pool]]]:
     """Write the rows kept, unchanged, to `out`, and next to it what was removed and why. Returns the screening, that
     second file, and what was compared with. `split` is the candidates'."""
@@ -42,10 +41,8 @@ def screen_file(
     others = [_comparison(each) for each in against]
     listing = out.with_name(f"{out.stem}.removed.json")
     _check_out(out, listing, {"candidates": here} | {f"--against {each.path}": each for _, each in others}, overwrite)
-    rows = read_pool("candidates", source, here, progress=progress).rows
-    compared = [
-        (each.path, read_pool(f"--against {each.path}", other, each, progress=progress)) for other, each in others
-    ]
+    rows = read_pool("candidates", source, here).rows
+    compared = [(each.path, read_pool(f"--against {each.path}", other, each)) for other, each in others]
     comparison = [(path, place, row.text) for path, pool in compared for place, row in enumerate(pool.rows)]
     table = None
     with named("candidates"):  # what cannot be written is reported before minutes are spent
@@ -59,7 +56,6 @@ def screen_file(
         parents=[row.parent for row in rows],
         ngram=ngram,
         threshold=threshold,
-        progress=progress,
     )
     kept = set(screening.kept)
     if table is not None:
