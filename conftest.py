@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 # From here on `Float[Tensor, "K *N C"]` is a check and not a comment: a call with wrong shapes raises. It reaches only
 # modules imported later, so nothing of the package may be imported above. The tower lets 7 pass for the float 7.0.
 # Triton's kernels stay as they are: Triton compiles their source.
-CHECKED = ["head", "reference", "chunked", "fused", "fused_objective", "candidate_function", "transform", "blocks"]
+CHECKED = ["head", "reference", "chunked", "fused", "fused_objective", "shared"]
 install_import_hook(
     ["trustmopd.method", *(f"trustmopd.heads.{name}" for name in CHECKED)],
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",

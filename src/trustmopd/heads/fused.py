@@ -153,11 +153,8 @@ def top_candidates_of(
         return torch.empty(shape, dtype=dtype, device=device)
 
     logits, maxima = buffer(rows, vocab_size), buffer(rows, num_groups)
-    peaks, sums, groups = (
-        buffer(rows, num_parts),
-        buffer(rows, num_parts),
-        buffer(rows, num_candidates, dtype=torch.int32),
-    )
+    peaks, sums = buffer(rows, num_parts), buffer(rows, num_parts)
+    groups = buffer(rows, num_candidates, dtype=torch.int32)
     ids, logsumexp = buffer(num_tokens, num_candidates, dtype=torch.long), buffer(num_tokens)
     with torch.cuda.device_of(hidden):
         for chunk in chunks:

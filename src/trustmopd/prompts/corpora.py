@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from trustmopd.prompts.build_config import PoolSource
 from trustmopd.prompts.ngrams import words_of
-from trustmopd.prompts.reading.formats import kind_of, no_column
+from trustmopd.prompts.reading.formats import no_column
 from trustmopd.prompts.reading.messages import Messages, malformed, user_text
 from trustmopd.prompts.reading.sources import Location, local_files, named, read_source
 from trustmopd.util.files import file_sha256
@@ -114,14 +114,13 @@ def read_pool(name: str, source: PoolSource, location: Location | None = None, *
 def _read_pool(name: str, source: PoolSource, location: Location, answered: bool) -> Pool:
     columns = source.columns
     files = local_files(location)
-    text = any(kind_of(file) == ".csv" for file in files)
     rows: list[PoolRow] = []
     seen: dict[str, str] = {}
     digest = hashlib.sha256()
     number = -1
     records = read_source(location, [*columns.model_dump(exclude_none=True).values(), *source.where])
     for number, (where, record) in enumerate(tqdm(records, desc=f"reading {name}", disable=None)):
-        if not all(_is_one_of(_at(record, column, where), value, text) for column, value in source.where.items()):
+        if not all(_is_one_of(_at(record, column, where), value) for column, value in source.where.items()):
             continue
         row = _row(record, source, number, where)
         if row.source_id in seen:
@@ -194,7 +193,7 @@ def _at(record: dict[str, Any], column: str, where: str) -> Any:
     return value
 
 
-def _is_one_of(value: Any, wanted: Any, text: bool) -> bool:
-    """`text`: the file holds nothing else, as CSV does, and 5 is written "5" in it."""
+def _is_one_of(value: Any, wanted: Any) -> bool:
+    """In CSV, 5 is written "5"."""
     values = wanted if isinstance(wanted, list) else [wanted]
-    return value in values or (text and value in [str(each) for each in values])
+    return value in values or value in [str(each) for each in values]

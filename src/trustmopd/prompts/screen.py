@@ -1,7 +1,6 @@
 """Decontaminating one file: its rows as they are, without those that repeat others."""
 
 import json
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -44,12 +43,8 @@ def screen_file(
     rows = read_pool("candidates", source, here).rows
     compared = [(each.path, read_pool(f"--against {each.path}", other, each)) for other, each in others]
     comparison = [(path, place, row.text) for path, pool in compared for place, row in enumerate(pool.rows)]
-    table = None
     with named("candidates"):  # what cannot be written is reported before minutes are spent
-        if out.suffix == ".parquet":
-            table = _table(here)
-        else:
-            deque(_lines(here), maxlen=0)
+        content = _table(here) if out.suffix == ".parquet" else list(_lines(here))
     screening = decontaminate(
         [row.text for row in rows],
         [text for _, _, text in comparison],
@@ -57,11 +52,11 @@ def screen_file(
         ngram=ngram,
         threshold=threshold,
     )
-    kept = set(screening.kept)
-    if table is not None:
-        write_table(out, table.filter(pa.array([row in kept for row in range(len(rows))])))
+    if isinstance(content, list):
+        write_text(out, "".join(content[row] for row in screening.kept))
     else:
-        write_text(out, "".join(line for row, line in enumerate(_lines(here)) if row in kept))
+        kept = set(screening.kept)
+        write_table(out, content.filter(pa.array([row in kept for row in range(len(rows))])))
     removed = []
     for index, rule, text, similarity, matched in screening.removed:
         path, row = comparison[matched][:2] if rule.startswith("cross") else (candidates, matched)

@@ -9,13 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    AutoTokenizer,
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    StoppingCriteriaList,
-)
+from transformers import AutoTokenizer, GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
 from trustmopd.checkpoints.loading import load_complete
 from trustmopd.rollouts import Completion, Params, loading, seed_of
