@@ -157,7 +157,8 @@ def _write_mean(models: Sequence[Checkpoint], folder: Path) -> None:
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=MAX_SHARD_BYTES,
     )
-    with tqdm(total=len(plan.tensor_to_filename), desc=_task(models), unit="tensor") as progress:
+    task = f"Averaging {len(models)} checkpoints" if len(models) > 1 else "Merging"
+    with tqdm(total=len(plan.tensor_to_filename), desc=task, unit="tensor") as progress:
         for shard, names in plan.filename_to_tensors.items():
             tensors = {}
             for name in names:
@@ -168,10 +169,6 @@ def _write_mean(models: Sequence[Checkpoint], folder: Path) -> None:
     if plan.is_sharded:
         index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-
-
-def _task(models: Sequence[Checkpoint]) -> str:
-    return f"Averaging {len(models)} checkpoints" if len(models) > 1 else "Merging"
 
 
 def _mean(models: Sequence[Checkpoint], name: str) -> Tensor:

@@ -11,13 +11,14 @@ from importlib.util import find_spec
 from typing import Any
 
 import transformers
+from packaging.specifiers import SpecifierSet
 from safetensors import SafetensorError
 
 from trustmopd.rollouts import Completion, EngineError, Params, loading, reason, seed_of
 
 TAKES_ADAPTERS = False
 #: What TRL 1.16 takes.
-OLDEST, NEWEST = (0, 22), (0, 31)
+VERSIONS = ">=0.22,<0.32"
 
 
 class VLLMEngine:
@@ -141,17 +142,16 @@ def load(parts: Sequence[tuple[str, str | None]], dtype: str | None, *, batch_si
 
 def check_vllm(asked: str, instead: str) -> None:
     """`asked` is how the user asked for vLLM, `instead` what to do without it."""
-    span = f"{_text(OLDEST)} to {_text(NEWEST)}"
     if find_spec("vllm") is None:
         raise ValueError(
             f"{asked} needs vLLM, which is not installed. Install it (pip install 'trustmopd[vllm]'; "
             f"docs/rollouts.md says how), or {instead}."
         )
     found = vllm_version()
-    if not OLDEST <= _release(found) <= NEWEST:
+    if not SpecifierSet(VERSIONS).contains(found, prereleases=True):
         raise ValueError(
-            f"{asked} needs vLLM {span}, the versions that TRL 1.16 works with; {found} is installed. Install one of "
-            f"those (docs/rollouts.md says how), or {instead}."
+            f"{asked} needs vllm{VERSIONS}, the versions that TRL 1.16 works with; {found} is installed. Install one "
+            f"of those (docs/rollouts.md says how), or {instead}."
         )
 
 
@@ -205,12 +205,3 @@ def check_port(port: int) -> None:
                 f"vllm_group_port = {port} is taken by another process ({error.strerror}). Choose another, or end that "
                 "process."
             ) from error
-
-
-def _release(text: str) -> tuple[int, int]:
-    major, minor = text.split(".")[:2]
-    return int(major), int(minor)
-
-
-def _text(release: tuple[int, int]) -> str:
-    return ".".join(map(str, release))

@@ -3,8 +3,9 @@
 import os
 from importlib.metadata import version
 
-#: As in pyproject.toml: from the first, up to but without the second.
-OLDEST, TOO_NEW = (1, 16), (1, 17)
+from packaging.requirements import Requirement
+
+NEEDED = "trl>=1.16,<1.17"  # as in pyproject.toml
 
 
 class WrongTRL(ImportError, ValueError):
@@ -16,15 +17,9 @@ def check_trl() -> None:
     if os.environ.get("TRUSTMOPD_ANY_TRL"):  # to find out what a new TRL breaks
         return
     found = version("trl")
-    major, minor = found.split(".")[:2]
-    if not OLDEST <= (int(major), int(minor)) < TOO_NEW:
-        span = f"trl>={_text(OLDEST)},<{_text(TOO_NEW)}"
+    if not Requirement(NEEDED).specifier.contains(found, prereleases=True):
         raise WrongTRL(
-            f"TRL {found} is installed, but this trustmopd needs {span}: it subclasses TRL's trainer, whose internals "
-            f"change between minor versions. Run: pip install '{span}'. A newer trustmopd may take a newer TRL "
-            "(docs/compatibility.md)."
+            f"TRL {found} is installed, but this trustmopd needs {NEEDED}: it subclasses TRL's trainer, whose "
+            f"internals change between minor versions. Run: pip install '{NEEDED}'. A newer trustmopd may take a newer "
+            "TRL (docs/compatibility.md)."
         )
-
-
-def _text(release: tuple[int, int]) -> str:
-    return ".".join(map(str, release))
