@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, RootModel, ValidationError
 
-from trustmopd.runs.layout import ANALYSIS, ASKED, CALIBRATION, CARD, COST, DIAGNOSIS, MANIFEST, SCORES
+from trustmopd.runs.layout import ASKED, CALIBRATION, CARD, COST, DIAGNOSIS, MANIFEST, SCORES
 from trustmopd.util.files import read_json, write_json
 
 Object = dict[str, Any]
@@ -236,16 +236,6 @@ class CaseStudy(Shape):
     difference: FiniteFloat
 
 
-class Analysis(Shape):
-    """Written for users' own scripts. `Summary` in `report/statistics` has all of its fields."""
-
-    path: str
-    method: str
-    seed: int
-    teachers: list[str]
-    rollouts: int
-
-
 SCHEMAS: dict[str, type[BaseModel]] = {
     MANIFEST: Manifest,
     CALIBRATION: CalibrationFile,
@@ -254,7 +244,6 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     SCORES: Scores,
     ASKED: EvaluationRecord,
     CARD: PromptCard,
-    ANALYSIS: Analysis,
 }
 _VERSIONS = {ASKED: 2, MANIFEST: 2}
 #: Earlier versions that are still read. In a manifest of 0.1.0 a rule's parameters are beside its name.

@@ -23,8 +23,7 @@ from trustmopd.report.statistics.summary import Summary, summarise_run
 from trustmopd.report.tables import all_tables, write_tables
 from trustmopd.report.tables.titled import Titled
 from trustmopd.runs.layout import ANALYSIS, FIGURES, MANIFEST, RECIPE, REPORT, TABLES, VIEWER
-from trustmopd.runs.schemas import write_file
-from trustmopd.util.files import write_text
+from trustmopd.util.files import write_json, write_text
 from trustmopd.util.messages import first_few
 
 _ASSETS = Path(__file__).parent / "assets"
@@ -36,7 +35,7 @@ def analyse(run: Run) -> tuple[Summary, list[Titled], list[Picture]]:
     comparison = compare([summarise_run(run)])
     (summary,) = comparison.runs
     tables, pictures = _tables_and_figures(comparison, run.path)
-    write_file(run.path / ANALYSIS, summary.to_dict())
+    write_json(run.path / ANALYSIS, summary.to_dict())
     return summary, tables, pictures
 
 
@@ -53,7 +52,7 @@ def write_report(
     comparison = compare(summarise_run(run) for run in bar)
     tables, pictures = _tables_and_figures(comparison, out)
     if len(runs) == 1:
-        write_file(out / ANALYSIS, comparison.runs[0].to_dict())
+        write_json(out / ANALYSIS, comparison.runs[0].to_dict())
     by_path = {str(run.path): run for run in runs}
     recorded = [*comparison.trusting(), *(run for run in comparison.runs if run.rollouts)]
     chosen = by_path[recorded[0].path] if recorded else None
