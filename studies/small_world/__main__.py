@@ -25,10 +25,8 @@ def compare(
     two_bases: Annotated[
         bool, typer.Option("--two-bases", help="Teachers code and if of a second base, which is built first.")
     ] = False,
-    rules: Annotated[bool, typer.Option("--rules", help="Rules of the field, in place of the paper's rows.")] = False,
-    first_seed: Annotated[int, typer.Option(min=0, help="The seed to count from.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the results.", show_default="runs/small-world, two-bases or rules")
+        Path | None, typer.Option(help="Folder of the results.", show_default="runs/small-world or runs/two-bases")
     ] = None,
 ) -> None:
     """The paper's comparison in the small world: every baseline and ablation on both prompt sets. Finished cells
@@ -37,18 +35,38 @@ def compare(
         return
     with errors("the same command", kept="finished cells"):
         from studies.small_world import pools
-        from studies.small_world.cells import METHODS, OF_RULES, OF_TWO_BASES, all_cells
+        from studies.small_world.cells import METHODS, OF_TWO_BASES, all_cells
         from studies.small_world.comparison import Comparison
         from studies.small_world.tables import write_results
         from studies.small_world.workers import run_cells
         from trustmopd.quickstart.experiment import Scale
 
-        rows = OF_TWO_BASES if two_bases else OF_RULES if rules else METHODS
-        cells = all_cells(range(first_seed, first_seed + seeds), rows, only or ())
-        out = out or Path("runs", "two-bases" if two_bases else "rules" if rules else "small-world")
-        pool = pools.two_bases(world, out) if two_bases else pools.one_base(world, rows)
-        run_cells(Comparison(out, pool, Scale()), cells, jobs)
+        rows = OF_TWO_BASES if two_bases else METHODS
+        cells = all_cells(range(seeds), rows, only or ())
+        out = out or Path("runs", "two-bases" if two_bases else "small-world")
+        pool = pools.two_bases(world, out) if two_bases else pools.one_base(world)
+        comparison = Comparison(out, pool, Scale())
+        comparison.prepare(cells)
+        run_cells([(comparison, cell) for cell in cells], jobs)
         say(f"Report:  {write_results(out)}\nResults: {out / 'results.csv'}\nSeeds:   {out / 'cells.csv'}")
+
+
+@app.command("rules", epilog="Example: python -m studies.small_world rules --stage one --jobs 2")
+def compare_rules(
+    stage: Annotated[list[str] | None, typer.Option(help="one, factors, two or sweeps; may be repeated.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Cells to run side by side, each in one thread.")] = 1,
+    seconds: Annotated[float | None, typer.Option(help="Then stop; finished cells stay.", show_default="none")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs", "rules"),
+) -> None:
+    """The rules of the field, in three pools. Finished cells stay."""
+    with errors("the same command", kept="finished cells"):
+        from studies.small_world.rules import STAGES, prepared, work
+        from studies.small_world.workers import run_cells
+        from trustmopd.quickstart.experiment import Scale
+
+        if unknown := [name for name in stage or () if name not in STAGES]:
+            raise ValueError(f"--stage {unknown[0]}: there is no such stage. Choose from {', '.join(STAGES)}.")
+        run_cells(work(prepared(out, Scale()), stage or STAGES), jobs, seconds)
 
 
 @app.command(epilog="Example: python -m studies.small_world build --out runs/drifting --regime drifting")
@@ -56,7 +74,7 @@ def build(
     out: Annotated[Path, typer.Option(help="Folder of the checkpoints and their card.")],
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Everything follows from it.")] = 0,
     regime: Annotated[
-        str, typer.Option(help="How specialists are trained: moderate, overtrained or drifting.")
+        str, typer.Option(help="How specialists are trained: moderate, overtrained, drifting or adrift.")
     ] = "moderate",
     reference_of: Annotated[
         Path | None, typer.Option(help="Take the reference of that world.", show_default=False)

@@ -42,8 +42,8 @@ def build_world(
 ) -> dict[str, Any]:
     """All stages into `out`, and the card. A stage whose files have the digests of the card is not made again.
 
-    `reference_of` is a world that was built with the same seed, size and supervision: its reference is copied, with its
-    record, and only the specialists are trained.
+    `reference_of` is a world that was built with the same size and supervision: its reference is copied, with its
+    record, and only the specialists are trained, from `seed`.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     settings: dict[str, Any] = {
@@ -109,7 +109,7 @@ def _stage(
 def _adopt_reference(card: dict[str, Any], out: Path, world: Path) -> None:
     folder = checkpoint("reference", world)
     other = read_json(world / CARD, what="card", remedy="Name a world that was built.")
-    shared = ("seed", "size", "supervision")
+    shared = ("size", "supervision")
     _check_settings(world, other, {name: card["settings"][name] for name in shared}, "leave --reference-of out")
     shutil.rmtree(out / "reference", ignore_errors=True)
     shutil.copytree(folder, out / "reference")

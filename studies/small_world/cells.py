@@ -25,36 +25,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "response-level": {"granularity": "response"},
     **{f"gamma-{gamma}": {"gamma": float(gamma)} for gamma in (3, 5, 9)},
 }
-#: What λ is swept over.
-FACTORS = (1.25, 1.5, 2, 3, 4)
-_SHIFT, _BY_LEADER = {"target": {"rule": "shift"}}, {"by": "leader"}
-#: Rules of the field beside the paper's: an allocation, and a target or an emphasis where it is not the paper's.
-OF_RULES: dict[str, dict[str, Any]] = {
-    **{name: METHODS[name] for name in ("trust", "uniform", "routed")},
-    "argmax": {"rule": "argmax"},
-    "directed": {"rule": "directed"},
-    "expert-align": {"rule": "expert_align"},
-    "expert-align-all": {"rule": "expert_align", "top": None},
-    "entropy": {"rule": "entropy"},
-    "novelty": {"rule": "novelty"},
-    "consensus": {"rule": "consensus"},
-    "shift": {"rule": "uniform", **_SHIFT},
-    "shift-weighted": {"target": {"rule": "shift", "weighted": True}},
-    "normalised-leader": {"emphasis": {"rule": "domain_normalised", **_BY_LEADER}},
-    "normalised-label": {"emphasis": {"rule": "domain_normalised"}},
-    "shares-leader": {"emphasis": {"rule": "equal_shares", **_BY_LEADER}},
-    **{
-        f"{name}-x{factor}": {**METHODS[name], "target": {"rule": "extrapolated", "factor": float(factor)}}
-        for name in ("trust", "uniform", "routed")
-        for factor in FACTORS
-    },
-    **{
-        f"expert-align-x{factor}": {"rule": "expert_align", "target": {"rule": "extrapolated", "factor": float(factor)}}
-        for factor in (1.5, 2, 3)
-    },
-}
-#: Rows that go by the prompts' labels, which mixed prompts have not.
-LABELLED = {name for name in OF_RULES if name.startswith(("routed", "consensus", "normalised-label"))}
 #: The end of a row's name in which all teachers are measured from the initial student.
 FROM_STUDENT = "-from-student"
 #: Rows of a pool whose teachers grew from several bases.
@@ -107,7 +77,7 @@ def all_cells(seeds: Iterable[int], methods: Collection[str], only: Sequence[str
         for seed in seeds
         for prompts in sets
         for method in methods
-        if not (prompts == "multicap" and method in LABELLED)
+        if not (prompts == "multicap" and method == "routed")
     ]
     if not cells:
         raise ValueError(f"--only {' --only '.join(only)} leaves nothing to run: mixed prompts cannot be routed.")
@@ -121,7 +91,7 @@ def finished_cells(out: Path) -> dict[Cell, dict[str, Any]]:
     cells = [
         Cell(prompts, method, seed)
         for prompts in PROMPT_SETS
-        for method in {**METHODS, **OF_TWO_BASES, **OF_RULES}
+        for method in {**METHODS, **OF_TWO_BASES}
         for seed in seeds
     ]
     return {cell: scores for cell in cells if (scores := cell.scores(out)) is not None}

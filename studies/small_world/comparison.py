@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from studies.small_world.cells import FROM_STUDENT, Cell
 from studies.small_world.machine import describe, made_by
 from trustmopd.quickstart.experiment import Experiment, Scale, quiet, reproducibly
@@ -52,6 +54,8 @@ class Comparison:
 
     def prepare(self, cells: list[Cell]) -> None:
         """Everything that `cells` share: the rows that need no distillation, mu, and what is known before training."""
+        # Sums in two threads differ in the last bit from sums in one: the same seeds give the same numbers anywhere.
+        torch.set_num_threads(1)
         self._write_study()
         with reproducibly():
             recipe = self._recipe("references", "singlecap", TRUST, 0, self.out)

@@ -1,6 +1,7 @@
 """The pools that are compared: whose teachers, and from what each is measured."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from studies.small_world.build_world import build_world
 from studies.small_world.cells import METHODS, OF_TWO_BASES
 from studies.small_world.comparison import Pool
 from studies.small_world.models import Size
+from studies.small_world.reinforcement import REGIMES
 from studies.small_world.supervised import Supervision
 from trustmopd.quickstart.experiment import REFERENCES
 from trustmopd.quickstart.shipped import MODELS, SHIPPED, checkpoint, expected_digests
@@ -18,6 +20,7 @@ SECOND_BASE = "second-base"
 SECOND_SEED = 1
 SECOND_SIZE = Size(hidden=96, layers=3)
 SECOND_SUPERVISION = Supervision(steps=2400, batch_size=256, learning_rate=3e-3)
+_ON_CPU: dict[str, Any] = {"device": "cpu", "evaluation_prompts": 200}
 #: Teachers of the second base; `math` is of the first.
 OF_SECOND = ("code", "if")
 
@@ -39,6 +42,21 @@ def two_bases(world: Path, out: Path) -> Pool:
     weights = {**first.weights, **{f"{SECOND_BASE}/{name}": mark for name, mark in _weights(second).items()}}
     # Models of two sizes have no average.
     return Pool(first.student, {**first.teachers, **others}, OF_TWO_BASES, REFERENCES, weights)
+
+
+def drifting(world: Path, methods: Mapping[str, Mapping[str, Any]]) -> Pool:
+    """Specialists of the shipped reference whose RL went on until it moved them on other prompts as well."""
+    build_world(world, reinforcement=REGIMES["adrift"], reference_of=SHIPPED, **_ON_CPU)
+    return one_base(world, methods)
+
+
+def six_teachers(world: Path, methods: Mapping[str, Mapping[str, Any]]) -> Pool:
+    """Each of the shipped specialists, and another by the same RL from another seed."""
+    build_world(world, SECOND_SEED, reference_of=SHIPPED, **_ON_CPU)
+    first = one_base(SHIPPED, methods)
+    others = {f"{name}-2": str(checkpoint(name, world)) for name in DOMAINS}
+    weights = {**first.weights, **{f"second/{name}": mark for name, mark in _weights(world).items()}}
+    return replace(first, teachers={**first.teachers, **others}, weights=weights)
 
 
 def _weights(world: Path) -> dict[str, str]:

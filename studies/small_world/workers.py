@@ -3,9 +3,12 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import time
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
+from concurrent.futures import wait as finished_of
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from multiprocessing.connection import wait
 from threading import RLock, Thread
 
@@ -17,34 +20,55 @@ from studies.small_world.comparison import Comparison
 from trustmopd.quickstart.experiment import quiet
 
 
-def run_cells(comparison: Comparison, cells: Sequence[Cell], jobs: int = 1) -> None:
-    """Run the cells that are not there yet, `jobs` at a time."""
-    # Sums in two threads differ in the last bit from sums in one: the same seeds give the same numbers at any `jobs`.
-    torch.set_num_threads(1)
+def run_cells(work: Iterable[tuple[Comparison, Cell]], jobs: int = 1, seconds: float | None = None) -> None:
+    """Run the cells that are not there yet, `jobs` at a time, until `seconds` have passed. A cell is taken from `work`
+    when a worker is free for it, so later ones may depend on the scores of earlier ones. One that fails does not stop
+    the others: its error is raised in the end."""
     quiet()
-    comparison.prepare(list(cells))
-    todo = [cell for cell in cells if cell.scores(comparison.out) is None]
+    deadline = None if seconds is None else time.monotonic() + seconds
+    todo = ((comparison, cell) for comparison, cell in work if cell.scores(comparison.out) is None)
+    running: dict[Future[None], str] = {}
+    failed: list[BaseException] = []
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     with (
-        tqdm(total=len(cells), initial=len(cells) - len(todo), desc="cells", unit="cell") as bar,
+        tqdm(desc="cells", unit="cell") as bar,
         ProcessPoolExecutor(jobs, context, initializer=_start_worker) as workers,
     ):
-        futures = {workers.submit(comparison.run, cell): cell for cell in todo}
         try:
-            for future in as_completed(futures):
-                future.result()
-                bar.set_postfix_str(futures[future].name)
-                bar.update()
+            while True:
+                for comparison, cell in islice(todo, jobs - len(running)):
+                    running[workers.submit(comparison.run, cell)] = f"{comparison.out.name}/{cell.name}"
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                done, _ = finished_of(running, left, FIRST_COMPLETED)
+                if not done:  # no time, or no work, is left
+                    _end(workers)
+                    break
+                for future in done:
+                    name = running.pop(future)
+                    bar.set_postfix_str(name)
+                    bar.update()
+                    if isinstance(error := future.exception(), BrokenProcessPool):
+                        raise error
+                    if error is not None:
+                        error.add_note(f"This was cell {name}.")
+                        failed.append(error)
         except BrokenProcessPool:
             raise ChildProcessError(
                 f"a worker was killed from outside, perhaps because memory ran out ({jobs} at a time). Finished cells "
                 "are kept: run the same command again, with fewer --jobs if it recurs."
             ) from None
         except BaseException:
-            workers.shutdown(wait=False, cancel_futures=True)
-            for worker in multiprocessing.active_children():  # a cell in progress has nothing to keep
-                worker.terminate()
+            _end(workers)
             raise
+    if failed:
+        raise failed[0]
+
+
+def _end(workers: ProcessPoolExecutor) -> None:
+    """A cell in progress has nothing to keep."""
+    workers.shutdown(wait=False, cancel_futures=True)
+    for worker in multiprocessing.active_children():
+        worker.terminate()
 
 
 def _start_worker() -> None:

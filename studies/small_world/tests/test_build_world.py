@@ -83,13 +83,14 @@ def test_another_regime_takes_over_a_reference_with_its_record(world, tmp_path, 
     monkeypatch.setattr(building, "evaluate", lambda *args: {"scores": {}, "understood": {}})
     first = json.loads((world / "card.json").read_text())
     drifting = CUT_DOWN | {"reinforcement": replace(CUT_DOWN["reinforcement"], target_reward=None)}
-    second = build_world(tmp_path / "drifting", 0, **drifting, reference_of=world)
+    second = build_world(tmp_path / "drifting", 1, **drifting, reference_of=world)
     assert second["stages"]["reference"] == first["stages"]["reference"]
     assert checkpoint("reference", tmp_path / "drifting")
     for domain in DOMAINS:
         assert second["stages"][domain]["made_from"] == first["stages"][domain]["made_from"]
-    with pytest.raises(ValueError, match=r"seed = 0\b.*\b1\b"):
-        build_world(tmp_path / "other", 1, **CUT_DOWN, reference_of=world)
+    other = CUT_DOWN | {"supervision": replace(CUT_DOWN["supervision"], steps=31)}
+    with pytest.raises(ValueError, match=r"steps=30\b.*steps=31\b"):
+        build_world(tmp_path / "other", 0, **other, reference_of=world)
 
 
 def test_a_specialist_learns_and_stops_when_its_own_reward_says_so(tmp_path):

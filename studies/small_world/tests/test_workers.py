@@ -37,7 +37,7 @@ def test_a_worker_killed_from_outside_is_one_message_and_finished_cells_stay(
     killer = Thread(target=kill_a_worker, daemon=True)
     killer.start()
     with pytest.raises(ChildProcessError, match="--jobs"):
-        run_cells(study, all_cells(range(20), METHODS, UNIFORM), jobs=2)
+        run_cells([(study, cell) for cell in all_cells(range(20), METHODS, UNIFORM)], jobs=2)
     killer.join()
     made, before = finished_cells(study.out), finished_cells(finished.out)
     assert {cell: made[cell] for cell in before} == before
