@@ -53,7 +53,7 @@ def compare(
 
 @app.command("rules", epilog="Example: python -m studies.small_world rules --stage one --jobs 2")
 def compare_rules(
-    stage: Annotated[list[str] | None, typer.Option(help="one, factors, two or sweeps; may be repeated.")] = None,
+    stage: Annotated[list[str] | None, typer.Option(help="pools, one, factors, two, sweeps; may be repeated.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Cells to run side by side, each in one thread.")] = 1,
     seconds: Annotated[float | None, typer.Option(help="Then stop; finished cells stay.", show_default="none")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs", "rules"),
@@ -66,7 +66,8 @@ def compare_rules(
 
         if unknown := [name for name in stage or () if name not in STAGES]:
             raise ValueError(f"--stage {unknown[0]}: there is no such stage. Choose from {', '.join(STAGES)}.")
-        run_cells(work(prepared(out, Scale()), stage or STAGES), jobs, seconds)
+        stages = stage or [*STAGES]
+        run_cells(work(prepared(out, Scale(), stages, jobs), stages), jobs, seconds)
 
 
 @app.command(epilog="Example: python -m studies.small_world build --out runs/drifting --regime drifting")
@@ -74,7 +75,7 @@ def build(
     out: Annotated[Path, typer.Option(help="Folder of the checkpoints and their card.")],
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Everything follows from it.")] = 0,
     regime: Annotated[
-        str, typer.Option(help="How specialists are trained: moderate, overtrained, drifting or adrift.")
+        str, typer.Option(help="How specialists are trained: moderate, overtrained, drifting or adrift-N.")
     ] = "moderate",
     reference_of: Annotated[
         Path | None, typer.Option(help="Take the reference of that world.", show_default=False)

@@ -63,7 +63,7 @@ class Comparison:
             for prompts, method in sorted({(cell.prompts, cell.method) for cell in cells}):
                 self._calibration(prompts, method)
                 if method in DIAGNOSED:
-                    self._diagnosis(prompts, method)
+                    self.diagnosis(prompts, method)
 
     def run(self, cell: Cell) -> None:
         """Train one student and score it. A student that was trained to its end is not trained again."""
@@ -75,7 +75,7 @@ class Comparison:
                 mu = self._calibration(cell.prompts, cell.method)
                 experiment.train(recipe.model_copy(update={"calibration": mu}))
             if cell.method in DIAGNOSED:
-                shutil.copy(self._diagnosis(cell.prompts, cell.method), run.diagnosis)
+                shutil.copy(self.diagnosis(cell.prompts, cell.method), run.diagnosis)
             experiment.evaluate_student(recipe)
 
     def _experiment(self, method: str) -> Experiment:
@@ -118,7 +118,7 @@ class Comparison:
             calibrate_recipe(self._recipe("calibration", prompts, method, 0, run.path))
         return run.calibration
 
-    def _diagnosis(self, prompts: str, method: str) -> Path:
+    def diagnosis(self, prompts: str, method: str) -> Path:
         """The calibrated score matrix before any training, and what it says of the pool."""
         run = RunDirectory(self.out / "diagnosis" / f"{prompts}{_references(method)}")
         if not run.diagnosis.is_file():

@@ -17,6 +17,7 @@ from trustmopd.quickstart.tasks import DOMAINS
 from trustmopd.runs.layout import AVERAGE
 
 SECOND_BASE = "second-base"
+WORLDS, SECOND_SPECIALISTS = "worlds", "second-specialists"
 SECOND_SEED = 1
 SECOND_SIZE = Size(hidden=96, layers=3)
 SECOND_SUPERVISION = Supervision(steps=2400, batch_size=256, learning_rate=3e-3)
@@ -44,18 +45,20 @@ def two_bases(world: Path, out: Path) -> Pool:
     return Pool(first.student, {**first.teachers, **others}, OF_TWO_BASES, REFERENCES, weights)
 
 
-def drifting(world: Path, methods: Mapping[str, Mapping[str, Any]]) -> Pool:
-    """Specialists of the shipped reference whose RL went on until it moved them on other prompts as well."""
-    build_world(world, reinforcement=REGIMES["adrift"], reference_of=SHIPPED, **_ON_CPU)
-    return one_base(world, methods)
+def drifting(out: Path, regime: str, methods: Mapping[str, Mapping[str, Any]]) -> Pool:
+    """Specialists of the shipped reference by another regime of RL. Their world is below `out`, and built if it is not
+    there yet, as are the next pool's."""
+    build_world(out / WORLDS / regime, reinforcement=REGIMES[regime], reference_of=SHIPPED, **_ON_CPU)
+    return one_base(out / WORLDS / regime, methods)
 
 
-def six_teachers(world: Path, methods: Mapping[str, Mapping[str, Any]]) -> Pool:
+def six_teachers(out: Path, methods: Mapping[str, Mapping[str, Any]]) -> Pool:
     """Each of the shipped specialists, and another by the same RL from another seed."""
+    world = out / WORLDS / SECOND_SPECIALISTS
     build_world(world, SECOND_SEED, reference_of=SHIPPED, **_ON_CPU)
     first = one_base(SHIPPED, methods)
     others = {f"{name}-2": str(checkpoint(name, world)) for name in DOMAINS}
-    weights = {**first.weights, **{f"second/{name}": mark for name, mark in _weights(world).items()}}
+    weights = {**first.weights, **{f"{SECOND_SPECIALISTS}/{name}": mark for name, mark in _weights(world).items()}}
     return replace(first, teachers={**first.teachers, **others}, weights=weights)
 
 

@@ -42,8 +42,13 @@ REGIMES: Mapping[str, Reinforcement] = {
     # Two regimes in which the method has less to win (docs/results/testbed.md).
     "overtrained": Reinforcement(max_steps=200, target_reward=0.97),
     "drifting": Reinforcement(max_steps=80, target_reward=None, learning_rate=1e-4, beta=0.02),
-    # One in which it was meant to lose (docs/results/rules.md).
-    "adrift": Reinforcement(max_steps=80, target_reward=None, learning_rate=2e-4, beta=0.0),
+    # Ever more drift, until trust has something to lose (docs/results/rules.md): small batches, no KL term.
+    **{
+        f"adrift-{tenths}": Reinforcement(
+            max_steps=120, target_reward=None, learning_rate=tenths * 1e-4, beta=0.0, prompts_per_step=16
+        )
+        for tenths in (2, 3, 4, 6, 8)
+    },
 }
 
 

@@ -2,6 +2,7 @@
 these cells, was written down before the first run: docs/results/rules.md."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -11,17 +12,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from studies.small_world import pools
 from studies.small_world.cells import METHODS, PROMPT_SETS, Cell
-from studies.small_world.comparison import Comparison, Pool
+from studies.small_world.comparison import Comparison
+from studies.small_world.reinforcement import REGIMES
+from studies.small_world.workers import workers
 from trustmopd.evaluation.journal import GRADED, Journal
 from trustmopd.quickstart.experiment import Scale
 from trustmopd.quickstart.prompts import evaluation_set, record
 from trustmopd.quickstart.tasks import DOMAINS
 from trustmopd.recipe import Recipe
 from trustmopd.runs import EntryDirectory, RunDirectory
+from trustmopd.runs.schemas import read_file
 from trustmopd.util.files import write_json
 
 SINGLECAP, MULTICAP = PROMPT_SETS
-SHIPPED, DRIFTING, SIX = "shipped", "drifting", "six"
+SHIPPED, SIX, DRIFTING = "shipped", "six", "drifting"
+#: Pools of more and more drift. A pool drifted enough where a teacher leads on less than this share of its own prompts.
+DRIFTS, LED = tuple(name for name in REGIMES if name.startswith("adrift-")), 0.6
 #: What λ is swept over beside 1, and the λ of stage two.
 FACTORS, FACTOR = (1.25, 1.5, 2, 3, 4), 2
 #: In a run: nats a token between the student and where it started, on its own answers to the evaluation prompts.
@@ -119,18 +125,33 @@ def distance(start: str, student: Path, answers: EntryDirectory, each: int = 100
     return total / count
 
 
-def prepared(out: Path, scale: Scale) -> dict[str, Comparison]:
-    """The comparison of each pool. Worlds that are not there yet are built; mu and diagnoses are measured."""
-    made: dict[str, Pool] = {
-        SHIPPED: pools.one_base(methods=ROWS),
-        DRIFTING: pools.drifting(out / "worlds" / DRIFTING, ROWS),
-        SIX: pools.six_teachers(out / "worlds" / SIX, ROWS),
-    }
-    comparisons: dict[str, Comparison] = {name: RulesComparison(out / name, pool, scale) for name, pool in made.items()}
-    for name, comparison in comparisons.items():
-        sets = PROMPT_SETS if name == SHIPPED else (MULTICAP,)
-        comparison.prepare([Cell(prompts, "trust", 0) for prompts in sets])
-    return comparisons
+def prepared(out: Path, scale: Scale, stages: Iterable[str], jobs: int = 1) -> dict[str, Comparison]:
+    """The comparison of each pool that these stages need, side by side: worlds that are not there yet are built; mu and
+    diagnoses are measured. The drifting pool is the first of `DRIFTS` that drifted far enough, or else the last."""
+    names = [SHIPPED] if {*stages} - {"pools"} else []
+    names += [SIX, *DRIFTS] if {"pools", "two"} & {*stages} else []
+    with workers(min(jobs, len(names))) as several:
+        found = dict(zip(names, several.map(partial(_comparison, out, scale), names), strict=True))
+    if SIX in found:
+        enough = [name for name in DRIFTS if least_lead(found[name]) < LED]
+        found[DRIFTING] = found[(*enough, DRIFTS[-1])[0]]
+    return found
+
+
+def _comparison(out: Path, scale: Scale, name: str) -> Comparison:
+    if name == SHIPPED:
+        pool = pools.one_base(methods=ROWS)
+    else:
+        pool = pools.six_teachers(out, ROWS) if name == SIX else pools.drifting(out, name, ROWS)
+    comparison = RulesComparison(out / name, pool, scale)
+    comparison.prepare([Cell(prompts, "trust", 0) for prompts in (PROMPT_SETS if name == SHIPPED else (MULTICAP,))])
+    return comparison
+
+
+def least_lead(comparison: Comparison) -> float:
+    """The share of its own prompts on which a teacher leads, of the teacher that leads least."""
+    diagnosis = read_file(comparison.diagnosis(MULTICAP, "trust"), what="diagnosis", remedy="")
+    return min(domain["leads"] for domain in diagnosis["domains"] if domain["leads"] is not None)
 
 
 def work(comparisons: Mapping[str, Comparison], stages: Iterable[str]) -> Iterator[tuple[Comparison, Cell]]:
@@ -178,6 +199,7 @@ def _sweeps(comparisons: Mapping[str, Comparison]) -> Iterator[tuple[str, str, s
 
 
 STAGES: dict[str, Callable[[Mapping[str, Comparison]], Iterator[tuple[str, str, str, int]]]] = {
+    "pools": lambda comparisons: iter(()),
     "one": _one,
     "factors": _factors,
     "two": _two,

@@ -29,19 +29,15 @@ def run_cells(work: Iterable[tuple[Comparison, Cell]], jobs: int = 1, seconds: f
     todo = ((comparison, cell) for comparison, cell in work if cell.scores(comparison.out) is None)
     running: dict[Future[None], str] = {}
     failed: list[BaseException] = []
-    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    with (
-        tqdm(desc="cells", unit="cell") as bar,
-        ProcessPoolExecutor(jobs, context, initializer=_start_worker) as workers,
-    ):
+    with tqdm(desc="cells", unit="cell") as bar, workers(jobs) as several:
         try:
             while True:
                 for comparison, cell in islice(todo, jobs - len(running)):
-                    running[workers.submit(comparison.run, cell)] = f"{comparison.out.name}/{cell.name}"
+                    running[several.submit(comparison.run, cell)] = f"{comparison.out.name}/{cell.name}"
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 done, _ = finished_of(running, left, FIRST_COMPLETED)
                 if not done:  # no time, or no work, is left
-                    _end(workers)
+                    _end(several)
                     break
                 for future in done:
                     name = running.pop(future)
@@ -58,15 +54,21 @@ def run_cells(work: Iterable[tuple[Comparison, Cell]], jobs: int = 1, seconds: f
                 "are kept: run the same command again, with fewer --jobs if it recurs."
             ) from None
         except BaseException:
-            _end(workers)
+            _end(several)
             raise
     if failed:
         raise failed[0]
 
 
-def _end(workers: ProcessPoolExecutor) -> None:
+def workers(jobs: int) -> ProcessPoolExecutor:
+    """Processes of one thread each."""
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    return ProcessPoolExecutor(jobs, context, initializer=_start_worker)
+
+
+def _end(several: ProcessPoolExecutor) -> None:
     """A cell in progress has nothing to keep."""
-    workers.shutdown(wait=False, cancel_futures=True)
+    several.shutdown(wait=False, cancel_futures=True)
     for worker in multiprocessing.active_children():
         worker.terminate()
 
