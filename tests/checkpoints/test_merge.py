@@ -71,6 +71,18 @@ def test_every_parameter_is_the_mean_of_the_checkpoints_parameters(tmp_path: Pat
             torch.testing.assert_close(tensor.double(), exact, rtol=8 * torch.finfo(dtype).eps, atol=1e-8)
 
 
+@pytest.mark.parametrize("factor", [1 / 3, 0.7, 2.0])
+def test_task_arithmetic_adds_all_changes_to_the_base(specialists, tmp_path: Path, factor: float):
+    base = save_llama(tmp_path / "base", 7)
+    found = tensors_of(merge_checkpoints(specialists, tmp_path / "sum", base=base, factor=factor))
+    parts, start = [tensors_of(folder) for folder in specialists], tensors_of(base)
+    for name, tensor in found.items():
+        changes = sum(part[name].double() - start[name].double() for part in parts)
+        torch.testing.assert_close(tensor.double(), start[name].double() + factor * changes, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="base"):
+        merge_checkpoints(specialists, tmp_path / "other", factor=factor)
+
+
 def test_the_result_loads_as_a_model_with_the_first_checkpoints_tokenizer_and_template(specialists, tmp_path: Path):
     config = json.loads((specialists[0] / "generation_config.json").read_text())
     (specialists[0] / "generation_config.json").write_text(json.dumps(config | {"eos_token_id": [1, 7]}))

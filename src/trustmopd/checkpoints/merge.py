@@ -1,5 +1,5 @@
-"""Checkpoints with full weights from others: the mean of several, the paper's "parameter-averaged teacher", and a LoRA
-adapter merged into its base.
+"""Checkpoints with full weights from others: the mean of several, the paper's "parameter-averaged teacher"; their base
+with all their changes (task arithmetic, arXiv 2212.04089); a LoRA adapter merged into its base.
 
 Works on the files, tensor by tensor: memory holds one output shard and one tensor, however many checkpoints there are
 and however large; of adapters, all their small matrices.
@@ -40,10 +40,12 @@ def merge_checkpoints(
     output: str | Path,
     *,
     base: str | Path | None = None,
+    factor: float | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write the arithmetic mean of `checkpoints` (directories, Hub ids, `id@revision`, or `Teacher`s) to the directory
-    `output`. An adapter is first merged into its own model, or else `base`, or else the model that it names.
+    `output`; with a `factor` λ task arithmetic, base + λ Σ (checkpoint − base). An adapter is first merged into its own
+    model, or else `base`, or else the model that it names.
 
     Sums are in float32 (float64 for float64). Dtype, configuration, tokenizer and chat template are the first
     checkpoint's; an adapter's tokenizer comes before that of its base. The result appears under its name when it is
@@ -53,6 +55,8 @@ def merge_checkpoints(
         raise ValueError(
             f"checkpoints = {checkpoints!r} is not a list of checkpoints. Give a list of one or more to average."
         )
+    if factor is not None and base is None:
+        raise ValueError(f"factor = {factor} multiplies changes from a base, but base is None. Give the common base.")
     output = Path(output).expanduser().resolve()
     check_free(output, overwrite=overwrite)
     found = [_find(source, base) for source in checkpoints]
@@ -62,10 +66,11 @@ def merge_checkpoints(
                 f"output {output} holds the checkpoint {place.folder}, which would be lost. Choose another directory."
             )
     models = [_open(model, adapter) for model, adapter in found]
-    for other in models[1:]:
+    start = _open(*_find(base, None)) if factor is not None and base else None
+    for other in [*models[1:], *filter(None, [start])]:
         _check_same_layout(models[0], other)
     with whole_folder(output, overwrite=overwrite) as partial:
-        _write_mean(models, partial)
+        _write_mean(models, partial, start, factor)
         for name, file in models[0].companions.items():
             (partial / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(file, partial / name)
@@ -150,7 +155,7 @@ def _check_same_layout(first: Checkpoint, other: Checkpoint) -> None:
             )
 
 
-def _write_mean(models: Sequence[Checkpoint], folder: Path) -> None:
+def _write_mean(models: Sequence[Checkpoint], folder: Path, start: Checkpoint | None, factor: float | None) -> None:
     plan = split_state_dict_into_shards_factory(
         models[0].tensors,
         get_storage_size=lambda stored: stored.bytes,
@@ -162,7 +167,7 @@ def _write_mean(models: Sequence[Checkpoint], folder: Path) -> None:
         for shard, names in plan.filename_to_tensors.items():
             tensors = {}
             for name in names:
-                tensors[name] = _mean(models, name)
+                tensors[name] = _mean(models, name, start, factor or 0.0)
                 progress.update()
             # Without the format, from_pretrained does not know whose tensors these are and refuses the file.
             save_file(tensors, folder / shard, metadata={"format": "pt"})
@@ -171,8 +176,8 @@ def _write_mean(models: Sequence[Checkpoint], folder: Path) -> None:
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _mean(models: Sequence[Checkpoint], name: str) -> Tensor:
-    """In the dtype of the first checkpoint's file."""
+def _mean(models: Sequence[Checkpoint], name: str, start: Checkpoint | None, factor: float) -> Tensor:
+    """In the dtype of the first checkpoint's file; from `start` that of all changes, `factor` times."""
     first = models[0].read(name)
     if not first.is_floating_point():
         for model in models[1:]:
@@ -187,7 +192,10 @@ def _mean(models: Sequence[Checkpoint], name: str) -> Tensor:
     for model in models[1:]:
         total += model.read(name)
     dtype = FLOATS[models[0].tensors[name].dtype]
-    mean = total.div_(len(models)).to(dtype)
+    total.div_(len(models))
+    if start is not None:  # λ Σ (θ_k − θ₀) = λ K (mean − θ₀)
+        total = start.read(name).to(total.dtype).lerp(total, factor * len(models))
+    mean = total.to(dtype)
     if not bool(mean.isfinite().all()):
         broken = [model.source for model in models if not bool(model.read(name).isfinite().all())]
         if broken:

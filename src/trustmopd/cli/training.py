@@ -156,11 +156,14 @@ def merge(
     base: Annotated[
         str | None, typer.Option(help="The model that the adapter is for.", show_default="the one it names")
     ] = None,
+    factor: Annotated[
+        float | None, typer.Option(help="Task arithmetic: the reference and all changes, so many times.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint that is there already.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would happen.")] = False,
 ) -> None:
-    """Average the parameters of a recipe's teachers: the merging reference, with no training. Or turn a LoRA adapter,
-    such as a student's checkpoint, into full weights."""
+    """Average the parameters of a recipe's teachers: the merging reference, with no training; with --factor, task
+    arithmetic. Or turn a LoRA adapter, such as a student's checkpoint, into full weights."""
     with errors():
         from trustmopd.checkpoints.merge import merge_adapter, merge_checkpoints
         from trustmopd.evaluation.entries import several_bases
@@ -174,11 +177,15 @@ def merge(
                     f"{bases}, and models of different bases cannot be averaged. Keep those of one base: "
                     "teachers.NAME=null drops the others."
                 )
-            folder = out or recipe.average
+            folder = out or (recipe.average if factor is None else recipe.average.with_name(f"{MERGED}-x{factor:g}"))
             teachers = list(recipe.teachers.values())
             sources = [" + ".join(filter(None, (teacher.model, teacher.adapter))) for teacher in teachers]
             task, done = f"average {len(sources)} checkpoints", f"Averaged {len(sources)} checkpoints"
+            if factor is not None:
+                task, done = f"add {len(sources)} changes × {factor:g}", f"Added {len(sources)} changes × {factor:g}"
         else:
+            if factor is not None:
+                raise ValueError(f"--factor {factor}: task arithmetic is of a recipe's teachers. Give a recipe.")
             if overrides:
                 raise ValueError(f"{what} is an adapter: overrides ({overrides[0]}) are for recipes. Leave them out.")
             if out is None:
@@ -191,7 +198,8 @@ def merge(
             say("\n".join([f"Would {task}, into {folder}:", *(f"  {source}" for source in sources)]))
             return
         if teachers:
-            merge_checkpoints(teachers, folder, base=recipe.reference or recipe.student, overwrite=overwrite)
+            base = recipe.reference or recipe.student
+            merge_checkpoints(teachers, folder, base=base, factor=factor, overwrite=overwrite)
         else:
             merge_adapter(what, folder, base, overwrite=overwrite)
         say(f"{done}.\nCheckpoint: {folder}")
