@@ -59,7 +59,7 @@ def test_the_two_best_others_are_those_with_the_largest_recovery(comparisons: di
 
 
 def test_a_cell_leaves_its_scores_its_metrics_and_its_distance(comparisons: dict[str, Comparison]) -> None:
-    shipped = replace(comparisons[SHIPPED], scale=replace(SMALL, steps=1))
+    shipped = replace(comparisons[SHIPPED], scale=replace(SMALL, steps=2))
     cell = Cell("singlecap", "expert-align-x2", 0)
     shipped.prepare([])
     shipped.run(cell)
