@@ -64,7 +64,7 @@ EXTRAPOLATED = {
     for factor in FACTORS
 } | {f"expert-align-x{FACTOR}": _extrapolated(RULES["expert-align"], FACTOR)}
 #: One parameter of each rule that has one, at three values beside its authors' own.
-SWEEPS = {
+SWEEPS: dict[str, dict[str, Any]] = {
     **{f"trust-{gamma}": {"gamma": float(gamma)} for gamma in (3, 5, 9)},
     **{f"directed-{gamma}": {"rule": "directed", "gamma": float(gamma)} for gamma in (3, 5, 9)},
     **{f"shift-weighted-{gamma}": {**RULES["shift-weighted"], "gamma": float(gamma)} for gamma in (3, 5, 9)},
