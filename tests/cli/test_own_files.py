@@ -1,6 +1,7 @@
 """Slips with one's own recipe, models and prompts are told by name and remedy, before anything is written."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -128,6 +129,60 @@ def test_ctrl_c_while_modules_are_imported_leaves_no_traceback(tmp_path: Path) -
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def write(path: str, rows: list[dict[str, object]]) -> Path:
+    Path(path).parent.mkdir(exist_ok=True)
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Path(path)
+
+
+def asked(text: object) -> list[dict[str, object]]:
+    return [{"role": "user", "content": text}]
+
+
+def test_prompts_of_one_id_keep_their_own_texts_in_the_viewer(recipe: Path) -> None:
+    """Two files, each numbered from 0."""
+    for name in ("a", "b"):
+        write(f"both/{name}.jsonl", [{"id": str(n), "prompt": asked(f"{name} {n}")} for n in range(4)])
+    steps = ["training.max_steps=1", "training.global_batch_size=8", "training.record_allocation_every=1"]
+    with pytest.warns(UserWarning, match="4 ids each stand for different prompts"):
+        cli("train", recipe, "prompts.path=both", *steps)
+    cli("report", "runs/own")
+    page = Path("runs/own/report.html").read_text()
+    data = json.loads(re.search(r'id="viewer-data">(.*?)</script>', page, re.DOTALL)[1])
+    texts = {response["row"]: data["prompts"][str(response["row"])] for response in data["responses"]}
+    assert texts == {n + 4 * place: f"{name} {n}" for place, name in enumerate("ab") for n in range(4)}
+
+
+def test_parts_of_text_are_read_as_the_text_that_they_are(recipe: Path) -> None:
+    parts = [[{"type": "text", "text": "2 + "}, {"type": "text", "text": str(n)}] for n in range(8)]
+    write("parts.jsonl", [{"prompt": asked(each)} for each in parts])
+    write("texts.jsonl", [{"prompt": asked(f"2 + \n{n}")} for n in range(8)])
+    seen = {}
+    for name in ("parts", "texts"):
+        steps = ["training.max_steps=1", "training.record_allocation_every=1", f"output={name}"]
+        cli("train", recipe, f"prompts.path={name}.jsonl", *steps)
+        seen[name] = [json.loads(line)["loss"] for line in Path(name, "metrics.jsonl").read_text().splitlines()[:1]]
+    assert seen["parts"] == seen["texts"]
+
+
+def test_prompts_that_are_rendered_alike_are_counted(recipe: Path) -> None:
+    """The tokenizer knows neither letter."""
+    write("alike.jsonl", [{"prompt": asked(text)} for text in ("1 ä", "1 ö", "1 ä", "2", "3", "4", "5", "5")])
+    with pytest.warns(UserWarning, match="1 of 8 prompts are rendered as a different one is: rows 0 and 1"):
+        cli("train", recipe, "prompts.path=alike.jsonl", "--dry-run")
+
+
+def test_a_history_with_tool_calls_is_read_and_a_column_of_tools_is_refused(recipe: Path) -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    history = [*asked("1 + 1"), {"role": "assistant", "content": None, "tool_calls": [call]}]
+    rows = [{"prompt": [*history, {"role": "tool", "content": str(n)}]} for n in range(4)]
+    write("calls.jsonl", rows)
+    assert "all checks passed" in cli("train", recipe, "prompts.path=calls.jsonl", "--dry-run")
+    write("tools.jsonl", [{**row, "tools": [{"name": "add"}]} for row in rows])
+    said = cli("train", recipe, "prompts.path=tools.jsonl", "--dry-run", code=1)
+    assert "4 of 4 prompts have 'tools'" in said and "tools=[…]" in said
 
 
 def test_rows_beyond_the_tokenizer_s_tokens_are_never_candidates(recipe: Path, tmp_path: Path) -> None:

@@ -235,6 +235,11 @@ def test_a_conversation_written_out_as_text_is_refused(tmp_path, written, kind):
         ([{"role": "user", "content": None}], [{"role": "user", "content": "a"}]),
         ([{"role": "user", "content": ""}], [{"role": "user", "content": "a"}]),
         ([{"role": "user", "content": " \n"}], [{"role": "user", "content": "a"}]),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": " "}]}],
+            [{"role": "user", "content": [{"text": "a"}]}],
+        ),
+        ([{"role": "user", "content": [{"type": "text"}]}], [{"role": "user", "content": [{"text": "a"}]}]),
     ],
 )
 def test_the_first_malformed_prompt_is_named_by_its_row(bad, good):
@@ -242,10 +247,14 @@ def test_the_first_malformed_prompt_is_named_by_its_row(bad, good):
         check_prompts(Dataset.from_dict({"prompt": [good, good, bad, bad]}))
 
 
-@pytest.mark.parametrize("name", ["image", "images"])
-def test_a_column_of_images_is_refused_by_its_name(name):
-    with pytest.raises(ValueError, match=f"'{name}'.*text.*Remove"):
-        check_prompts(Dataset.from_dict({"prompt": ["a"], name: [None]}))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("image", "a.png"), ("images", ["a"]), ("tools", [{"name": "f"}]), ("chat_template_kwargs", {"a": 1})],
+)
+def test_a_column_that_is_not_read_is_refused_by_its_name(name, value):
+    check_prompts(Dataset.from_dict({"prompt": ["a"], name: [None]}))
+    with pytest.raises(ValueError, match=f"1 of 2 .*'{name}'.*emove"):
+        check_prompts(Dataset.from_dict({"prompt": ["a", "b"], name: [None, value]}))
 
 
 @pytest.mark.parametrize("kind", ["image", "image_url", "audio"])

@@ -12,7 +12,7 @@ from trustmopd.evaluation.benchmark import Benchmark, Grade, Row, read_local, te
 from trustmopd.evaluation.benchmarks import ifeval, module_at
 from trustmopd.evaluation.graders import answers, instructions, mathematics, programs
 from trustmopd.evaluation.sandbox.sandbox import check_sandbox
-from trustmopd.prompts.reading.messages import malformed
+from trustmopd.prompts.reading.messages import malformed, plain
 from trustmopd.recipe.names import GRADERS
 from trustmopd.util.messages import choose_from
 
@@ -151,8 +151,10 @@ def own_benchmark(path: str | Path, grader: str | Callable[[Row, str], Any] | No
             raise ValueError(f"the first row has domain {domain!r}, and this row another. {_APART}")
         if not isinstance(source.get("prompt"), list):
             prompt: Any = text_of(source, "prompt")
-        elif reason := malformed(prompt := source["prompt"]):
-            raise ValueError(f"its prompt {str(prompt)[:60]}: {reason}")
+        elif reason := malformed(source["prompt"]):
+            raise ValueError(f"its prompt {str(source['prompt'])[:60]}: {reason}")
+        else:
+            prompt = plain(source["prompt"])
         for field, kinds in (("tools", list | None), ("chat_template_kwargs", dict | None)):
             if not isinstance(source.get(field), kinds):
                 raise ValueError(f"{field} = {source[field]!r:.60}: a list of tools, or a mapping, is needed")

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from trustmopd.prompts.build_config import PoolSource
 from trustmopd.prompts.ngrams import words_of
 from trustmopd.prompts.reading.formats import no_column
-from trustmopd.prompts.reading.messages import Messages, malformed, user_text
+from trustmopd.prompts.reading.messages import Messages, malformed, plain, user_text
 from trustmopd.prompts.reading.sources import Location, local_files, named, read_source
 from trustmopd.util.files import file_sha256
 
@@ -81,7 +81,9 @@ def _conversation(prompt: Any) -> Any:
         return [{"role": "user", "content": prompt}]
     if not any(message["role"] == "user" for message in prompt):
         raise ValueError("it has no user message, so there is no prompt")
-    return [{"role": message["role"], "content": message["content"]} for message in prompt]
+    if any(message.get("tool_calls") for message in prompt):
+        raise ValueError("it calls tools, and sets are made of texts alone")
+    return [{"role": message["role"], "content": message["content"]} for message in plain(prompt)]
 
 
 _Text = Annotated[str, AfterValidator(_encodable)]

@@ -11,16 +11,22 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Json, concatenate_datasets, load_dataset, load_from_disk
+from datasets import Dataset, DatasetDict, Value, concatenate_datasets, load_dataset, load_from_disk
 
 from trustmopd.prompts.reading.formats import kind_of
-from trustmopd.prompts.reading.messages import malformed
+from trustmopd.prompts.reading.messages import malformed, plain
 from trustmopd.prompts.reading.sources import Location, hub_dataset, local_files, named, read_source
 from trustmopd.runs.layout import CARD
 from trustmopd.runs.schemas import read_file
 from trustmopd.util.files import file_sha256, read_json
 from trustmopd.util.messages import first_line
 
+#: Columns that other trainers read, and what to do instead.
+_NOT_READ = {
+    **dict.fromkeys(("image", "images"), "Remove the prompts that need an image."),
+    "tools": "Describe the tools in a system message, or give TrustMOPDTrainer the functions, as tools=[…].",
+    "chat_template_kwargs": "Set training.chat_template_kwargs, for prompts of one kind.",
+}
 #: The columns of a set that `data build` wrote.
 SCHEMA = pa.schema(
     [
@@ -56,38 +62,36 @@ def load_prompts(path: str | Path, split: str = "train") -> Dataset:
         columns = {
             name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)
         }
-        if _are_mixed(columns.get("prompt", ())):
-            columns["prompt"] = _turned(columns["prompt"])
+        if "prompt" in columns:
+            columns["prompt"] = _of_one_kind(columns["prompt"])
         return Dataset.from_dict(columns, on_mixed_types="use_json")
 
 
 def of_one_kind(prompts: Any) -> Any:
-    """A prompt set, or several by name, without plain texts among conversations: such a text becomes one
-    user turn, since TRL takes a batch to be all text or all conversations. Anything else is returned as it is."""
+    """A prompt set, or several by name, without plain texts among conversations: such a text becomes one user turn,
+    since TRL takes a batch to be all text or all conversations. Messages are made `plain`. Anything else is returned as
+    it is."""
     if isinstance(prompts, Mapping):
         return {name: of_one_kind(dataset) for name, dataset in prompts.items()}
-    if not isinstance(prompts, Dataset) or not isinstance(prompts.features.get("prompt"), Json):
-        return prompts  # columns of other types cannot hold both
-    column = prompts["prompt"][:]
-    if not _are_mixed(column):
+    if not isinstance(prompts, Dataset) or prompts.features.get("prompt") in (None, Value("string")):
         return prompts
-    turned = Dataset.from_dict({"prompt": _turned(column)}, on_mixed_types="use_json")
-    return concatenate_datasets([prompts.remove_columns("prompt"), turned], axis=1)
+    column = prompts["prompt"][:]
+    if (turned := _of_one_kind(column)) == column:
+        return prompts
+    made = Dataset.from_dict({"prompt": turned}, on_mixed_types="use_json")
+    return concatenate_datasets([prompts.remove_columns("prompt"), made], axis=1)
 
 
-def _are_mixed(prompts: Iterable[Any]) -> bool:
-    return {str, list} <= {type(prompt) for prompt in prompts}
-
-
-def _turned(prompts: Sequence[Any]) -> list[Any]:
-    _check_rows(prompts)
-    texts = sum(isinstance(prompt, str) for prompt in prompts)
-    warnings.warn(
-        f"{texts} of {len(prompts)} prompts are plain text, the others conversations. Each plain text becomes a "
-        "conversation of one user turn.",
-        stacklevel=4,
-    )
-    return [[{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt for prompt in prompts]
+def _of_one_kind(column: list[Any]) -> list[Any]:
+    _check_rows(column)
+    if 0 < (texts := sum(isinstance(prompt, str) for prompt in column)) < len(column):
+        warnings.warn(
+            f"{texts} of {len(column)} prompts are plain text, the others conversations. Each plain text becomes a "
+            "conversation of one user turn.",
+            stacklevel=4,
+        )
+        column = [[{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt for prompt in column]
+    return [plain(prompt) for prompt in column]
 
 
 def card_of(path: str | Path, split: str = "train") -> dict[str, Any] | None:
@@ -153,11 +157,12 @@ def check_prompts(dataset: Dataset) -> None:
             f"the prompt set has no column 'prompt', only {', '.join(dataset.column_names)}. Rename the column that "
             "holds the prompts: text, or a list of {'role', 'content'} messages."
         )
-    if images := sorted({"image", "images"} & {*dataset.column_names}):
-        raise ValueError(
-            f"the prompt set has a column {images[0]!r}, but only text is read: students would answer without seeing "
-            "the images. Remove the column, with the prompts that need it."
-        )
+    for column in _NOT_READ.keys() & {*dataset.column_names}:
+        if used := sum(bool(value) for value in dataset[column]):
+            raise ValueError(
+                f"{used} of {len(dataset)} prompts have {column!r}, a column that is not read: students would answer "
+                f"without it. {_NOT_READ[column]} Then remove the column."
+            )
     try:
         _check_rows(dataset["prompt"])
     except UnicodeDecodeError as error:

@@ -1,7 +1,9 @@
 """Check prompt sets before anything is loaded, and warn of what is allowed but is often a mistake."""
 
+import json
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
@@ -61,6 +63,12 @@ def warn_of_prompts(
             "records labels; routed and `trustmopd diagnose` go by them.",
             stacklevel=4,
         )
+    if "id" in prompts.column_names:
+        pairs = {(id, json.dumps(prompt)) for id, prompt in zip(prompts["id"], prompts["prompt"], strict=True)}
+        if repeated := sum(count > 1 for count in Counter(id for id, _ in pairs if id is not None).values()):
+            warnings.warn(
+                f"{repeated} ids each stand for different prompts. Records and reports go by the row.", stacklevel=4
+            )
     first = prompts[0]["prompt"]
     if isinstance(first, str) and tokenizer.chat_template:
         warnings.warn(

@@ -1,7 +1,8 @@
 """Prepare prompts for rollouts: number them, measure their length, cut or drop those that are too long."""
 
 import logging
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,34 +26,52 @@ def with_rows(dataset: Dataset) -> Dataset:
     return dataset if ROW in dataset.column_names else dataset.add_column(ROW, np.arange(len(dataset)))
 
 
-def prompt_lengths(
-    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, *, tools: Sequence | None = None, **options: Any
-) -> list[int]:
-    """The length of every prompt in tokens, rendered as TRL does; `options` go to the chat template."""
+def prompt_lengths(dataset: Dataset, *rendering: Any, **options: Any) -> list[int]:
+    """The length of every prompt in tokens. None may be empty; different ones that are rendered alike are told."""
     lengths: list[int] = []
+    first: dict[int, tuple[int, Any]] = {}
+    alike = []
+    for row, (prompt, ids) in enumerate(_rendered(dataset, *rendering, **options)):
+        if not ids:
+            raise ValueError(f"row {row} of the prompt set, {str(prompt)[:80]!r}, is rendered as nothing. Drop it.")
+        lengths.append(len(ids))
+        before, same = first.setdefault(hash(tuple(ids)), (row, prompt))
+        if same != prompt:
+            alike.append((before, row))
+    if alike:
+        warnings.warn(
+            f"{len(alike)} of {len(lengths)} prompts are rendered as a different one is: rows {alike[0][0]} and "
+            f"{alike[0][1]}, for example. Does the chat template, or the tokenizer, leave something out?",
+            stacklevel=3,
+        )
+    return lengths
+
+
+def _rendered(
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, tools: Sequence | None = None, **options: Any
+) -> Iterator[tuple[Any, list[int]]]:
+    """Prompts and their tokens, as TRL renders them; `options` go to the chat template."""
     for start in range(0, len(dataset), 512):
         prompts = dataset[start : start + 512]["prompt"]
         try:
-            lengths += _lengths(prompts, tokenizer, tools, options)
+            yield from zip(prompts, _token_ids(prompts, tokenizer, tools, options), strict=True)
         except TemplateError:
             for row, prompt in enumerate(prompts, start):
                 try:
-                    _lengths([prompt], tokenizer, tools, options)
+                    _token_ids([prompt], tokenizer, tools, options)
                 except TemplateError as error:
                     raise ValueError(
                         f"row {row} of the prompt set cannot be rendered with the student's chat template: {error}. "
                         f"The prompt is {str(prompt)[:120]!r}. Change its roles, or drop it."
                     ) from error
-    return lengths
 
 
-def _lengths(prompts: list, tokenizer: PreTrainedTokenizerBase, tools: Any, options: dict[str, Any]) -> list[int]:
+def _token_ids(prompts: list, tokenizer: PreTrainedTokenizerBase, tools: Any, options: dict[str, Any]) -> list:
     if isinstance(prompts[0], str):
-        return [len(ids) for ids in tokenizer(text=prompts)["input_ids"]]
-    rendered = tokenizer.apply_chat_template(
+        return tokenizer(text=prompts)["input_ids"]
+    return tokenizer.apply_chat_template(
         prompts, tools=tools or None, add_generation_prompt=True, tokenize=True, return_dict=True, **options
-    )
-    return [len(ids) for ids in rendered["input_ids"]]
+    )["input_ids"]
 
 
 def fit_prompts(dataset: Dataset, lengths: list[int], args: TrustMOPDConfig) -> tuple[Dataset, int]:

@@ -102,7 +102,7 @@ def check_ingredients(
             "to render them. Save the template that it was trained with beside it, or give prompts as plain text."
         )
     warn_of_prompts(prompts, tokenizer, list(graph.teachers), args)
-    lengths = prompt_lengths(prompts, tokenizer, tools=tools, **args.chat_template_kwargs or {})
+    lengths = prompt_lengths(prompts, tokenizer, tools, **args.chat_template_kwargs or {})
     assert args.max_completion_length is not None
     longest = min(max(lengths), args.max_prompt_length or max(lengths)) + args.max_completion_length
     facts = facts_of("the student", model, tokenizer=tokenizer, trust_remote_code=args.trust_remote_code)

@@ -21,18 +21,38 @@ def malformed(prompt: Any) -> str | None:
     if not isinstance(prompt, list) or not prompt:
         return "it is neither text nor a list of messages"
     for message in prompt:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or not message.get("content"):
-            return "a message lacks 'role' or 'content'"
-        if isinstance(message["content"], str) and not message["content"].strip():
-            return "the 'content' of a message is blank"
-        parts = message["content"] if isinstance(message["content"], list) else []
-        kinds = [part.get("type") or "text" for part in parts if isinstance(part, dict)]
-        if other := [kind for kind in kinds if kind != "text"]:
-            return (
-                f"a message has a part of type {other[0]!r}, but only text is read: the student would answer without "
-                "it. Remove this row, or that part"
-            )
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            return "a message lacks 'role'"
+        content = message.get("content")
+        parts = content if isinstance(content, list) else [content or ""]
+        for part in parts:
+            kind = (part.get("type") or "text") if isinstance(part, dict) else "text"
+            if kind != "text":
+                return (
+                    f"a message has a part of type {kind!r}, but only text is read: the student would answer without "
+                    "it. Remove this row, or that part"
+                )
+            if not isinstance(_text(part), str):
+                return f"the 'content' of a message has {part!r:.60}, which is not text"
+        may_be_silent = message.get("tool_calls") or message["role"] == "tool"
+        if not may_be_silent and not "".join(map(_text, parts)).strip():
+            return "a message has no 'content', or it is blank"
     return None
+
+
+def plain(prompt: Any) -> Any:
+    """The content of each message as one text: many templates pass over parts. Where one message calls tools, Arrow
+    gives the field to all, and templates look whether it is there."""
+    if isinstance(prompt, str):
+        return prompt
+    contents = [message.get("content") or "" for message in prompt]
+    texts = ["\n".join(map(_text, content)) if isinstance(content, list) else content for content in contents]
+    kept = [{name: value for name, value in message.items() if name != "tool_calls" or value} for message in prompt]
+    return [{**message, "content": text} for message, text in zip(kept, texts, strict=True)]
+
+
+def _text(part: Any) -> Any:
+    return part.get("text") if isinstance(part, dict) else part
 
 
 def common_system(prompts: Iterable[Any]) -> str | None:
@@ -43,10 +63,7 @@ def common_system(prompts: Iterable[Any]) -> str | None:
 
 
 def user_text(prompt: str | list[dict[str, Any]]) -> str:
-    """The text of the user's messages; of a message in parts, the text."""
+    """The text of the user's messages."""
     if isinstance(prompt, str):
         return prompt
-    contents = [message["content"] for message in prompt if message["role"] == "user"]
-    parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    return "\n".join(text for text in texts if isinstance(text, str))
+    return "\n".join(message["content"] for message in plain(prompt) if message["role"] == "user")

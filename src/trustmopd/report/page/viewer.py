@@ -61,11 +61,12 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
         "rules": _rules(scored, bool(run.mu)),
         "own": _own_rule(run),
         "texts": list(texts.places),
-        "prompts": {rollout.prompt_id: records.prompts.get(rollout.prompt_id) for rollout in shown},
+        "prompts": {rollout.row: records.prompts.get(rollout.row) for rollout in shown},
         "responses": [
             {
                 "step": rollout.step,
-                "row": rollout.name,
+                "row": rollout.row,
+                "name": rollout.name,
                 "prompt": rollout.prompt_id,
                 "group": rollout.group,
                 "tokens": len(rollout.texts),

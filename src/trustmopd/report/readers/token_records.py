@@ -80,12 +80,13 @@ def group_name(needs: Sequence[str]) -> str:
 
 @dataclass
 class TokenRecords:
-    """All recorded responses of a run. `texts` has the candidates' texts by token id, `prompts` the prompts by id."""
+    """All recorded responses of a run. `texts` has the candidates' texts by token id, `prompts` the prompts by row:
+    ids may repeat."""
 
     teachers: list[str]
     rollouts: list[Rollout] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
-    prompts: dict[str, str] = field(default_factory=dict)
+    prompts: dict[int, str] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
 
     def by_group(self) -> dict[str, list[Rollout]]:
@@ -127,7 +128,10 @@ def read_records(run: Path, teachers: Sequence[str] = (), *, candidates: bool = 
             )
         records.rollouts += finite
         records.texts |= {int(token): text for token, text in metadata["texts"].items()}
-        records.prompts |= {name: _as_text(prompt) for name, prompt in metadata["prompts"].items()}
+        prompts = metadata.get("prompts_by_row")
+        if prompts is None:  # earlier releases had one prompt an id
+            prompts = {each.row: metadata["prompts"][each.prompt_id] for each in rollouts}
+        records.prompts |= {int(row): _as_text(prompt) for row, prompt in prompts.items()}
     return records
 
 

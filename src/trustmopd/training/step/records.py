@@ -132,13 +132,13 @@ def token_table(
         columns[rest_column] = _array((1 - likeliest.exp().sum(dim=-1)).clamp_min(0), np.float16)
     spoken = {
         "texts": {token: texts[token] for token in top_ids.unique().tolist()},
-        "prompts": {rollout.prompt_id: rollout.prompt for rollout in kept},
+        "prompts_by_row": {rollout.id.row: rollout.prompt for rollout in kept},
     }
     return [pa.table(columns).replace_schema_metadata({METADATA: json.dumps(spoken)})]
 
 
 def write_records(path: Path, tables: Sequence[pa.Table], step: int) -> None:
-    spoken: dict[str, dict[str, Any]] = {"texts": {}, "prompts": {}}
+    spoken: dict[str, dict[str, Any]] = {"texts": {}, "prompts_by_row": {}}
     for table in tables:
         for kind, entries in json.loads(table.schema.metadata[METADATA]).items():
             spoken[kind] |= entries

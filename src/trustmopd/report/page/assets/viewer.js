@@ -240,11 +240,11 @@
     if (String(index) !== $("response").value) return; // another was chosen meanwhile
     state.response = response;
     state.position = state.tallest = 0;
-    const { prompt, step, row, group } = run.responses[index];
-    $("prompt").textContent = run.prompts[prompt] ?? `prompt ${prompt} (its text was not recorded)`;
+    const { prompt, step, row, name, group } = run.responses[index];
+    $("prompt").textContent = run.prompts[row] ?? `prompt ${prompt} (its text was not recorded)`;
     const place = state.shown.findIndex((shown) => shown.index === Number(index)) + 1, all = run.responses.length;
     $("count").textContent = `Response ${place} of ${state.shown.length}${state.shown.length < all ? ` (filtered from ${all})` : ""}`;
-    $("about").textContent = `Step ${step}, rollout ${row}, prompt ${prompt}, ${group}, ${response.T} tokens`;
+    $("about").textContent = `Step ${step}, rollout ${name}, prompt ${prompt}, ${group}, ${response.T} tokens`;
     drawTokens();
     drawWeights();
     const sharpest = state.changes.reduce((best, change) => (change.moved > best.moved ? change : best), { t: 0, moved: 0 });
@@ -267,9 +267,9 @@
     const group = $("group").value, words = $("search").value.toLowerCase();
     state.shown = run.responses.map((response, index) => ({ ...response, index })).filter((response) =>
       (!group || response.group === group) &&
-      `${run.prompts[response.prompt] ?? ""} ${response.prompt}`.toLowerCase().includes(words));
-    $("response").replaceChildren(...state.shown.map(({ index, step, row, group, prompt, moved }) =>
-      element("option", `step ${step}, ${row}, ${group}, moves ${moved.toFixed(2)}: ${inLine((run.prompts[prompt] ?? prompt).slice(0, 80))}`,
+      `${run.prompts[response.row] ?? ""} ${response.prompt}`.toLowerCase().includes(words));
+    $("response").replaceChildren(...state.shown.map(({ index, step, row, name, group, prompt, moved }) =>
+      element("option", `step ${step}, ${name}, ${group}, moves ${moved.toFixed(2)}: ${inLine((run.prompts[row] ?? prompt).slice(0, 80))}`,
         { value: index })));
     if (!state.shown.length) return showNone();
     const index = first ?? state.shown[0].index;
