@@ -23,9 +23,9 @@ from trustmopd.util.messages import first_line
 
 #: Columns that other trainers read, and what to do instead.
 _NOT_READ = {
-    **dict.fromkeys(("image", "images"), "Remove the prompts that need an image."),
-    "tools": "Describe the tools in a system message, or give TrustMOPDTrainer the functions, as tools=[…].",
-    "chat_template_kwargs": "Set training.chat_template_kwargs, for prompts of one kind.",
+    **dict.fromkeys(("image", "images"), "with the prompts that need it"),
+    "tools": "and describe tools in a system message, or give TrustMOPDTrainer the functions, as tools=[…]",
+    "chat_template_kwargs": "and set training.chat_template_kwargs, for prompts of one kind",
 }
 #: The columns of a set that `data build` wrote.
 SCHEMA = pa.schema(
@@ -83,15 +83,15 @@ def of_one_kind(prompts: Any) -> Any:
 
 
 def _of_one_kind(column: list[Any]) -> list[Any]:
-    _check_rows(column)
     if 0 < (texts := sum(isinstance(prompt, str) for prompt in column)) < len(column):
+        _check_rows(column)
         warnings.warn(
             f"{texts} of {len(column)} prompts are plain text, the others conversations. Each plain text becomes a "
             "conversation of one user turn.",
             stacklevel=4,
         )
         column = [[{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt for prompt in column]
-    return [plain(prompt) for prompt in column]
+    return column if any(map(malformed, column)) else [plain(prompt) for prompt in column]  # `check_prompts` says why
 
 
 def card_of(path: str | Path, split: str = "train") -> dict[str, Any] | None:
@@ -161,7 +161,7 @@ def check_prompts(dataset: Dataset) -> None:
         if used := sum(bool(value) for value in dataset[column]):
             raise ValueError(
                 f"{used} of {len(dataset)} prompts have {column!r}, a column that is not read: students would answer "
-                f"without it. {_NOT_READ[column]} Then remove the column."
+                f"without it. Remove the column, {_NOT_READ[column]}."
             )
     try:
         _check_rows(dataset["prompt"])
