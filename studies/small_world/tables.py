@@ -36,8 +36,8 @@ def write_results(out: Path) -> Path:
     write_text(out / "cells.csv", _cell_table(cells, weights).to_csv())
     scale = study["scale"]
     notes = [
-        f"{scale['steps']} steps of {scale['batch_size']} prompts, C = {scale['num_candidates']}, learning rate "
-        f"{scale['learning_rate']:g}; scores on {scale['evaluation_prompts']} evaluation prompts a domain, one sample "
+        f"{scale['steps']} steps of {scale['batch_size']} prompts; scores on "
+        f"{scale['evaluation_prompts']} evaluation prompts a domain, one sample "
         f"at temperature 0.6. {study['date']}, {describe(study)}."
     ]
     if len(machines := list(dict.fromkeys(describe(made_by(run.manifest)) for run in runs.values()))) > 1:

@@ -89,7 +89,7 @@ def test_another_regime_takes_over_a_reference_with_its_record(world, tmp_path, 
     for domain in DOMAINS:
         assert second["stages"][domain]["made_from"] == first["stages"][domain]["made_from"]
     other = CUT_DOWN | {"supervision": replace(CUT_DOWN["supervision"], steps=31)}
-    with pytest.raises(ValueError, match=r"steps=30\b.*steps=31\b"):
+    with pytest.raises(ValueError, match=r"'steps': 30\b.*'steps': 31\b"):
         build_world(tmp_path / "other", 0, **other, reference_of=world)
 
 
