@@ -14,6 +14,7 @@ from trl import DistillationConfig
 
 from trustmopd.recipe.rollout_engines import ROLLOUTS
 from trustmopd.recipe.rules import DISPLACEMENT, EMPHASES, EVEN, MEAN, PARTS, RULES, SCORES, TARGETS, TRUST
+from trustmopd.runs.guard import ACTIONS, NAMES, WARN
 from trustmopd.training.config_checks import check_mappings, check_types, check_values
 from trustmopd.training.variants import Variants, resolve_variants, rule_name
 
@@ -93,6 +94,9 @@ class TrustMOPDConfig(DistillationConfig):
     # Records
     record_allocation_every: int = _field(10, "Write token records of some rollouts every this many steps; 0: never.")
     run_dir: str | None = _field(None, "Where manifest, calibration, metrics and records go; None: output_dir.")
+
+    # Health
+    guard: str | dict = _field(WARN, f"What the guard does: {', '.join(ACTIONS)}; or by rule: {', '.join(NAMES)}.")
 
     # The paper's optimization and rollouts
     global_batch_size: int = _field(64, "Prompts per step over all processes; accumulation follows unless it is set.")

@@ -16,6 +16,7 @@ from trustmopd.method.allocation import check_gamma
 from trustmopd.policies.teacher import check_dtype
 from trustmopd.recipe.rules import SCORES, Grouped, Shift
 from trustmopd.recipe.teacher_source import PLACES
+from trustmopd.runs.guard import actions_of
 from trustmopd.util.messages import choose_from
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def check_values(args: "TrustMOPDConfig") -> None:
             f"vllm_server_base_url = {args.vllm_server_base_url!r} is not a URL. Write it as http://localhost:8000."
         )
     check_gamma(args.gamma)
+    actions_of(args.guard)
     for name, (low, high) in _RANGES.items():
         value = getattr(args, name)
         if value is not None and not low <= value <= high:

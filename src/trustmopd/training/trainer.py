@@ -39,6 +39,7 @@ from trustmopd.training.prompt_order import EpochSampler
 from trustmopd.training.rollout_engine import rollout_dtype, rollout_engine
 from trustmopd.training.run.across_ranks import check_same, first_decides
 from trustmopd.training.run.checkpointing import CheckpointingTrainer
+from trustmopd.training.run.guarding import Guarding
 from trustmopd.training.run.identity import identity_of
 from trustmopd.training.run.model_card import PAPER
 from trustmopd.training.run.preemption import Preemption
@@ -117,6 +118,8 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
             args.use_vllm, args.disable_dropout = use_vllm, disable_dropout
         check_trainable(self.model)
         self.preemption = Preemption(self.accelerator)
+        self.guarding = Guarding(args.guard)
+        self.callback_handler.callbacks.insert(0, self.guarding)
         has_dropout = settle_dropout(self.model, disable=args.disable_dropout)
         self.rollout_engine = rollout_engine(self, given.longest)
         self.teachers = given.graph.teachers

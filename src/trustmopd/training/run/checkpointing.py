@@ -20,13 +20,15 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointingTrainer(Trainer):
-    """A base of `TrustMOPDTrainer`, which has its `files`, `calibrator`, `step_log` and `preemption`."""
+    """A base of `TrustMOPDTrainer`, which has its `files`, `calibrator`, `step_log`,
+    `guarding` and `preemption`."""
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         with self.files.alone(self.accelerator), self.preemption.heeded():
             try:
                 trained = self._train(resume_from_checkpoint, *args, **kwargs)
                 self.preemption.check()  # asked in the last step: other seeds may follow
+                self.guarding.check()
                 return trained
             except Preempted:
                 self._save_last_step()
@@ -37,6 +39,7 @@ class CheckpointingTrainer(Trainer):
             return super().train(None, *args, **kwargs)
         resume = self.files.resume_from(resume_from_checkpoint)
         self.step_log.gap.resume(resume.state.log_history)
+        self.guarding.resume(resume.state.log_history)
         self.calibrator.resume(RunDirectory(resume.checkpoint).calibration)
         if self.context.emphasis is not None:
             self.context.emphasis.resume(resume.state.stateful_callbacks)

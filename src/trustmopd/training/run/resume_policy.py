@@ -55,7 +55,7 @@ _OF_TRANSFORMERS = (
 _HOUSEKEEPING = (
     *("allow_template_mismatch", "calibration_path", "record_allocation_every", "run_dir", "teacher_placement"),
     *("ray_address", "ray_timeout", "rollouts", *FLAT.values()),
-    *("max_tokens_per_micro_batch", "answers_on_device_gib", "rollout_timeout", "logprob_gap_limit"),
+    *("max_tokens_per_micro_batch", "answers_on_device_gib", "rollout_timeout", "logprob_gap_limit", "guard"),
     *("log_completions", "log_unique_prompts", "num_completions_to_print", "teacher_model_name_or_path"),
     *("vllm_enable_sleep_mode", "vllm_gpu_memory_utilization", "vllm_group_port", "vllm_mode", "vllm_model_impl"),
     *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout"),

@@ -12,6 +12,8 @@ from torch import Tensor
 from trustmopd.method import Objective, calibrated_scores
 from trustmopd.training.step.batch import Batch, StepContext
 from trustmopd.training.step.candidates import ScoredCandidates
+from trustmopd.training.step.groups import GroupTotals
+from trustmopd.training.step.inspect import inspected
 from trustmopd.training.step.records import TokenRecorder
 from trustmopd.training.step.rollout_gap import LogprobGap
 
@@ -35,6 +37,8 @@ class StepLog:
         self.recorder = recorder
         self.gap = LogprobGap(self.args.logprob_gap_limit, rollout_dtype)
         self._totals = StepTotals()
+        assert self.args.max_completion_length is not None
+        self.groups = GroupTotals(teachers, self.args.max_completion_length, accelerator.device)
 
     def note(
         self, scored: ScoredCandidates, result: Objective, batch: Batch, mu: Tensor | None, step: int | None
@@ -50,6 +54,11 @@ class StepLog:
         if self.recorder.due(step):
             with self.clock("records"):
                 self.recorder.note(scored, result, batch.rollouts, asked)
+                for metric, values in inspected(scored, result, batch, asked).items():
+                    self._totals.add(metric, values)
+        multipliers = None if self.emphasis is None else self.emphasis.of(batch)(scored.at, result.weights)
+        self.groups.note(scored, result, batch, asked, multipliers)
+        self._totals.add("completions/repetition", repetition(batch.response_ids, batch.attended))
         if self.emphasis is not None:
             self.emphasis.note(scored.at, result, batch)
         if batch.engine_logp is not None and scored.sampled_logp is not None:
@@ -65,7 +74,8 @@ class StepLog:
             with self.clock("records"):
                 self.recorder.finish(step + 1, writes=self.accelerator.is_main_process)
         self._note_usage()
-        metrics = self.means() | (self.emphasis.finish(self.accelerator) if self.emphasis is not None else {})
+        metrics = self.means() | self.groups.finish(self.accelerator)
+        metrics |= self.emphasis.finish(self.accelerator) if self.emphasis is not None else {}
         if self.args.rules.rollouts.beside:
             metrics |= self.gap.finish(self.accelerator, step)
         seconds = {"records": 0.0} if self.args.record_allocation_every else {}
@@ -134,6 +144,22 @@ def allocation_metrics(
     metrics["agreement/effective_teachers"] = torch.special.entr(weights).sum(dim=0).exp()
     metrics["candidates/student_mass"] = scored.student_mass[valid]
     return metrics
+
+
+def repetition(response_ids: Tensor, attended: Tensor, length: int = 4) -> Tensor:
+    """Of each response that has any, the share of its n-grams that came before in it."""
+    if response_ids.shape[1] < length:
+        return response_ids.new_zeros(0)
+    ngrams = response_ids.unfold(1, length, 1)
+    whole = (attended != 0).unfold(1, length, 1).all(dim=-1)
+    factors = ngrams.new_tensor([1_000_003**power for power in range(length)])
+    hashes = torch.where(
+        whole, (ngrams * factors).sum(dim=-1), -1 - torch.arange(ngrams.shape[1], device=ngrams.device)
+    )
+    hashes = hashes.sort(dim=1).values
+    repeated = (hashes[:, 1:] == hashes[:, :-1]).sum(dim=1)
+    count = whole.sum(dim=1)
+    return (repeated / count.clamp_min(1))[count > 0]
 
 
 def peak_memory_gib(device: torch.device) -> float:

@@ -1,0 +1,146 @@
+"""The guard: what goes wrong in a run, seen in its metrics while it can still be fixed.
+
+A function of the logged lines alone: training reads each line as it comes, a resumed run those of its checkpoint, and
+the report all of them. `docs/symptoms.md` has symptom, cause and remedy of each rule.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from math import hypot, isfinite
+from statistics import mean, stdev
+from typing import Any
+
+from trustmopd.util.messages import choose_from
+
+WARN, STOP, OFF = "warn", "stop", "off"
+ACTIONS = (WARN, STOP, OFF)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Speaks when `metric`, a pattern, has been too high (`rises`) or too low for `patience` lines in a row: beyond
+    `level`, and beyond `times` its mean in the run's first lines, and beyond that mean `plus` so much. What is None
+    does not count. Two rows may share a name: a value may be too high, or too low."""
+
+    name: str
+    metric: str
+    what: str
+    remedy: str
+    rises: bool = True
+    level: float | None = None
+    times: float | None = None
+    plus: float | None = None
+    patience: int = 10
+
+    def limit(self, start: float) -> float:
+        """Of a value, in a run that began with `start`."""
+        limits = [self.level, self.times and start * self.times, self.plus and start + self.plus]
+        known = [limit for limit in limits if limit is not None]
+        return max(known) if self.rises else min(known)
+
+
+_SLOWER = "lower learning_rate"
+# Rows as lines, so that thresholds can be compared.
+# fmt: off
+RULES = (
+    Rule("clipped", "completions/clipped_ratio", "cut off", "raise max_completion_length", level=0.1, plus=0.1),
+    Rule("length", "completions/mean_length", "length", "look for a teacher that does not stop", times=2.0),
+    Rule("loss", "loss", "the loss", _SLOWER, times=3.0),
+    Rule("repetition", "completions/repetition", "repeated 4-grams", _SLOWER, level=0.2, plus=0.1),
+    Rule("entropy", "entropy", "the student's entropy", _SLOWER, level=0.05, times=2.5),
+    Rule("entropy", "entropy", "the student's entropy", _SLOWER, rises=False, times=0.2),
+    Rule("mass", "candidates/student_mass", "candidates hold", "raise num_candidates", rises=False, level=0.95),
+    Rule("drift", "score/*", "this teacher's calibrated score", "look at its weight, or drop the teacher", level=1.5),
+    Rule("late", "position/4/gap", "gap at the end", "look for a teacher without the student's EOS", level=0.5),
+    Rule("balance", "domain/*/gradient", "share of gradient", "sample fewer of its prompts", level=0.8, plus=0.2),
+    Rule("overlap", "overlap/*", "likeliest tokens shared", _SLOWER, rises=False, times=0.75, patience=2),
+    Rule("conflict", "conflict/cancelled", "tokens cancelled", "drop one teacher, or use trust", level=0.2, patience=2),
+    Rule("watch", "watch/*", "watched accuracy", "keep an earlier checkpoint", rises=False, plus=-0.1, patience=2),
+)
+# fmt: on
+NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
+
+
+@dataclass(frozen=True)
+class Alarm:
+    rule: Rule
+    metric: str
+    step: int
+    since: int
+    value: float
+    start: float
+    action: str = WARN
+
+    def __str__(self) -> str:
+        return (
+            f"guard, step {self.step}: {self.rule.what} ({self.metric}) is {self.value:.3g}, "
+            f"{'above' if self.rule.rises else 'below'} {self.rule.limit(self.start):.3g} since step {self.since}; the "
+            f"run began with {self.start:.3g}. To try: {self.rule.remedy}. See docs/symptoms.md#{self.rule.name}"
+        )
+
+
+def actions_of(setting: Any) -> dict[str, str]:
+    """Rule → warn, stop or off, from one of them for all rules or a mapping, of which the other rules only warn. YAML
+    reads `off` as false."""
+    given = setting if isinstance(setting, Mapping) else dict.fromkeys(NAMES, setting)
+    for name, action in given.items():
+        if name not in NAMES:
+            raise ValueError(f"guard: there is no rule {name!r}. {choose_from(NAMES, name)}.")
+        if action is not False and action not in ACTIONS:
+            raise ValueError(f"guard = {action!r} is unknown. {choose_from(ACTIONS, action)}.")
+    return {name: given.get(name, WARN) or OFF for name in NAMES}
+
+
+@dataclass
+class _Watched:
+    """One metric under one rule."""
+
+    first: list[float] = field(default_factory=list)
+    since: int | None = None
+    count: int = 0
+    spoken: bool = False
+
+
+class Guard:
+    """Reads lines in order; each rule speaks once of a metric."""
+
+    def __init__(self, setting: Any = WARN):
+        actions = actions_of(setting)
+        self._rules = [(rule, actions[rule.name]) for rule in RULES if actions[rule.name] != OFF]
+        self._watched: dict[tuple[Rule, str], _Watched] = {}
+
+    def read(self, lines: Iterable[Mapping[str, Any]]) -> list[Alarm]:
+        return [alarm for line in lines for alarm in self.see(line)]
+
+    def see(self, line: Mapping[str, Any]) -> Iterator[Alarm]:
+        """One logged line, with its `step`."""
+        for rule, action in self._rules:
+            for metric in (name for name in line if fnmatchcase(name, rule.metric)):
+                value, watched = line[metric], self._watched.setdefault((rule, metric), _Watched())
+                if not isinstance(value, int | float) or not isfinite(value):
+                    continue
+                if len(watched.first) < max(1, rule.patience // 2):
+                    watched.first.append(value)
+                start = mean(watched.first)
+                limit = rule.limit(start)
+                if not (value > limit if rule.rises else value < limit):
+                    watched.since, watched.count = None, 0
+                    continue
+                watched.since = line["step"] if watched.since is None else watched.since
+                watched.count += 1
+                if watched.count >= rule.patience and not watched.spoken:
+                    watched.spoken = True
+                    yield Alarm(rule, metric, line["step"], watched.since, value, start, action)
+
+
+def still_moving(values: list[float]) -> tuple[float, float] | None:
+    """Means of the third and the last quarter of a series, if they differ by more than a twentieth and by more than
+    chance; None if it has settled, or has fewer than eight values."""
+    quarter = len(values) // 4
+    if quarter < 2 or not all(map(isfinite, values)):
+        return None
+    third, last = values[-2 * quarter : -quarter], values[-quarter:]
+    before, after = mean(third), mean(last)
+    chance = 2 * hypot(stdev(third), stdev(last)) / quarter**0.5
+    return (before, after) if abs(after - before) > max(chance, abs(before) / 20) else None
