@@ -8,6 +8,8 @@ import pytest
 from trustmopd.quickstart import DOMAINS
 from trustmopd.quickstart.shipped import MODELS, SHIPPED, checkpoint
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture
 def copied(tmp_path):

@@ -8,6 +8,8 @@ import pytest
 from trustmopd.quickstart import DOMAINS, MIXTURES, parse, verify
 from trustmopd.quickstart.prompts import MAX_ANSWER, MAX_PROMPT, draw
 
+pytestmark = pytest.mark.unit
+
 KINDS = (*DOMAINS, *MIXTURES)
 
 RIGHT = {
