@@ -7,7 +7,7 @@ from studies.smollm2 import constraints, stories
 from studies.smollm2.held_out import part
 from studies.smollm2.list_functions import TESTS
 from studies.smollm2.tasks import Check, Task
-from studies.smollm2.worked import value_of
+from studies.smollm2.worked_solutions import value_of
 
 KINDS = ("math+if", "code+if", "math+code")
 #: Constraints that a right solution can follow.

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from studies.smollm2.tasks import Task, number_task
-from studies.smollm2.worked import value_of, worked_equation
+from studies.smollm2.worked_solutions import value_of, worked_equation
 from trustmopd.evaluation.benchmark import Row
 from trustmopd.evaluation.graders.mathematics import INSTRUCTION
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from studies.smollm2.held_out import is_held_out
 from studies.smollm2.tasks import Task, number_task
-from studies.smollm2.worked import value_of, worked_equation
+from studies.smollm2.worked_solutions import value_of, worked_equation
 from trustmopd.evaluation.graders.mathematics import INSTRUCTION
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from studies.smollm2.held_out import part
 from studies.smollm2.tasks import Task, number_task
-from studies.smollm2.worked import worked_equation, worked_lines
+from studies.smollm2.worked_solutions import worked_equation, worked_lines
 from trustmopd.evaluation.benchmark import Row, Rows
 from trustmopd.evaluation.benchmarks.word_problems import BENCHMARKS
 from trustmopd.evaluation.graders.numeric import grade_number

@@ -134,7 +134,7 @@ def test_it_samples_its_own_rollouts(ran: Ran) -> None:
 
 def test_deepspeed_with_vllm_is_refused(ran: Ran) -> None:
     said = (ran.folder / "rank-0.log").read_text()
-    assert ("use_vllm = True is not supported" in said) == ran.engine.name.startswith("ZeRO")
+    assert ("rollouts.engine = vllm is not supported" in said) == ran.engine.name.startswith("ZeRO")
 
 
 def test_four_processes_go_on_or_say_why_not(ran: Ran, tmp_path: Path) -> None:

@@ -369,8 +369,11 @@ def test_adapters_on_a_reference_of_another_size_are_counted_by_that_size(tmp_pa
 
 
 def test_only_a_recipe_with_vllm_is_told_what_vllm_excludes(recipe: Path) -> None:
-    assert "use_vllm" not in invoke(recipe, "--gpus", 1).stdout.partition("* This")[2].partition("Fastest")[0]
-    assert "use_vllm" in invoke(recipe, "--gpus", 8, "training.use_vllm=true").stdout
+    def excluded(*words: str | int) -> str:
+        return str(invoke(recipe, *words).stdout).partition("* This")[2].partition("Fastest")[0]
+
+    assert "vLLM" not in excluded("--gpus", 1)
+    assert "vLLM" in excluded("--gpus", 8, "rollouts.engine=vllm")
 
 
 @pytest.mark.parametrize(("gpus", "nodes", "code"), [(1, 1, 1), (3, 1, 1), (2, 1, 0), (1, 2, 0)])
@@ -405,7 +408,7 @@ def test_a_servers_gpus_are_counted_beside_those_that_train() -> None:
 
 def test_a_server_that_cannot_be_is_refused(recipe: Path) -> None:
     without = invoke(recipe, "--server-gpus", 2)
-    assert without.exit_code == 1 and "vllm_mode" in without.stderr
+    assert without.exit_code == 1 and "rollouts.mode" in without.stderr
     large = ROOT / "recipes/planning/32b.yaml"
     assert planned(large, *SERVED, "--gpus", 32)[0]["server_gpus"] == 1  # 61 GiB of weights
     assert planned(large, *SERVED, "--gpus", 32, "--memory", 40, code=1)[0]["server_gpus"] == 2

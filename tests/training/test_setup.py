@@ -37,7 +37,7 @@ def refuse(build, files_under, tmp_path):
             ({name: value}, (name, package))
             for name, value, package in (
                 ("report_to", "wandb", "wandb"),
-                ("use_vllm", True, "vllm"),
+                ("rollouts", "vllm", "vllm"),
                 ("use_liger_kernel", True, "liger-kernel"),
                 ("optim", "adamw_8bit", "bitsandbytes"),
             )

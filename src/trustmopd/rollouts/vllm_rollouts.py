@@ -60,7 +60,7 @@ class VLLMRollouts(trls.VLLMGeneration):
             with rewritten_apart(self.model, lambda: self._runner.get_model()):
                 super()._init_vllm()
         except (ValueError, RuntimeError, torch.OutOfMemoryError) as error:
-            remedy = "Correct that, or set use_vllm = False."
+            remedy = "Correct that, or set rollouts.engine = transformers."
             if memory := _memory(error):
                 remedy = (
                     f"It was given vllm_gpu_memory_utilization = {self.gpu_memory_utilization:g} of the GPU for "
@@ -156,7 +156,7 @@ class VLLMRollouts(trls.VLLMGeneration):
         if self.enable_sleep_mode:
             self.llm.wake_up(tags=["kv_cache"])
         context = self.llm.llm_engine.model_config.max_model_len
-        with sampling(f"{RESUME} If this comes back, set use_vllm = False."):
+        with sampling(f"{RESUME} If this comes back, set rollouts.engine = transformers."):
             made = sample_from(self.llm, context, prompts, replace(params, draws=draws or None))
         if self.enable_sleep_mode:
             self.llm.sleep(level=2)

@@ -121,7 +121,7 @@ def check_equal(kept: Mapping[str, Sequence[Read]], student: Iterable[tuple[str,
         raise StaleWeights(
             f"after the sync, {len(wrong)} of {len(differ)} compared tensors of the vLLM engine are not the student's "
             f"(the first is {wrong[0]}): it would sample from another policy. {RESUME} If this comes back, set "
-            "use_vllm = False."
+            "rollouts.engine = transformers."
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from accelerate import Accelerator
 
 from trustmopd.method import ScoreTotals
+from trustmopd.recipe.rollout_engines import VLLM
 from trustmopd.rollouts.vllm_engine import vllm_version
 from trustmopd.training.calibration import Calibration
 from trustmopd.training.config import TrustMOPDConfig
@@ -116,6 +117,7 @@ def measure_calibration(
         raise ValueError(
             f"the student wrote no token in {count} calibration rollouts, so mu is undefined. Check its EOS token."
         )
+    sampler = args.rules.rollouts.engine
     return Calibration(
         mu=dict(zip(teachers, totals.mean.tolist(), strict=True)),
         spread=dict(zip(teachers, totals.spread.tolist(), strict=True)),
@@ -123,7 +125,7 @@ def measure_calibration(
         batches=args.calibration_batches,
         global_batch_size=args.global_batch_size,
         depends_on=depends_on,
-        engine=f"vllm {vllm_version()}" if args.use_vllm else args.rules.rollouts.engine,
+        engine=f"{sampler} {vllm_version()}" if sampler == VLLM else sampler,
     )
 
 

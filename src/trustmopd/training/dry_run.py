@@ -16,6 +16,7 @@ from trustmopd.planning.this_machine import UnknownMemory
 from trustmopd.planning.workload import FrozenModel, student_dtype_of
 from trustmopd.policies.graph import Policy, fallback_note
 from trustmopd.recipe.names import SUFFIXES
+from trustmopd.recipe.rollout_engines import VLLM
 from trustmopd.recipe.teacher_source import RAY
 from trustmopd.rollouts.vllm_engine import vllm_version
 from trustmopd.runs import RunDirectory
@@ -199,7 +200,7 @@ def _training(args: TrustMOPDConfig, prompts: int) -> str:
 
 
 def _rollouts(args: TrustMOPDConfig) -> str:
-    if not args.use_vllm:
+    if args.rules.rollouts.engine != VLLM:
         return "sampled by transformers"
     if args.vllm_mode == "server":
         url = args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"

@@ -10,6 +10,7 @@ from transformers.integrations import get_available_reporting_integrations
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from trustmopd.planning.launching import asked_engine
+from trustmopd.recipe.rollout_engines import VLLM
 from trustmopd.rollouts.vllm_engine import check_port, check_vllm
 from trustmopd.runs.layout import METRICS
 from trustmopd.training.config import TrustMOPDConfig
@@ -20,13 +21,13 @@ def check_environment(args: TrustMOPDConfig) -> None:
     models are loaded."""
     check_launch(args)
     _check_trackers([args.report_to] if isinstance(args.report_to, str) else args.report_to or [])
-    if args.use_vllm:
+    if args.rules.rollouts.engine == VLLM:
         if (engine := asked_engine(args)).startswith("ZeRO"):
             raise ValueError(
-                f"use_vllm = True is not supported with DeepSpeed ({engine}): the two were never tested together. Use "
-                "FSDP2 (recipes/accelerate/fsdp2.yaml), or set use_vllm = False."
+                f"rollouts.engine = vllm is not supported with DeepSpeed ({engine}): the two were never tested "
+                "together. Use FSDP2 (recipes/accelerate/fsdp2.yaml), or set rollouts.engine = transformers."
             )
-        check_vllm("use_vllm = True", "set use_vllm = False to sample with transformers")
+        check_vllm("rollouts.engine = vllm", "set rollouts.engine = transformers")
         if args.vllm_mode == "server":
             check_port(args.vllm_group_port)
     if args.use_liger_kernel and find_spec("liger_kernel") is None:

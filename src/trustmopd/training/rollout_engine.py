@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from transformers import GenerationConfig
 
+from trustmopd.recipe.rollout_engines import VLLM
 from trustmopd.rollouts import Engine
 from trustmopd.rollouts.transformers_engine import TransformersEngine
 from trustmopd.training.config import TrustMOPDConfig
@@ -71,6 +72,6 @@ _START = {"transformers": _transformers, "vllm": _vllm}
 
 def rollout_dtype(args: TrustMOPDConfig, student: nn.Module) -> torch.dtype:
     """What vLLM computes in. A server has a dtype of its own, 16 bits unless it was started with another."""
-    if args.mixed_dtype is None and args.use_vllm and args.vllm_mode == "server":
+    if args.mixed_dtype is None and args.rules.rollouts.engine == VLLM and args.vllm_mode == "server":
         return torch.bfloat16
     return args.mixed_dtype or next(p.dtype for p in student.parameters() if p.is_floating_point())

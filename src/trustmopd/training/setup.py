@@ -21,6 +21,7 @@ from trustmopd.policies.preflight.checks import Checks, preflight
 from trustmopd.policies.preflight.model_facts import facts_of
 from trustmopd.policies.teacher import model_id
 from trustmopd.prompts.prompt_set import prompt_hash
+from trustmopd.recipe.rollout_engines import VLLM
 from trustmopd.recipe.teacher_source import OFFLOAD, RAY, SHARDED
 from trustmopd.training.calibration import Calibration
 from trustmopd.training.config import TrustMOPDConfig
@@ -108,7 +109,7 @@ def check_ingredients(
     facts = facts_of("the student", model, tokenizer=tokenizer, trust_remote_code=args.trust_remote_code)
     checks = Checks(facts, args.num_candidates, longest, args.allow_template_mismatch, bool(args.trust_remote_code))
     vocab_size = preflight(model, graph, checks)
-    if args.use_vllm:
+    if args.rules.rollouts.engine == VLLM:
         check_vllm_can_sample(model, args, longest)
         check_memory_beside_vllm(graph, model, args, peft_config, max(lengths))
     fitted, overlong = fit_prompts(with_rows(prompts), lengths, args)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trustmopd.recipe.rollout_engines import ROLLOUTS, Rollouts, config_field
+from trustmopd.recipe.rollout_engines import ROLLOUTS, VLLM, Rollouts, config_field
 from trustmopd.recipe.rules import FLAT, PARTS, Allocation, Emphasis, OwnRule, Target
 from trustmopd.recipe.sections import Section, check_fields
 from trustmopd.util.messages import choose_from
@@ -28,10 +28,10 @@ class Variants:
 def resolve_variants(args: "TrustMOPDConfig") -> Variants:
     parts = {part: _resolve(args, part, "rule", PARTS[part], FLAT.get) for part in PARTS}
     if args.rollouts is None:
-        args.rollouts = "vllm" if args.use_vllm else "transformers"
+        args.rollouts = VLLM if args.use_vllm else "transformers"
     engine = args.rollouts.get("engine") if isinstance(args.rollouts, Mapping) else args.rollouts
     rollouts = _resolve(args, "rollouts", "engine", ROLLOUTS, lambda parameter: config_field(str(engine), parameter))
-    args.use_vllm = engine == "vllm"
+    args.use_vllm = engine == VLLM
     return Variants(**parts, rollouts=rollouts)
 
 

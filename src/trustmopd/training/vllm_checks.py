@@ -21,7 +21,7 @@ def check_vllm_can_sample(model: Any, args: TrustMOPDConfig, longest: int) -> No
     source = str(model) if named else model.name_or_path
     if not source:
         raise ValueError(
-            "use_vllm = True loads the student from its path, but this model object has none. Save it with its "
+            "vLLM loads the student from its path, but this model object has none. Save it with its "
             "tokenizer (save_pretrained), and give the path."
         )
     if args.vllm_mode == "colocate":

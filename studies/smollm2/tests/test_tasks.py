@@ -14,7 +14,7 @@ from studies.smollm2.domains import demonstrations, evaluation_tasks, training_t
 from studies.smollm2.held_out import part
 from studies.smollm2.settings import Base
 from studies.smollm2.tasks import Check, Task, passes, verdicts
-from studies.smollm2.worked import value_of, worked_equation
+from studies.smollm2.worked_solutions import value_of, worked_equation
 from trustmopd.evaluation.benchmark import Unavailable
 from trustmopd.evaluation.graders.programs import grade_asserts
 from trustmopd.evaluation.sandbox import sandbox

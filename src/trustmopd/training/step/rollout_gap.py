@@ -62,7 +62,7 @@ class LogprobGap:
                 f"step {step}: the vLLM engine's log-probabilities of the sampled tokens differ from the student's by "
                 f"{gap:.3g} nats on average ({found[MAX]:.3g} at most); the limit is {limit:.2g}, from {against}. It "
                 "samples from another policy: its head, its merged adapter or its precision may differ. Training "
-                "stopped before the optimizer step, and the last checkpoint is complete. Set use_vllm = False, "
-                f"{remedy}."
+                "stopped before the optimizer step, and the last checkpoint is complete. Set "
+                f"rollouts.engine = transformers, {remedy}."
             )
         self.first = gap if self.first is None else self.first
