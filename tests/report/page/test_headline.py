@@ -30,9 +30,9 @@ class Knows:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str, str, dict[str, Any]]]:
-    """Trained with trust and with uniform weights, evaluated and reported by the verbs: the page's first sentences, its
-    advice, and the scores of trust, where the initial student, its teacher and the two students know so many sums."""
+def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str, dict[str, Any]]]:
+    """Trained with trust and with uniform weights, evaluated and reported by the verbs: the page's first
+    sentence, and the scores of trust, where the initial student, its teacher and the two students know so many sums."""
     folder = tmp_path_factory.mktemp("headline")
     models = small_runs.checkpoints(folder)
     del models["if"]
@@ -43,7 +43,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str,
         path.rename(folder / f"{rule}.yaml")
         run("train", folder / f"{rule}.yaml")
 
-    def report(out: Path, prompts: int = 20, **known: int) -> tuple[str, str, dict[str, Any]]:
+    def report(out: Path, prompts: int = 20, **known: int) -> tuple[str, dict[str, Any]]:
         rows = [{"id": str(i), "prompt": f"{i} + 1 =", "answer": i + 1} for i in range(prompts)]
         (out / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
@@ -56,47 +56,43 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str,
                 shutil.copytree(folder / rule, out / rule)
                 fields = [f"output={out / rule}", f"evaluation.benchmarks=[{out / 'sums.jsonl'}]"]
                 run("evaluate", folder / f"{rule}.yaml", *fields)
-        said, advice = page_of(out)
-        return said, advice, json.loads((out / "trust" / "evaluation" / "scores.json").read_text())
+        return page_of(out), json.loads((out / "trust" / "evaluation" / "scores.json").read_text())
 
     return report
 
 
-def page_of(folder: Path) -> tuple[str, str]:
-    """The first sentences, and the advice."""
+def page_of(folder: Path) -> str:
+    """The first sentence."""
     run("report", folder / "trust", folder / "uniform", "--out", folder)
     page = (folder / "report.html").read_text()
-    return re.search("<p>(.*?)</p>", page)[1], re.search(r'<h2 id="next">.*?</ul>', page, re.S)[0]
+    return re.search("<p>(.*?)</p>", page)[1]
 
 
 DIFFER = "trust and uniform weights differ"
 
 
 def test_one_of_twenty_against_two_of_twenty_is_no_recovery(report: Callable, tmp_path: Path) -> None:
-    said, advice, rows = report(tmp_path, base=1, math=3, trust=2, uniform=1)
+    said, rows = report(tmp_path, base=1, math=3, trust=2, uniform=1)
     assert rows["trust"]["recovery"] == pytest.approx(0.5) and " 50% " in said
     assert "20 prompts" in said and DIFFER in said
     assert rows["trust"]["interval"]["recovery"] is None  # drawn again, some sets have no prompt that the teacher adds
     assert "too few" in said and "no gap" in said
-    assert "20 prompts" in advice and "evaluation.samples" in advice
-    assert "learning rate" not in advice and "diagnose" not in advice
 
 
 def test_a_gain_that_resampled_prompts_may_take_away_is_none(report: Callable, tmp_path: Path) -> None:
-    said, advice, rows = report(tmp_path, base=8, math=18, trust=9, uniform=12)
+    said, rows = report(tmp_path, base=8, math=18, trust=9, uniform=12)
     low, high = rows["trust"]["interval"]["recovery"]
     assert low == 0 < high and f"95% interval {low:.0%} to {high:.0%}; 20 prompts" in said
     assert "too few" in said and DIFFER in said
-    assert "20 prompts" in advice and "diagnose" not in advice
 
 
 def test_what_many_prompts_show_is_said_with_its_interval_and_without_a_doubt(report: Callable, tmp_path: Path) -> None:
-    said, advice, rows = report(tmp_path, prompts=300, base=30, math=270, trust=250, uniform=100)
+    said, rows = report(tmp_path, prompts=300, base=30, math=270, trust=250, uniform=100)
     low, high = rows["trust"]["interval"]["recovery"]
     assert 0.8 < low < rows["trust"]["recovery"] < high < 1
     assert f"{rows['trust']['recovery']:.0%}" in said and " 29% " in said
     assert f"{low:.0%} to {high:.0%}; 300 prompts" in said
-    assert "too few" not in said and DIFFER not in said and "300 prompts" not in advice
+    assert "too few" not in said and DIFFER not in said
 
 
 @pytest.mark.unit

@@ -18,7 +18,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trustmopd.report import tables
-from trustmopd.report.page.advice import next_steps
 from trustmopd.report.page.report import write_report
 from trustmopd.report.page.story import story
 from trustmopd.report.page.viewer import choose, script_json
@@ -67,7 +66,6 @@ def test_one_run_becomes_one_file_with_summary_figures_tables_recipe_and_manifes
     assert not found.handlers and "link" not in found.elements and "iframe" not in found.elements
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
     assert "80%" in first_sentences(page)  # (0.44 − 0.2) / (0.5 − 0.2)
-    assert "allocation.rule=uniform" in page  # what to try next: the control that is missing
     assert "manifest.json" in page and "viewer-data" in page
     assert json.loads((tmp_path / "analysis.json").read_text())["schema_version"] == 1
     assert (tmp_path / "tables" / "allocation.tex").is_file() and (tmp_path / "figures" / "margins.svg").is_file()
@@ -352,7 +350,7 @@ def test_a_field_of_any_other_shape_ends_nothing(
     comparison = recorded.compared(folder)
     made = tables.all_tables(comparison)
     assert {"scores", "displacement", "allocation"} <= {table.name for table in made}
-    assert story(comparison) is not None and next_steps(comparison) is not None
+    assert story(comparison) is not None
 
 
 def test_what_is_left_out_for_its_shape_is_said(tmp_path: Path) -> None:

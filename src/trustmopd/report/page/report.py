@@ -12,7 +12,6 @@ from tqdm.auto import tqdm
 
 from trustmopd.report.figures import draw_all
 from trustmopd.report.figures.drawing import Picture
-from trustmopd.report.page.advice import next_steps
 from trustmopd.report.page.case_studies import read_cases
 from trustmopd.report.page.story import story
 from trustmopd.report.page.viewer import RESPONSES, make_viewer
@@ -62,7 +61,6 @@ def write_report(
     page = render(
         title or (f"{len(runs)} runs on {where}" if named else runs[0].title),
         summary=[*story(comparison), *notes],
-        next_steps=next_steps(comparison),
         warnings=[
             *comparison.warnings,
             *(f"{run.path}: {warning}" if named else warning for run in comparison.runs for warning in run.warnings),
@@ -114,7 +112,6 @@ def _contents(page: dict[str, Any]) -> list[PageSection]:
     pictures = tuple((f"figure-{picture.path.name}", picture.title) for picture in page.get("pictures", ()))
     cases = tuple((f"case-{number}", case.title) for number, case in enumerate(page.get("cases", ()), start=1))
     sections = {
-        PageSection("next", "What to try next"): page.get("next_steps"),
         PageSection("tokens", "Token by token"): page.get("viewer"),
         PageSection("figures", "Figures", pictures): pictures,
         PageSection("cases", "Case studies", cases): cases,

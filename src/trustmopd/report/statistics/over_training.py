@@ -10,6 +10,9 @@ from trustmopd.util.messages import first_few
 BAND = (1 / 1.5, 1.5)
 #: Scores are averaged over this many logged steps before they are compared with the band: single batches are noisy.
 WINDOW = 10
+#: Warn of more responses that are cut short than this, and of less of the student's probability in its candidates.
+CLIPPED, MASS = 0.1, 0.95
+_LIMITED = ("clipped", "student_mass")
 SERIES = {
     "loss": "loss",
     "length": "completions/mean_length",
@@ -57,6 +60,19 @@ def not_numbers(steps: Sequence[Mapping[str, float]], teachers: Sequence[str]) -
                 f"The {what} of {which} is not a number, and is left out of means and figures. A student that "
                 "was trained on it is of no use: train again with a lower learning rate."
             )
+    return said
+
+
+def limit_warnings(found: Mapping[str, Sequence[float]]) -> list[str]:
+    """Of the series of a run: where a limit of its settings was in the way."""
+    clipped, mass = ([value for value in found.get(name, ()) if math.isfinite(value)] for name in _LIMITED)
+    said = []
+    if clipped and (share := sum(clipped) / len(clipped)) > CLIPPED:
+        said.append(
+            f"{share:.0%} of responses hit max_completion_length: raise it, or the end of answers is not taught."
+        )
+    if mass and (share := sum(mass) / len(mass)) < MASS:
+        said.append(f"The candidates hold {share:.1%} of the student's probability: raise num_candidates.")
     return said
 
 

@@ -9,7 +9,7 @@ from trustmopd.report.readers.certainty import Certainty
 from trustmopd.report.readers.contents import Missing
 from trustmopd.report.readers.run import Reference, Run
 from trustmopd.report.readers.token_records import TokenRecords
-from trustmopd.report.statistics.over_training import drift, drift_warnings, not_numbers, series
+from trustmopd.report.statistics.over_training import drift, drift_warnings, limit_warnings, not_numbers, series
 from trustmopd.report.statistics.trust import (
     Change,
     margins,
@@ -88,6 +88,7 @@ def summarise_run(run: Run) -> Summary:
     records = run.records()
     teachers = run.teachers or records.teachers
     drifts = drift(run.logged_steps, teachers) if run.mu else {}
+    over_steps = series(run.logged_steps, teachers)
     damaged = records.damaged
     if len(damaged) > 6:
         damaged = [*damaged[:5], f"{len(damaged) - 5} more files of token records are damaged."]
@@ -104,9 +105,14 @@ def summarise_run(run: Run) -> Summary:
         "allocation": weights_by_group(records),
         "margins": margins(records),
         "sharpest_changes": sharpest_changes(records) if len(teachers) > 1 else [],
-        "series": series(run.logged_steps, teachers),
+        "series": over_steps,
         "drift": drifts,
-        "warnings": [*not_numbers(run.logged_steps, teachers), *drift_warnings(drifts), *damaged],
+        "warnings": [
+            *not_numbers(run.logged_steps, teachers),
+            *drift_warnings(drifts),
+            *limit_warnings(over_steps),
+            *damaged,
+        ],
     }
     found = Summary(**{**read, **computed})
     # `run.missing` is complete only now, when everything else has been read.
