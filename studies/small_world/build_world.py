@@ -17,11 +17,12 @@ from studies.small_world.models import SHIPPED_SIZE, Size
 from studies.small_world.reinforcement import REGIMES, Reinforcement, build_specialist
 from studies.small_world.supervised import SHIPPED_SUPERVISION, Supervision, build_reference
 from studies.small_world.world_card import describe
+from studies.small_world.worlds import checkpoint
 from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model
 from trustmopd.quickstart.benchmarks import BENCHMARKS
 from trustmopd.quickstart.experiment import EVALUATION_BATCH, reproducibly
 from trustmopd.quickstart.prompts import MAX_NEW_TOKENS
-from trustmopd.quickstart.shipped import MODELS, checkpoint
+from trustmopd.quickstart.shipped import MODELS
 from trustmopd.quickstart.tasks import DOMAINS
 from trustmopd.runs.layout import CARD
 from trustmopd.util.files import check_writable, file_sha256, read_json, write_json, write_text

@@ -11,8 +11,9 @@ from studies.small_world.comparison import Pool
 from studies.small_world.models import Size
 from studies.small_world.reinforcement import REGIMES
 from studies.small_world.supervised import Supervision
+from studies.small_world.worlds import checkpoint, digests_of
 from trustmopd.quickstart.experiment import REFERENCES
-from trustmopd.quickstart.shipped import MODELS, SHIPPED, checkpoint, expected_digests
+from trustmopd.quickstart.shipped import MODELS, SHIPPED
 from trustmopd.quickstart.tasks import DOMAINS
 from trustmopd.runs.layout import AVERAGE
 
@@ -63,4 +64,4 @@ def six_teachers(out: Path, methods: Mapping[str, Mapping[str, Any]]) -> Pool:
 
 
 def _weights(world: Path) -> dict[str, str]:
-    return {name: expected_digests(name, world)["model.safetensors"][:16] for name in MODELS}
+    return {name: digests_of(name, world)["model.safetensors"][:16] for name in MODELS}

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import warnings
 from functools import partial
 from pathlib import Path
 
@@ -252,19 +251,3 @@ def test_a_subset_that_the_folder_does_not_have_is_told(tmp_path):
 def test_the_documentation_names_every_column_of_a_set():
     written = (Path(__file__).parents[2] / "docs" / "data.md").read_text().partition("## What is written")[2]
     assert [name for name in SCHEMA.names if f"`{name}`" not in written] == []
-
-
-def test_show_names_a_damaged_card_and_ignores_those_of_other_projects(tmp_path):
-    run("build", pools.small(tmp_path))
-    path = tmp_path / "out" / "card.json"
-    whole = json.loads(path.read_text())
-    for damaged in (whole | {"files": []}, {name: whole[name] for name in whole if name != "categories"}):
-        path.write_text(json.dumps(damaged))
-        with pytest.warns(UserWarning) as caught:
-            assert "100 prompts" in run("show", tmp_path / "out")
-        assert [str(path) in str(warning.message) for warning in caught] == [True]
-    for foreign in ({"license": "mit"}, [], {"schema_version": "2.0"}):
-        path.write_text(json.dumps(foreign))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert "100 prompts" in run("show", tmp_path / "out")

@@ -30,7 +30,7 @@ def test_overwrite_deletes_no_folder_that_holds_anything_but_a_prompt_set(tmp_pa
     assert "it holds notes.txt" in refused(tmp_path, *build)
     notes.unlink()
     write_text(tmp_path / "out" / "card.json", '{"schema_version": 1, "name": "a card of something else"}')
-    assert "no card.json of one" in refused(tmp_path, *build)
+    assert "it lacks removed.json" in refused(tmp_path, *build)
     (tmp_path / "out" / "card.json").unlink()
     run(*build)
     run(*build, "format=jsonl")

@@ -59,9 +59,6 @@ def test_what_the_quickstart_advises_can_be_run_and_read(watched: tuple[str, Pat
     (printed,) = [line.removeprefix("Next:").strip() for line in said.splitlines() if line.startswith("Next:")]
     program, *arguments = shlex.split(printed.removeprefix(f"{sys.executable} -m "))
     page = html.unescape((out / "report.html").read_text())
-    assert [shlex.split(command)[1:] for command in re.findall("<code>(trustmopd train .*?)</code>", page)] == [
-        arguments
-    ]
     result = CliRunner().invoke(app, arguments)
     assert program == "trustmopd" and result.exit_code == 0, result.output
     for seed in (1, 2):

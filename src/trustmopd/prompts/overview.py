@@ -1,7 +1,6 @@
 """What is in a prompt set: counts, lengths and examples by category."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +8,7 @@ from datasets import Dataset
 
 from trustmopd.prompts.build_config import LENGTH_EDGES
 from trustmopd.prompts.ngrams import words_of
-from trustmopd.prompts.prompt_set import card_of, check_prompts, load_prompts
+from trustmopd.prompts.prompt_set import check_prompts, load_prompts
 from trustmopd.prompts.quotas import bucket_of
 from trustmopd.prompts.reading.formats import no_column
 from trustmopd.prompts.reading.messages import user_text
@@ -27,16 +26,14 @@ class Overview:
 
 
 def overview(path: str, *, column: str = "prompt", split: str = "train", examples: int = 1) -> Overview:
-    """Categories and length buckets are those of the set's card; without one, categories are capabilities where the set
-    has them, else domains."""
+    """Categories are capabilities where the set has them, else domains."""
     dataset = _with_prompts(load_prompts(path, split), column, path)
     check_prompts(dataset)
-    card = card_of(path, split) or {}
     words: dict[str, list[int]] = defaultdict(list)
     constraints: dict[str, Counter[int]] = defaultdict(Counter)
     shown: dict[str, list[str]] = defaultdict(list)
     for row in dataset:
-        category, text = _category(row, card.get("categories", ())), user_text(row["prompt"])
+        category, text = _category(row), user_text(row["prompt"])
         words[category].append(len(words_of(text)))
         given = row.get("constraints")
         constraints[category][len(given) if isinstance(given, list) else 0] += 1  # another's file, another's meaning
@@ -57,7 +54,7 @@ def overview(path: str, *, column: str = "prompt", split: str = "train", example
         ],
         left=("constraints: prompts",),
     )
-    histogram = _histogram([each for there in words.values() for each in there], card.get("length_edges", LENGTH_EDGES))
+    histogram = _histogram([each for there in words.values() for each in there])
     return Overview(len(dataset), counts, histogram, shown)
 
 
@@ -73,18 +70,15 @@ def _with_prompts(dataset: Dataset, column: str, path: str) -> Dataset:
     return dataset.select_columns(others).rename_column(column, "prompt")
 
 
-def _category(row: dict[str, Any], known: Collection[str]) -> str:
-    named = str(row.get("id")).split("/")[0]
-    if named in known:
-        return named
+def _category(row: dict[str, Any]) -> str:
     capabilities, domain = row.get("capabilities"), row.get("domain")
     if capabilities:
         return "-".join(map(str, capabilities)) if isinstance(capabilities, list) else str(capabilities)
     return "unlabelled" if domain is None or domain == "" else str(domain)
 
 
-def _histogram(lengths: list[int], edges: Sequence[int]) -> TextTable:
-    found = Counter(bucket_of(length, edges) for length in lengths)
+def _histogram(lengths: list[int]) -> TextTable:
+    found = Counter(bucket_of(length, LENGTH_EDGES) for length in lengths)
     most = max(found.values())
     rows = [
         (bucket, f"{found[bucket]:,}", "█" * max(1, round(_BAR * found[bucket] / most)))

@@ -14,7 +14,7 @@ from trustmopd.prompts.build_config import Category, DataConfig
 from trustmopd.prompts.corpora import Pool
 from trustmopd.prompts.decontaminate import removal_table
 from trustmopd.prompts.ngrams import words_of
-from trustmopd.prompts.prompt_set import SCHEMA, hash_of, read_card
+from trustmopd.prompts.prompt_set import SCHEMA, hash_of
 from trustmopd.prompts.quotas import bucket_of
 from trustmopd.prompts.reading.messages import user_text
 from trustmopd.prompts.reading.sources import local_files, named
@@ -65,12 +65,12 @@ def check_output(config: DataConfig, *, overwrite: bool = False) -> None:
                 raise ValueError(
                     f"{name} is read from {file}, inside the output {config.output}. Choose another output."
                 )
-    unknown = sorted(file.name for file in output.iterdir() if file.name not in _WRITTEN)
-    if unknown or not read_card(output):
+    there = {file.name for file in output.iterdir()}
+    if strangers := sorted(there - _WRITTEN) or sorted({"removed.json", CARD} - there):
+        state = "holds" if strangers[0] in there else "lacks"
         raise FileExistsError(
-            f"{config.output} is not a prompt set that was built here ("
-            + (f"it holds {', '.join(unknown[:3])}" if unknown else f"it has no {CARD} of one")
-            + "), so --overwrite does not delete it. Choose another output, or empty the folder yourself."
+            f"{config.output} is not a prompt set that was built here (it {state} {', '.join(strangers[:3])}), so "
+            "--overwrite does not delete it. Choose another output, or empty the folder yourself."
         )
 
 

@@ -16,9 +16,6 @@ from datasets import Dataset, DatasetDict, Value, concatenate_datasets, load_dat
 from trustmopd.prompts.reading.formats import kind_of
 from trustmopd.prompts.reading.messages import malformed, plain
 from trustmopd.prompts.reading.sources import Location, hub_dataset, local_files, named, read_source
-from trustmopd.runs.layout import CARD
-from trustmopd.runs.schemas import read_file
-from trustmopd.util.files import file_sha256, read_json
 from trustmopd.util.messages import first_line
 
 #: Columns that other trainers read, and what to do instead.
@@ -92,28 +89,6 @@ def _of_one_kind(column: list[Any]) -> list[Any]:
         )
         column = [[{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt for prompt in column]
     return column if any(map(malformed, column)) else [plain(prompt) for prompt in column]  # `check_prompts` says why
-
-
-def card_of(path: str | Path, split: str = "train") -> dict[str, Any] | None:
-    """The card of a set that is still as `data build` wrote it."""
-    files = [] if _is_stored(path) else local_files(_location(path, split))
-    card = read_card(files[0].parent) if files else {}
-    same = card and all(card["files"].get(file.name) == file_sha256(file) for file in files)
-    return card if same else None
-
-
-def read_card(folder: Path) -> dict[str, Any]:
-    """Empty if `data build` wrote none there: other data sets have files of that name too. A damaged one of ours is
-    named in a warning."""
-    try:
-        read_json(folder / CARD, what="card", remedy="")
-    except (OSError, ValueError):
-        return {}
-    try:
-        return read_file(folder / CARD, what="card", remedy="It is ignored. Restore it, or build the set again.")
-    except ValueError as error:
-        warnings.warn(str(error), stacklevel=2)
-        return {}
 
 
 def _location(path: str | Path, split: str) -> Location:

@@ -15,8 +15,9 @@ from studies.small_world.__main__ import app
 from studies.small_world.build_world import build_specialist, build_world
 from studies.small_world.supervised import build_reference
 from studies.small_world.tests.sizes import CUT_DOWN
+from studies.small_world.worlds import checkpoint
 from trustmopd.quickstart import DOMAINS, MIXTURES
-from trustmopd.quickstart.shipped import MODELS, SHIPPED, checkpoint
+from trustmopd.quickstart.shipped import MODELS, SHIPPED
 
 
 @pytest.fixture
