@@ -36,7 +36,7 @@ def refused(folder: Path, *arguments: object) -> str:
 # ---- Files of the user's
 
 
-@pytest.mark.parametrize("name", ["mine.jsonl", "mine.responses.jsonl", "scores.json"])
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.responses.jsonl"])
 @pytest.mark.parametrize("earlier", [False, True], ids=["new", "evaluated before"])
 def test_a_set_in_the_folder_of_the_evaluation_is_not_written_over(
     world: Path, tmp_path: Path, name: str, earlier: bool
@@ -44,7 +44,7 @@ def test_a_set_in_the_folder_of_the_evaluation_is_not_written_over(
     if earlier:
         evaluate_checkpoint(METHOD, tmp_path, sums(world), Sampling(), Echo)
     # A journal would cut it off: it has no whole line.
-    (tmp_path / name).write_text(json.dumps([ROW] if name == "scores.json" else ROW))
+    (tmp_path / name).write_text(json.dumps(ROW))
     said = refused(tmp_path, world / "student", "--benchmarks", tmp_path / name, "--out", tmp_path)
     assert str(tmp_path / name) in said and "--out" in said
 
@@ -59,20 +59,10 @@ def test_a_local_copy_in_the_folder_of_the_evaluation_is_not_written_over(
     run("evaluate", world / "student", *arguments, "--out", tmp_path / "below")
 
 
-@pytest.mark.parametrize("place", ["out", "run/seed-1/evaluation"])
-def test_a_set_called_scores_is_not_written_over_by_a_recipes(world: Path, tmp_path: Path, place: str) -> None:
-    own = tmp_path / place / "scores.json"
-    own.parent.mkdir(parents=True)
-    own.write_text(json.dumps([ROW]))
-    given = [f"output={tmp_path / 'run'}", "--only", "initial", "--benchmarks", own, "--out", tmp_path / "out"]
-    assert str(own) in refused(tmp_path, world / "recipe.yaml", *given)
-
-
-@pytest.mark.parametrize("name", ["run.json", "scores.json", "math_sums.jsonl"])
-def test_a_file_of_ones_own_that_is_called_as_ours_is_kept(world: Path, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text('{"my": "notes"}')
+def test_a_file_of_ones_own_that_is_called_as_ours_is_kept(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "math_sums.jsonl").write_text('{"my": "notes"}')
     given = ["--benchmarks", world / "math_sums.jsonl", "--out", tmp_path]
-    assert str(tmp_path / name) in refused(tmp_path, world / "student", *given)
+    assert str(tmp_path / "math_sums.jsonl") in refused(tmp_path, world / "student", *given)
 
 
 # ---- Earlier evaluations
@@ -155,7 +145,7 @@ def test_scores_of_a_folder_with_a_broken_record_name_it_and_how_to_go_on(tmp_pa
         (["--benchmarks", "gsm8k", "--data", "svamp=x"], "'svamp'"),
         (["--benchmarks", "gsm8k", "--data", "gsm8k=nowhere.jsonl"], "nowhere.jsonl"),
         (["--benchmarks", "gsm8k,gsm8k"], "'gsm8k'"),
-        (["--benchmarks", "SUMS", "--top-p", "0"], "top-p = 0.0"),
+        (["--benchmarks", "SUMS", "--top-p", "0"], "top_p = 0.0"),
         (["--benchmarks", "SUMS", "--out", __file__], "test_slips.py"),
         (["--benchmarks", "SUMS", "--only", "initial"], "--only"),
         (["--benchmarks", "SUMS", "--engine", "llama"], "'llama'"),

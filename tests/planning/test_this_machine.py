@@ -9,13 +9,12 @@ import pytest
 import tiny
 import torch
 from peft import LoraConfig
-from planned import work
 from trl.trainer.utils import create_model_from_path
 
 from trustmopd import Teacher, TrustMOPDConfig
-from trustmopd.planning.memory import GIB, frozen_weights, moments
-from trustmopd.planning.this_machine import RunHere, UnknownMemory, run_here
-from trustmopd.planning.workload import Setup, student_dtype_of
+from trustmopd.planning.memory import frozen_weights
+from trustmopd.planning.this_machine import UnknownMemory, run_here
+from trustmopd.planning.workload import student_dtype_of
 from trustmopd.policies import resolve
 
 pytestmark = pytest.mark.unit
@@ -23,40 +22,6 @@ pytestmark = pytest.mark.unit
 
 def settings(folder: Path, **given: object) -> TrustMOPDConfig:
     return TrustMOPDConfig(output_dir=str(folder), use_cpu=True, bf16=True, **given)
-
-
-def test_an_80_gb_card_holds_a_3b_student_beside_vllm_as_promised_and_nothing_more() -> None:
-    """80 GB are 74.5 GiB. Held: bfloat16 with three resident teachers and the reference; float32 with offload."""
-
-    def check(dtype: str, placement: str, *, share: float = 0.3, sleeps: bool = True, is_lora: bool = False) -> None:
-        given = work("smollm3-3b", uses_vllm=True, vllm_share=share, vllm_sleeps=sleeps, is_lora=is_lora)
-        RunHere(given, Setup(placement, "DDP", dtype, memory=74.5), "each GPU").check_beside_vllm(16384)
-
-    check("bfloat16", "resident")
-    check("float32", "offload")
-    check("float32", "resident", is_lora=True)
-    for refused in (
-        {"dtype": "float32", "placement": "resident"},
-        {"dtype": "float32", "placement": "resident", "share": 0.2},
-        {"dtype": "float32", "placement": "offload", "share": 0.7},
-        {"dtype": "float32", "placement": "offload", "sleeps": False},
-        {"dtype": "bfloat16", "placement": "resident", "sleeps": False},
-    ):
-        with pytest.raises(ValueError, match="74.5"):
-            check(**refused)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("placement", ["resident", "offload"])
-def test_the_least_that_a_run_needs_is_what_a_plan_counts_of_no_token(placement: str) -> None:
-    """Weights, gradients, optimizer and vLLM of a plan's largest moment fit, and nothing less."""
-    given = work("smollm3-3b", vllm_share=0.3, uses_vllm=True)
-    setup = Setup(placement, "DDP", "float32", memory=74.5)
-    new = (given.student.head + given.student.hidden * given.student.intermediate) * 4 / GIB
-    counted = {moment: replace(each, activations=0, answers=0).total for moment, each in moments(given, setup).items()}
-    most = (max(total + new * (moment == "train") for moment, total in counted.items()) - 0.3 * 74.5) / 0.7
-    RunHere(given, replace(setup, memory=most + 0.01), "each GPU").check_beside_vllm(0)
-    with pytest.raises(ValueError, match="rollout engine"):
-        RunHere(given, replace(setup, memory=most - 0.01), "each GPU").check_beside_vllm(0)
 
 
 def test_each_frozen_model_is_counted_where_it_lives_teachers_own_references_too(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ scores of each trained seed handed to its run."""
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from trustmopd.evaluation.benchmarks import Questions, load_benchmarks
 from trustmopd.evaluation.entries import Entry, check_checkpoint, entries_of, make_average, parts, trained_with
 from trustmopd.evaluation.evaluate import evaluate_checkpoint
 from trustmopd.evaluation.read_graded import collect, finished_entries
-from trustmopd.evaluation.run_record import check_run_folder, check_scores, read_record
+from trustmopd.evaluation.run_record import check_run_folder, read_record
 from trustmopd.evaluation.sampling import Sampler, Sampling, check_engine, make_sampler, put, templated
 from trustmopd.policies import load_tokenizer
 from trustmopd.prompts.prompt_set import load_prompts
 from trustmopd.prompts.reading.messages import common_system
-from trustmopd.recipe import QuestionFile, Recipe
+from trustmopd.recipe import Asking, QuestionFile, Recipe
+from trustmopd.recipe.sections import check_fields
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.runs import RunDirectory, newest_checkpoint
 from trustmopd.runs.card_results import refresh_card
@@ -87,7 +88,7 @@ def evaluate_model(model: str, out: Path | None = None, options: EvaluationOptio
 def _evaluate(
     recipe: Recipe | None, entries: Sequence[Entry], folder: Path, options: EvaluationOptions, sampling: Sampling
 ) -> EvaluationResult:
-    sampling = replace(sampling, **options.sampling)
+    sampling = check_fields(Sampling, {**sampling.model_dump(), **options.sampling}, "how to evaluate")
     missing: dict[Entry, str] = {}
     for entry in entries:
         check_engine(sampling.engine, entry.source)
@@ -119,7 +120,7 @@ def _evaluate(
 
 def _explained(entries: Sequence[Entry], benchmarks: Sequence[Questions], sampling: Sampling) -> list[str]:
     """Rows, how they are asked, and each benchmark with its first prompt, as the first checkpoint reads it."""
-    settings = ", ".join(f"{name} {value}" for name, value in asdict(sampling).items() if value is not None)
+    settings = ", ".join(f"{name} {value}" for name, value in sampling if value is not None)
     lines = [f"Rows: {', '.join(entry.folder for entry in entries) or 'none'}", f"Asked with: {settings}"]
     first = next((entry for entry in entries if entry.name != AVERAGE), None)
     place, revision = parts(first.source, first.base)[0] if first else ("", None)
@@ -146,7 +147,7 @@ def scored(
 
 def sampling_of(recipe: Recipe) -> Sampling:
     """System prompt and arguments of the chat template are training's, unless the recipe says otherwise."""
-    wish = recipe.evaluation.model_dump(exclude={"benchmarks", "data"})
+    wish = recipe.evaluation.model_dump(include={*Asking.model_fields})
     checkpoints = filter(None, (newest_checkpoint(recipe.run_directory(seed)) for seed in recipe.seeds))
     trained = next(filter(None, map(trained_with, checkpoints)), {})
     if not trained:
@@ -171,7 +172,6 @@ def evaluate_entries(
     """Each row in a folder of its own below `out`; without a recipe, the one checkpoint in `out` itself. What cannot be
     written is refused before anything is sampled."""
     runs = {seed: RunDirectory(recipe.run_directory(seed)) for seed in recipe.seeds} if recipe else {}
-    check_scores([out, *(run.evaluation for run in runs.values())], benchmarks)
     folders = {entry: out / entry.folder if recipe else out for entry in entries}
     for entry, folder in folders.items():
         check_run_folder(folder, entry, sampling, benchmarks)

@@ -1,10 +1,8 @@
 """The record of an evaluation: whose responses a folder has, how they were sampled, and what was asked."""
 
-import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ from trustmopd.evaluation.benchmarks import Questions
 from trustmopd.evaluation.entries import Entry, weight_files
 from trustmopd.evaluation.sampling import Sampling
 from trustmopd.runs import EntryDirectory
-from trustmopd.runs.layout import ASKED, SCORES
 from trustmopd.runs.schemas import read_file, write_file
 from trustmopd.util.files import locked
 
@@ -37,9 +34,11 @@ def run_folder(folder: Path, entry: Entry, sampling: Sampling, benchmarks: Seque
 def check_run_folder(folder: Path, entry: Entry, sampling: Sampling, benchmarks: Sequence[Questions]) -> None:
     """Refuse a folder that holds something else, before another entry is sampled for hours."""
     files = EntryDirectory(folder)
-    journals = [path(asked.benchmark.name) for asked in benchmarks for path in (files.responses, files.graded)]
-    _refuse_to_overwrite(journals, benchmarks, foreign=not files.record.exists())  # the record is written first
-    check_scores([folder], benchmarks)
+    data = {file.resolve() for asked in benchmarks for file in asked.rows.files}
+    for path in [path(asked.benchmark.name) for asked in benchmarks for path in (files.responses, files.graded)]:
+        # A journal without a record, which is written first, is a file of the user's, as a set of rows is.
+        if path.exists() and (not files.record.exists() or path.resolve() in data):
+            raise FileExistsError(f"{path} would be overwritten, and no evaluation wrote it. Choose another --out.")
     before, now = _record_of_responses(files), _about(entry, sampling)
     if before is not None and (field := differing({name: before.get(name) for name in now}, now)):
         raise ValueError(
@@ -57,24 +56,6 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None
         if values[0] != values[1] and not (field in ("engine", "graders") and None in values):
             return field
     return None
-
-
-def check_scores(folders: Iterable[Path], benchmarks: Sequence[Questions]) -> None:
-    """The user may have files of the same names: ours have a schema version."""
-    for path in (folder / name for folder in folders for name in (ASKED, SCORES)):
-        try:
-            foreign = "schema_version" not in json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, TypeError):
-            foreign = False  # absent, or a damaged one of ours: reported when it is read
-        _refuse_to_overwrite([path], benchmarks, foreign)
-
-
-def _refuse_to_overwrite(written: Iterable[Path], benchmarks: Sequence[Questions], foreign: bool) -> None:
-    """Neither a set that is evaluated, nor any other file that no evaluation wrote."""
-    data = {file.resolve() for loaded in benchmarks for file in loaded.rows.files}
-    for path in written:
-        if path.exists() and (foreign or path.resolve() in data):
-            raise FileExistsError(f"{path} would be overwritten, and no evaluation wrote it. Choose another --out.")
 
 
 def _write_record(files: EntryDirectory, entry: Entry, sampling: Sampling, benchmarks: Sequence[Questions]) -> None:
@@ -102,8 +83,7 @@ def _write_record(files: EntryDirectory, entry: Entry, sampling: Sampling, bench
 
 def _about(entry: Entry, sampling: Sampling) -> dict[str, Any]:
     """What the responses of one folder have in common: checkpoint and sampling."""
-    settings = asdict(sampling)
-    del settings["samples"]
+    settings = sampling.model_dump(exclude={"samples"})
     about = {"method": entry.name, "seed": entry.seed, **entry.source.model_dump(exclude={"reference"})}
     about |= {"base": entry.base, "files": weight_files(entry.source, entry.base)}
     if entry.mean_of:  # every recipe keeps its own copy

@@ -2,40 +2,29 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from pydantic import field_validator
 
 from trustmopd.evaluation.benchmark import Benchmark, Messages, Row
 from trustmopd.evaluation.entries import is_adapter, parts
 from trustmopd.evaluation.graders.reasoning import OPEN
+from trustmopd.recipe import Asking
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.rollouts import LoadedEngine, Params, adapter_refused, engine_module, reason
 from trustmopd.runs.schemas import ASKED_WITH
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How responses are drawn. The paper states the temperature alone; the others are Open-MOPD's, whose models it
-    uses. `samples` None: each benchmark's own. Engines round differently, so they may draw different responses.
-    `system` opens conversations that have no system message of their own."""
+class Sampling(Asking):
+    """Engines round differently, so they may draw different responses. `system` opens conversations that have no system
+    message of their own."""
 
-    temperature: float = 0.6
-    top_p: float = 1.0
-    max_new_tokens: int = 30_000
     seed: int = 0
-    samples: int | None = None
-    engine: str = "transformers"
-    system: str | None = None
-    chat_template_kwargs: Mapping[str, Any] | None = None
 
-    def __post_init__(self) -> None:
-        for name in ASKED_WITH:
-            object.__setattr__(self, name, getattr(self, name) or None)
-        if self.temperature < 0 or not 0 < self.top_p <= 1:
-            raise ValueError(
-                f"temperature = {self.temperature} must be 0 (greedy) or more, and top-p = {self.top_p} must be above "
-                "0 and at most 1. Leave them out for 0.6 and 1."
-            )
+    @field_validator(*ASKED_WITH)
+    @classmethod
+    def _none_if_empty(cls, value: Any) -> Any:
+        return value or None
 
 
 class Request(NamedTuple):

@@ -5,7 +5,7 @@ A step has three moments: the student samples (`rollout`), the frozen models rea
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trustmopd.planning.shapes import Shape
 from trustmopd.planning.workload import (
@@ -74,14 +74,6 @@ def reading_bytes(work: Workload, setup: Setup, shapes: Iterable[Shape]) -> int:
     """What frozen models compute with, one after another: the widest counts."""
     widest = max((_wide(shape, work.compute_bytes, FORWARD) for shape in shapes), default=0)
     return work.micro_batch_on(setup.world) * (work.prompt + work.response) * widest
-
-
-def least(work: Workload, setup: Setup, tokens: int) -> dict[str, Gib]:
-    """What the moments need at least, however short prompts and responses turn out to be, if the student learns from
-    `tokens` in one pass."""
-    certain = {name: replace(gib, activations=0.0, answers=0.0) for name, gib in moments(work, setup).items()}
-    certain["train"] = replace(certain["train"], activations=_backward(work, setup, tokens) / GIB)
-    return certain
 
 
 def answer_bytes(work: Workload, setup: Setup) -> float:

@@ -8,7 +8,7 @@ import psutil
 import torch
 
 from trustmopd.planning.launching import asked_engine
-from trustmopd.planning.memory import GIB, least, peak, pinned_bytes
+from trustmopd.planning.memory import GIB, peak, pinned_bytes
 from trustmopd.planning.plan import USABLE, fits
 from trustmopd.planning.shapes import shape_of
 from trustmopd.planning.workload import (
@@ -56,19 +56,6 @@ class RunHere:
             f"the {_digits(self.setup.memory, 3)} GiB of {self.held_by}{free} ({parts})"
         )
 
-    def check_beside_vllm(self, tokens: int) -> None:
-        """Refuse a run that cannot fit beside a colocated vLLM, even if it learns from no more than `tokens` in one
-        pass."""
-        for moment, gib in least(self.work, self.setup, tokens).items():
-            if gib.total > self.setup.memory:
-                sizes = ", ".join(f"{name.replace('_', ' ')} {size:.1f}" for name, size in asdict(gib).items() if size)
-                raise ValueError(
-                    f"during {_MOMENTS[moment]} this run needs at least {gib.total:.1f} GiB ({sizes}), but the GPU has "
-                    f"{self.setup.memory:.1f}. Set vllm_enable_sleep_mode = True (vLLM then sleeps while the student "
-                    "trains), teacher_placement = 'offload', model_init_kwargs = {dtype: bfloat16}, a smaller "
-                    f"vllm_gpu_memory_utilization (now {self.work.vllm_share:g}) or max_tokens_per_micro_batch."
-                )
-
     def check_host_memory(self, asked: str) -> str:
         """A sentence on how much memory offloaded models pin on this node, where each process has its own copy. Raises
         an error if it is more than is free. `asked` is how the user asked for it."""
@@ -85,9 +72,6 @@ class RunHere:
                 "on a node, or choose a smaller teacher_dtype."
             )
         return told
-
-
-_MOMENTS = {"rollout": "rollouts", "ask": "the frozen models' passes", "train": "training"}
 
 
 class UnknownMemory(ValueError):

@@ -85,8 +85,10 @@ else:
     Rollouts = _union(ROLLOUTS, "engine", "vllm")
 
 
-class Evaluation(Section):
-    benchmarks: Annotated[list[Benchmark], AfterValidator(_distinct), Field(description="Give a list of these.")] = []
+class Asking(Section):
+    """How responses to score are drawn. The paper states the temperature alone; the others are Open-MOPD's, whose
+    models it uses."""
+
     samples: Annotated[int | None, Field(gt=0, description="Responses per problem; null: each benchmark's own.")] = None
     temperature: Annotated[float, Field(ge=0, description="The paper samples at 0.6; 0 is greedy.")] = 0.6
     top_p: Annotated[float, Field(gt=0, le=1, description="The share of the likeliest tokens; 1 is all.")] = 1.0
@@ -96,6 +98,10 @@ class Evaluation(Section):
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, Field(description="Give arguments of the chat template; null: training's; {}: none.")
     ] = None
+
+
+class Evaluation(Asking):
+    benchmarks: Annotated[list[Benchmark], AfterValidator(_distinct), Field(description="Give a list of these.")] = []
     data: Annotated[dict[str, Place], Field(description="Give local files by benchmark, {aime25: path}.")] = {}
 
 

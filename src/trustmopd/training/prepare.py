@@ -61,7 +61,7 @@ class Prepared:
         if self.lora is not None:
             check_student_lora(self.lora, self.recipe.student, trust_remote_code=self.args.trust_remote_code)
         prompts = load_prompts(self.recipe.prompts.path, self.recipe.prompts.split)
-        return check_ingredients(self.recipe.student, self.graph, self.args, prompts, peft_config=self.lora)
+        return check_ingredients(self.recipe.student, self.graph, self.args, prompts)
 
     def check(self, *, resume: Resumed = False) -> dict[int, Path | None]:
         """Make the checks of a run that need no weights, in every process. With `resume`, the checkpoint of each seed,

@@ -25,11 +25,10 @@ from trustmopd.recipe.rollout_engines import VLLM
 from trustmopd.recipe.teacher_source import OFFLOAD, RAY, SHARDED
 from trustmopd.training.calibration import Calibration
 from trustmopd.training.config import TrustMOPDConfig
-from trustmopd.training.environment import check_environment
+from trustmopd.training.environment import check_environment, check_vllm_can_sample
 from trustmopd.training.prompt_checks import check_prompt_sets, warn_of_prompts
 from trustmopd.training.prompt_lengths import fit_prompts, prompt_lengths, with_rows
 from trustmopd.training.run.across_ranks import all_succeed, first_decides
-from trustmopd.training.vllm_checks import check_memory_beside_vllm, check_vllm_can_sample
 
 if TYPE_CHECKING:
     from trustmopd.policies.hosts.ray.policies import RayPolicies
@@ -83,7 +82,6 @@ def check_ingredients(
     tokenizer: Any = None,
     eval_prompts: Any = None,
     tools: Any = None,
-    peft_config: Any = None,
 ) -> Ingredients:
     check_environment(args)
     _check_places(graph, args)
@@ -111,7 +109,6 @@ def check_ingredients(
     vocab_size = preflight(model, graph, checks)
     if args.rules.rollouts.engine == VLLM:
         check_vllm_can_sample(model, args, longest)
-        check_memory_beside_vllm(graph, model, args, peft_config, max(lengths))
     fitted, overlong = fit_prompts(with_rows(prompts), lengths, args)
     return Ingredients(source, graph, checks, tokenizer, vocab_size, fitted, lengths, overlong)
 

@@ -96,7 +96,8 @@ def _sampled(
         seen[row] += 1
     done = by_key(journal.lines)
     assert args.max_completion_length is not None
-    sampling = Sampling(args.temperature, args.top_p, args.max_completion_length, seed=recipe.seeds[0])
+    drawn = {name: getattr(args, name) for name in ("temperature", "top_p")}
+    sampling = Sampling(**drawn, max_new_tokens=args.max_completion_length, seed=recipe.seeds[0])
     for name, source in recipe.teachers.items():
         own = [each for each in requests if owners[int(each.id)] == name]
         if missing := [each for each in own if each[:2] not in done]:

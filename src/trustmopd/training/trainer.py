@@ -97,7 +97,7 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
         train_dataset, eval_dataset = of_one_kind(train_dataset), of_one_kind(eval_dataset)
         given = ingredients or check_ingredients(
             *(model, graph_of(model, teachers, reference, args), args, train_dataset),
-            *(processing_class, eval_dataset, tools, peft_config),
+            *(processing_class, eval_dataset, tools),
         )
         use_vllm, args.use_vllm = args.use_vllm, False  # TRL must not start vLLM: `rollout_engine` does
         disable_dropout, args.disable_dropout = args.disable_dropout, False  # TRL would miss what is no module
