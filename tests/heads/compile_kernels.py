@@ -10,6 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from trustmopd.heads import fused, fused_objective, kernels
+from trustmopd.heads.shared import Projection
 from trustmopd.method import CandidateState
 
 CAPABILITY = int(sys.argv[1])
@@ -48,9 +49,9 @@ def main() -> None:
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         hidden = torch.zeros((70, 48), dtype=dtype, requires_grad=True)
         weight = torch.zeros((300, 48), dtype=dtype, requires_grad=True)
-        fused.top_candidates_of(hidden, weight, 17)
-        fused.top_candidates_of(hidden, weight, 17, torch.zeros(300), logit_scale=2.0, softcap=30.0)
-        fused.candidate_logits(hidden, weight, ids).sum().backward()
+        fused.top_candidates_of(hidden, Projection(weight), 17)
+        fused.top_candidates_of(hidden, Projection(weight, torch.zeros(300), logit_scale=2.0, softcap=30.0), 17)
+        fused.candidate_logits(hidden, Projection(weight), ids).sum().backward()
     logp = torch.zeros((1, 70, 17))
     teachers = logp.expand(3, -1, -1, -1)
     learning = logp.clone().requires_grad_()

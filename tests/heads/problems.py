@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trustmopd.heads import reference
+from trustmopd.heads.shared import Projection
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 DEVICE = DEVICES[-1]  # Triton runs its kernels on a GPU where there is one, in its interpreter elsewhere
@@ -77,7 +78,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 1e-2, tor
 def values_and_gradients(implementation: ModuleType, case: Problem, **transform):
     leaves = case.leaves()
     hidden, weight, bias = leaves
-    logits = implementation.candidate_logits(hidden, weight, case.ids, bias, **transform)
+    logits = implementation.candidate_logits(hidden, Projection(weight, bias, **transform), case.ids)
     logits.backward(case.upstream)
     return logits, [None if leaf is None else leaf.grad for leaf in leaves]
 
@@ -99,8 +100,10 @@ def assert_agree(implementation: ModuleType, case: Problem, **transform) -> None
 
 def assert_top(implementation: ModuleType, hidden, weight, count, bias=None, *, vocab_size=None, tolerance=1e-4, **kw):
     """Distinct ids whose logits are the largest ones, compared by value: ties may be broken either way."""
-    ids, logsumexp = implementation.top_candidates_of(hidden, weight, count, bias, vocab_size=vocab_size, **kw)
-    logits = reference.full_logits(hidden, weight, bias, **kw)[:, :vocab_size]
+    ids, logsumexp = implementation.top_candidates_of(
+        hidden, Projection(weight, bias, **kw), count, vocab_size=vocab_size
+    )
+    logits = reference.full_logits(hidden, Projection(weight, bias, **kw))[:, :vocab_size]
     assert ids.shape == (hidden.shape[0], count) and ids.dtype == torch.int64
     assert all(len(set(row)) == count for row in ids.tolist())
     chosen, largest = (x.sort(dim=-1, descending=True).values for x in (logits.gather(-1, ids), logits))

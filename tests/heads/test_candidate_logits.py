@@ -8,6 +8,7 @@ from problems import DEVICE, DEVICES, SHAPES, TOLERANCE, TRANSFORMS, assert_agre
 from torch.utils.checkpoint import checkpoint
 
 from trustmopd.heads import candidate_logits, chunked, reference, use_implementation
+from trustmopd.heads.shared import Projection
 
 pytestmark = pytest.mark.unit
 
@@ -56,7 +57,7 @@ def test_gradients_are_those_of_finite_differences(transform):
     case = problem((3, 4, 7, 3), torch.float64)
 
     def logits(hidden, weight, bias):
-        return chunked.candidate_logits(hidden, weight, case.ids, bias, **transform)
+        return chunked.candidate_logits(hidden, Projection(weight, bias, **transform), case.ids)
 
     assert torch.autograd.gradcheck(logits, case.leaves())
 
@@ -72,7 +73,7 @@ def test_a_candidate_that_appears_twice_collects_both_gradients(head):
     weight = torch.zeros(4, 2, device=DEVICE, requires_grad=True)
     bias = torch.zeros(4, device=DEVICE, requires_grad=True)
     ids = torch.tensor([[3, 3, 0], [0, 3, 3]], device=DEVICE)
-    head.candidate_logits(hidden, weight, ids, bias).sum().backward()
+    head.candidate_logits(hidden, Projection(weight, bias), ids).sum().backward()
     assert weight.grad.tolist() == [[11.0, 22.0], [0.0, 0.0], [0.0, 0.0], [22.0, 44.0]]
     assert bias.grad.tolist() == [2.0, 0.0, 0.0, 4.0]
 
@@ -94,7 +95,7 @@ def test_both_ways_to_the_weight_gradient_agree(shape, dtype, device):
 def test_a_frozen_head_gets_no_gradient_and_the_hidden_states_still_get_theirs(head):
     case = problem((9, 6, 17, 4), device=DEVICE)
     hidden, _, _ = case.leaves()
-    head.candidate_logits(hidden, case.weight, case.ids, case.bias).backward(case.upstream)
+    head.candidate_logits(hidden, Projection(case.weight, case.bias), case.ids).backward(case.upstream)
     _, (expected, _, _) = values_and_gradients(reference, case)
     assert case.weight.grad is None and case.bias.grad is None
     torch.testing.assert_close(hidden.grad, expected, rtol=1e-4, atol=1e-5)
@@ -103,7 +104,7 @@ def test_a_frozen_head_gets_no_gradient_and_the_hidden_states_still_get_theirs(h
 def test_frozen_hidden_states_leave_the_head_its_gradient(head):
     case = problem((9, 6, 17, 4), device=DEVICE)
     _, weight, _ = case.leaves()
-    head.candidate_logits(case.hidden, weight, case.ids, case.bias).backward(case.upstream)
+    head.candidate_logits(case.hidden, Projection(weight, case.bias), case.ids).backward(case.upstream)
     _, (_, expected, _) = values_and_gradients(reference, case)
     torch.testing.assert_close(weight.grad, expected, rtol=1e-4, atol=1e-5)
 
@@ -122,8 +123,10 @@ def test_autocast_does_not_reach_inside(device):
 def test_half_precision_hidden_states_meet_a_float32_master_weight_without_rounding_it(device):
     case = problem((12, 64, 50, 8), device=device)
     hidden = case.hidden.bfloat16()
-    logits = chunked.candidate_logits(hidden, case.weight, case.ids, case.bias)
-    expected = reference.candidate_logits(hidden.double(), case.weight.double(), case.ids, case.bias.double())
+    logits = chunked.candidate_logits(hidden, Projection(case.weight, case.bias), case.ids)
+    expected = reference.candidate_logits(
+        hidden.double(), Projection(case.weight.double(), case.bias.double()), case.ids
+    )
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits, expected.float(), rtol=1e-5, atol=1e-4)
 
@@ -133,7 +136,9 @@ def test_gradient_checkpointing_and_autocast_give_the_same_gradients(head, reent
     case = problem((6, 8, 50, 6), device=DEVICE)
 
     def loss(hidden, weight, bias):
-        return (head.candidate_logits(hidden.tanh(), weight, case.ids, bias, softcap=4.0) * case.upstream).sum()
+        return (
+            head.candidate_logits(hidden.tanh(), Projection(weight, bias, softcap=4.0), case.ids) * case.upstream
+        ).sum()
 
     plain, checkpointed = case.leaves(), case.leaves()
     loss(*plain).backward()
@@ -149,7 +154,7 @@ def test_a_head_tied_to_the_embedding_collects_both_gradients(head):
     def gradient(implementation):
         weight = case.weight.clone().requires_grad_()
         hidden = torch.nn.functional.embedding(torch.arange(12, device=DEVICE), weight).tanh()
-        implementation.candidate_logits(hidden, weight, case.ids).backward(case.upstream)
+        implementation.candidate_logits(hidden, Projection(weight), case.ids).backward(case.upstream)
         return weight.grad
 
     torch.testing.assert_close(gradient(head), gradient(reference), rtol=1e-4, atol=1e-5)
@@ -170,7 +175,7 @@ def test_an_id_that_the_head_has_no_row_for_is_refused(bad, dtype):
     case = problem((5, 6, 17, 4), dtype)
     case.ids[2, 1] = bad
     with pytest.raises(IndexError, match=r"out of range|\b17\b"):
-        chunked.candidate_logits(case.hidden, case.weight, case.ids)
+        chunked.candidate_logits(case.hidden, Projection(case.weight), case.ids)
 
 
 def test_the_implementation_in_use_can_be_chosen_for_a_block_or_from_here_on(monkeypatch):

@@ -12,6 +12,7 @@ from trustmopd.heads.shared import _bias_gradient
 
 pytest.importorskip("triton")
 from trustmopd.heads import fused
+from trustmopd.heads.shared import Projection
 
 ODD = [(5, 33, 131, 7), (3, 130, 77, 65)]
 HALVES = [torch.bfloat16, torch.float16]
@@ -80,7 +81,7 @@ def test_the_largest_may_all_lie_in_one_group_or_one_in_each():
     crowded[640:660] = torch.arange(20.0) + 1
     spread[::100] = torch.arange(20.0) + 1
     weight = torch.stack([crowded, spread], dim=1).to(DEVICE)
-    ids, _ = fused.top_candidates_of(torch.eye(2, device=DEVICE), weight, 20)
+    ids, _ = fused.top_candidates_of(torch.eye(2, device=DEVICE), Projection(weight), 20)
     assert sorted(ids[0].tolist()) == list(range(640, 660))
     assert sorted(ids[1].tolist()) == list(range(0, 2000, 100))
 
@@ -119,11 +120,13 @@ def test_a_bias_gradient_of_many_choices_is_added_up_in_one_order():
 def test_half_precision_hidden_states_meet_a_float32_master_weight_without_rounding_it():
     case = problem((7, 64, 50, 8), device=DEVICE)
     hidden = case.hidden.bfloat16()
-    logits = fused.candidate_logits(hidden, case.weight, case.ids, case.bias)
-    expected = reference.candidate_logits(hidden.double(), case.weight.double(), case.ids, case.bias.double())
+    logits = fused.candidate_logits(hidden, Projection(case.weight, case.bias), case.ids)
+    expected = reference.candidate_logits(
+        hidden.double(), Projection(case.weight.double(), case.bias.double()), case.ids
+    )
     torch.testing.assert_close(logits, expected.float(), rtol=1e-5, atol=1e-4)
-    top = fused.top_candidates_of(hidden, case.weight, 8)
-    assert_same_top(top, reference.top_candidates_of(hidden, case.weight.bfloat16(), 8))
+    top = fused.top_candidates_of(hidden, Projection(case.weight), 8)
+    assert_same_top(top, reference.top_candidates_of(hidden, Projection(case.weight.bfloat16()), 8))
 
 
 def assert_same_top(actual, expected):
@@ -164,7 +167,8 @@ def test_what_the_kernels_cannot_take_goes_to_the_chunked_head_and_is_said_once(
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             top_candidates_of(**given)
-    torch.testing.assert_close(found, chunked.top_candidates_of(**given))
+    head = Projection(given["weight"])
+    torch.testing.assert_close(found, chunked.top_candidates_of(given["hidden"], head, given["num_candidates"]))
 
 
 def test_without_triton_the_chunked_head_answers_and_it_is_said_once(monkeypatch):
@@ -173,7 +177,7 @@ def test_without_triton_the_chunked_head_answers_and_it_is_said_once(monkeypatch
     dispatch._say_once.cache_clear()
     with dispatch.use_implementation("fused"), pytest.warns(UserWarning, match="Triton"):
         found = candidate_logits(case.hidden, case.weight, case.ids)
-    torch.testing.assert_close(found, chunked.candidate_logits(case.hidden, case.weight, case.ids))
+    torch.testing.assert_close(found, chunked.candidate_logits(case.hidden, Projection(case.weight), case.ids))
 
 
 def test_no_operation_returns_all_tokens_by_the_whole_vocabulary(monkeypatch):

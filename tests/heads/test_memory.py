@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from trustmopd.heads import chunked, reference, shared
+from trustmopd.heads.shared import Projection
 
 STEP = """
 import sys, torch
@@ -54,8 +55,9 @@ class Allocations(TorchDispatchMode):
 def largest_allocation(implementation, case, **transform) -> int:
     hidden, weight, bias = case.leaves()
     with Allocations() as allocations:
-        ids, _ = implementation.top_candidates_of(hidden, weight, case.ids.shape[1], bias, **transform)
-        implementation.candidate_logits(hidden, weight, ids, bias, **transform).square().mean().backward()
+        head = Projection(weight, bias, **transform)
+        ids, _ = implementation.top_candidates_of(hidden, head, case.ids.shape[1])
+        implementation.candidate_logits(hidden, head, ids).square().mean().backward()
     return allocations.largest
 
 
@@ -77,8 +79,8 @@ def test_a_half_precision_weight_is_never_copied_to_float32(monkeypatch):
     monkeypatch.setattr(shared, "TILE_BYTES", 2**14)
     case = problem((4, 16, 1024, 4), torch.bfloat16)
     with Allocations() as allocations:
-        ids, _ = chunked.top_candidates_of(case.hidden, case.weight, 4)
-        chunked.candidate_logits(case.hidden, case.weight, ids)
+        ids, _ = chunked.top_candidates_of(case.hidden, Projection(case.weight), 4)
+        chunked.candidate_logits(case.hidden, Projection(case.weight), ids)
     # Views of the weight itself have its size; a float32 copy would have twice that.
     assert allocations.largest <= case.weight.numel() * 2
 

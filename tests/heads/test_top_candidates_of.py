@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from problems import ADVERSARIAL, DEVICE, DEVICES, SHAPES, TRANSFORMS, assert_top, problem
 
 from trustmopd.heads import chunked, reference, top_candidates_of
+from trustmopd.heads.shared import Projection
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 1e-4}
 
@@ -47,10 +48,10 @@ def test_ruled_out_rows_are_never_candidates_and_a_position_without_any_has_no_m
     case = problem((6, 5, 200, 4), device=DEVICE)
     bias = torch.zeros(200, device=DEVICE)
     bias[::2] = -torch.inf
-    ids, logsumexp = head.top_candidates_of(case.hidden, case.weight, 100, bias)
+    ids, logsumexp = head.top_candidates_of(case.hidden, Projection(case.weight, bias), 100)
     assert (ids % 2 == 1).all() and all(len(set(row)) == 100 for row in ids.tolist())
     torch.testing.assert_close(logsumexp, torch.logsumexp(case.hidden @ case.weight[1::2].T, dim=-1))
-    ids, logsumexp = head.top_candidates_of(case.hidden, case.weight, 3, torch.full_like(bias, -torch.inf))
+    ids, logsumexp = head.top_candidates_of(case.hidden, Projection(case.weight, torch.full_like(bias, -torch.inf)), 3)
     assert all(len(set(row)) == 3 for row in ids.tolist()) and bool((logsumexp == -torch.inf).all())
 
 
@@ -59,16 +60,16 @@ def test_padded_rows_are_neither_candidates_nor_mass(implementation):
     case = problem((6, 5, 20, 4))
     padded = torch.cat([case.weight, torch.full((12, 5), 1e3)])
     bias = torch.cat([case.bias, torch.full((12,), 1e6)])
-    trimmed = implementation.top_candidates_of(case.hidden, padded, 4, bias, vocab_size=20)
-    torch.testing.assert_close(trimmed, reference.top_candidates_of(case.hidden, case.weight, 4, case.bias))
+    trimmed = implementation.top_candidates_of(case.hidden, Projection(padded, bias), 4, vocab_size=20)
+    torch.testing.assert_close(trimmed, reference.top_candidates_of(case.hidden, Projection(case.weight, case.bias), 4))
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_autocast_does_not_reach_inside(device):
     case = problem((12, 64, 50, 8), device=device)
-    expected = chunked.top_candidates_of(case.hidden, case.weight, 8, case.bias)
+    expected = chunked.top_candidates_of(case.hidden, Projection(case.weight, case.bias), 8)
     with torch.autocast(device, dtype=torch.bfloat16):
-        actual = chunked.top_candidates_of(case.hidden, case.weight, 8, case.bias)
+        actual = chunked.top_candidates_of(case.hidden, Projection(case.weight, case.bias), 8)
     torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
@@ -77,15 +78,19 @@ def test_autocast_does_not_reach_inside(device):
 def test_a_master_weight_is_rounded_to_the_hidden_states_precision_as_under_autocast(device):
     case = problem((12, 64, 50, 8), device=device)
     hidden = case.hidden.bfloat16()
-    actual = chunked.top_candidates_of(hidden, case.weight, 8, case.bias)
-    torch.testing.assert_close(actual, reference.top_candidates_of(hidden, case.weight.bfloat16(), 8, case.bias))
+    actual = chunked.top_candidates_of(hidden, Projection(case.weight, case.bias), 8)
+    torch.testing.assert_close(
+        actual, reference.top_candidates_of(hidden, Projection(case.weight.bfloat16(), case.bias), 8)
+    )
 
 
 def test_a_half_precision_weight_is_not_rounded_further_by_float32_hidden_states():
     case = problem((12, 64, 50, 8))
     weight = case.weight.bfloat16()
-    actual = chunked.top_candidates_of(case.hidden, weight, 8, case.bias)
-    torch.testing.assert_close(actual, reference.top_candidates_of(case.hidden, weight.float(), 8, case.bias))
+    actual = chunked.top_candidates_of(case.hidden, Projection(weight, case.bias), 8)
+    torch.testing.assert_close(
+        actual, reference.top_candidates_of(case.hidden, Projection(weight.float(), case.bias), 8)
+    )
 
 
 def test_the_search_leaves_no_graph():

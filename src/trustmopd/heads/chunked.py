@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trustmopd.heads.shared import MIB, Products, addmm, blocks, check_ids, logits_dtype, transform
+from trustmopd.heads.shared import MIB, Products, Projection, addmm, blocks, check_ids, logits_dtype, transform
 
 # Logits of one block of tokens over the whole vocabulary.
 BLOCK_BYTES = 64 * MIB
@@ -89,19 +89,12 @@ candidate_logits = Products(_row_products, _hidden_gradient, _weight_gradient).c
 
 @torch.no_grad()
 def top_candidates_of(
-    hidden: Float[Tensor, "N H"],
-    weight: Float[Tensor, "V H"],
-    num_candidates: int,
-    bias: Float[Tensor, " V"] | None = None,
-    *,
-    logit_scale: float = 1.0,
-    softcap: float | None = None,
-    vocab_size: int | None = None,
+    hidden: Float[Tensor, "N H"], head: Projection, num_candidates: int, vocab_size: int | None = None
 ) -> tuple[Int[Tensor, "N C"], Float[Tensor, " N"]]:
     """The C likeliest tokens and the log-partition over the whole vocabulary. Multiplies in the precision of the hidden
     states, as the model's own head does under autocast; the weight is rounded to it."""
-    num_tokens, device, dtype = hidden.shape[0], hidden.device, logits_dtype(hidden, weight)
-    weight = weight[:vocab_size]
+    num_tokens, device, dtype = hidden.shape[0], hidden.device, logits_dtype(hidden, head.weight)
+    weight = head.weight[:vocab_size]
     if hidden.is_cuda:
         weight = weight.to(hidden.dtype)
     ids = torch.empty((num_tokens, num_candidates), dtype=torch.long, device=device)
@@ -112,9 +105,9 @@ def top_candidates_of(
     for chunk in chunks:
         logits = buffer[: hidden[chunk].shape[0]]
         addmm(logits, hidden[chunk], weight.T, beta=0)
-        if bias is not None:
-            logits += bias[:vocab_size]
-        transform(logits, logit_scale, softcap, out=logits)
+        if head.bias is not None:
+            logits += head.bias[:vocab_size]
+        transform(logits, head.logit_scale, head.softcap, out=logits)
         largest, ids[chunk] = logits.topk(num_candidates, dim=-1)
         # Clamped, so that a row of −inf gives −inf rather than NaN.
         peak = largest[:, :1].clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trustmopd.heads import chunked, reference
-from trustmopd.heads.shared import check_ids
+from trustmopd.heads.shared import Projection, check_ids
 from trustmopd.method import SCORES, CandidateState, Objective, objective, trust
 from trustmopd.method.allocation import check_gamma
 from trustmopd.method.calibration import check_mu
@@ -52,12 +52,12 @@ def candidate_logits(
     Autocast has no effect: the log-ratios between models are too small for bfloat16."""
     _check_fit(hidden, weight, bias, ids)
     check_ids(ids, weight.shape[0])
-    return unchecked_candidate_logits(hidden, weight, ids, bias, logit_scale=logit_scale, softcap=softcap)
+    return unchecked_candidate_logits(hidden, Projection(weight, bias, logit_scale, softcap), ids)
 
 
-def unchecked_candidate_logits(hidden: Tensor, weight: Tensor, ids: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def unchecked_candidate_logits(hidden: Tensor, head: Projection, ids: Tensor) -> Tensor:
     """For ids from `top_candidates_of`, which need no check: on a GPU, a check waits for all earlier work."""
-    return _implementation_for(hidden, weight, ids.shape[1]).candidate_logits(hidden, weight, ids, *args, **kwargs)
+    return _implementation_for(hidden, head.weight, ids.shape[1]).candidate_logits(hidden, head, ids)
 
 
 def top_candidates_of(
@@ -72,17 +72,20 @@ def top_candidates_of(
 ) -> tuple[Int[Tensor, "N C"], Float[Tensor, " N"]]:
     """Ids of the C largest logits, and the logsumexp over the vocabulary; no gradient. Rows from `vocab_size` on are
     left out: they are padding that no tokenizer produces, and would take candidates and probability."""
-    _check_fit(hidden, weight, bias)
-    num_rows = weight.shape[0]
+    return top_of(hidden, Projection(weight, bias, logit_scale, softcap), num_candidates, vocab_size)
+
+
+def top_of(hidden: Tensor, head: Projection, num_candidates: int, vocab_size: int | None) -> tuple[Tensor, Tensor]:
+    _check_fit(hidden, head.weight, head.bias)
+    num_rows = head.weight.shape[0]
     if vocab_size is not None and not 1 <= vocab_size <= num_rows:
         raise ValueError(
             f"vocab_size = {vocab_size} does not fit an output head of {num_rows} rows: it can only leave rows out. "
             f"Pass the tokenizer's size, from 1 to {num_rows}, or None for all rows."
         )
     check_candidate_count(num_candidates, num_rows if vocab_size is None else vocab_size)
-    return _implementation_for(hidden, weight, num_candidates).top_candidates_of(
-        hidden, weight, num_candidates, bias, logit_scale=logit_scale, softcap=softcap, vocab_size=vocab_size
-    )
+    implementation = _implementation_for(hidden, head.weight, num_candidates)
+    return implementation.top_candidates_of(hidden, head, num_candidates, vocab_size)
 
 
 def trust_objective(at: CandidateState, mu: Float[Tensor, " K"] | None, gamma: float) -> Objective:

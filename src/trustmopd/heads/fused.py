@@ -13,7 +13,7 @@ from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
 from trustmopd.heads import kernels
-from trustmopd.heads.shared import MIB, Products, addmm, blocks
+from trustmopd.heads.shared import MIB, Products, Projection, addmm, blocks
 
 #: Logits of one block of tokens over the whole vocabulary: enough tokens for an efficient product, and no more.
 BLOCK_BYTES = 384 * MIB
@@ -127,21 +127,14 @@ candidate_logits = Products(_row_products, _hidden_gradient, _weight_gradient).c
 
 @torch.no_grad()
 def top_candidates_of(
-    hidden: Float[Tensor, "N H"],
-    weight: Float[Tensor, "V H"],
-    num_candidates: int,
-    bias: Float[Tensor, " V"] | None = None,
-    *,
-    logit_scale: float = 1.0,
-    softcap: float | None = None,
-    vocab_size: int | None = None,
+    hidden: Float[Tensor, "N H"], head: Projection, num_candidates: int, vocab_size: int | None = None
 ) -> tuple[Int[Tensor, "N C"], Float[Tensor, " N"]]:
     """The C likeliest tokens, in no particular order, and the log-partition over the whole vocabulary. Multiplies in
     the precision of the hidden states, as the model's own head does under autocast; the weight is rounded to it."""
     num_tokens, device = hidden.shape[0], hidden.device
-    vocab_size = weight.shape[0] if vocab_size is None else vocab_size
-    weight = weight[:vocab_size].to(hidden.dtype) if hidden.is_cuda else weight[:vocab_size]
-    bias = None if bias is None else bias.contiguous()
+    vocab_size = head.weight.shape[0] if vocab_size is None else vocab_size
+    weight = head.weight[:vocab_size].to(hidden.dtype) if hidden.is_cuda else head.weight[:vocab_size]
+    bias = None if head.bias is None else head.bias.contiguous()
     group = _group_size(vocab_size, num_candidates)
     num_groups = triton.cdiv(vocab_size, group)
     groups_in_part = COLUMNS // group
@@ -168,11 +161,11 @@ def top_candidates_of(
                 sums,
                 vocab_size,
                 num_groups,
-                logit_scale,
-                softcap,
+                head.logit_scale,
+                head.softcap,
                 HAS_BIAS=bias is not None,
-                HAS_SCALE=logit_scale != 1.0,
-                HAS_CAP=softcap is not None,
+                HAS_SCALE=head.logit_scale != 1.0,
+                HAS_CAP=head.softcap is not None,
                 GROUP=group,
                 GROUPS=groups_in_part,
                 num_warps=4,

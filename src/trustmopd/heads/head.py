@@ -1,12 +1,12 @@
 """Head: the output layer of one model, taken from any transformers causal language model."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from trustmopd.heads.dispatch import top_candidates_of, unchecked_candidate_logits
+from trustmopd.heads.dispatch import top_of, unchecked_candidate_logits
+from trustmopd.heads.shared import Projection
 
 # Each family has its own names for the scale and the cap of its logits. MiniCPM3 and Inkling scale the hidden states
 # before a head without bias, which is the same.
@@ -18,14 +18,8 @@ MULTIPLIES_INSTEAD = {("hyperclovax", "logits_scaling")}
 NOT_APPLIED = {("mpt", "logit_scale")}
 
 
-@dataclass(frozen=True, eq=False)
-class Head:
+class Head(Projection):
     """Everything between a model's last hidden states and its logits. Hidden states are those after the final norm."""
-
-    weight: Float[Tensor, "V H"]
-    bias: Float[Tensor, " V"] | None = None
-    logit_scale: float = 1.0
-    softcap: float | None = None
 
     @classmethod
     def of(cls, model: Any) -> "Head":
@@ -40,22 +34,12 @@ class Head:
     def logits_of(self, hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
         """`ids` come from `top` of a head with the same vocabulary. They are not checked: on a GPU, an id beyond the
         head's rows would read unrelated memory."""
-        return unchecked_candidate_logits(
-            hidden, self.weight, ids, self.bias, logit_scale=self.logit_scale, softcap=self.softcap
-        )
+        return unchecked_candidate_logits(hidden, self, ids)
 
     def top(
         self, hidden: Float[Tensor, "N H"], num_candidates: int, vocab_size: int | None = None
     ) -> tuple[Int[Tensor, "N C"], Float[Tensor, " N"]]:
-        return top_candidates_of(
-            hidden,
-            self.weight,
-            num_candidates,
-            self.bias,
-            logit_scale=self.logit_scale,
-            softcap=self.softcap,
-            vocab_size=vocab_size,
-        )
+        return top_of(hidden, self, num_candidates, vocab_size)
 
 
 def _check_plain_linear(layer: nn.Module | None, model_name: str) -> None:

@@ -64,6 +64,16 @@ def transform_gradient(
     return grad if logit_scale == 1.0 else grad * logit_scale
 
 
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """From hidden states to logits: softcap · tanh(logit_scale · (weight · hidden + bias) / softcap)."""
+
+    weight: Float[Tensor, "V H"]
+    bias: Float[Tensor, " V"] | None = None
+    logit_scale: float = 1.0
+    softcap: float | None = None
+
+
 @dataclass(frozen=True)
 class Products:
     """What differs between implementations. Sums have the logits' precision, also under autocast."""
@@ -76,17 +86,10 @@ class Products:
     weight_gradient: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
     def candidate_logits(
-        self,
-        hidden: Float[Tensor, "N H"],
-        weight: Float[Tensor, "V H"],
-        ids: Int[Tensor, "N C"],
-        bias: Float[Tensor, " V"] | None = None,
-        *,
-        logit_scale: float = 1.0,
-        softcap: float | None = None,
+        self, hidden: Float[Tensor, "N H"], head: Projection, ids: Int[Tensor, "N C"]
     ) -> Float[Tensor, "N C"]:
         """Logits of the candidates only. If the head is frozen, its gradient is not computed."""
-        return CandidateLogits.apply(self, hidden, weight, ids, bias, logit_scale, softcap)
+        return CandidateLogits.apply(self, hidden, head.weight, ids, head.bias, head.logit_scale, head.softcap)
 
 
 class CandidateLogits(torch.autograd.Function):
