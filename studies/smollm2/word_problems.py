@@ -9,7 +9,7 @@ from studies.smollm2.held_out import part
 from studies.smollm2.tasks import Task, number_task
 from studies.smollm2.worked_solutions import worked_equation, worked_lines
 from trustmopd.evaluation.benchmark import Row, Rows
-from trustmopd.evaluation.benchmarks.word_problems import BENCHMARKS
+from trustmopd.evaluation.benchmarks.mathematics import BENCHMARKS
 from trustmopd.evaluation.graders.numeric import grade_number
 
 _SVAMP, _GSM8K = (next(one for one in BENCHMARKS if one.name == name) for name in ("svamp", "gsm8k"))

@@ -15,12 +15,11 @@ GRADERS = ("exact", "contains", "regex", "choice", "number", "math")
 #: Files of rows that can be read.
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".parquet")
 _FILES: Mapping[str, tuple[str, ...]] = {
-    "trustmopd.evaluation.benchmarks.aime": ("aime25", "aime26"),
     "trustmopd.evaluation.benchmarks.functions": ("mbpp", "humaneval"),
     "trustmopd.evaluation.benchmarks.ifbench": ("ifbench",),
     "trustmopd.evaluation.benchmarks.ifeval": ("ifeval",),
     "trustmopd.evaluation.benchmarks.livecodebench": ("lcb_v5", "lcb_v6", "lcb_release_v5", "lcb_release_v6"),
-    "trustmopd.evaluation.benchmarks.word_problems": ("gsm8k", "svamp"),
+    "trustmopd.evaluation.benchmarks.mathematics": ("aime25", "aime26", "gsm8k", "svamp"),
     "trustmopd.quickstart.benchmarks": (
         *("testbed_math", "testbed_code", "testbed_if"),
         *("testbed_math_code", "testbed_math_if", "testbed_code_if"),

@@ -19,7 +19,7 @@ from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.probe import Probe
 from trustmopd.training.run.across_ranks import first_decides
 from trustmopd.training.run.cost import Bill
-from trustmopd.training.run.manifest import dependencies
+from trustmopd.training.run.identity import dependencies
 
 logger = logging.getLogger(__name__)
 

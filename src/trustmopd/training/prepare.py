@@ -21,8 +21,7 @@ from trustmopd.training.config import TrustMOPDConfig, unknown_field
 from trustmopd.training.environment import check_launch
 from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.run.across_ranks import first_decides
-from trustmopd.training.run.identity import RunIdentity, expected_identity
-from trustmopd.training.run.manifest import dependencies, run_manifest
+from trustmopd.training.run.identity import RunIdentity, dependencies, expected_identity, run_manifest
 from trustmopd.training.run.resuming import check_resumable
 from trustmopd.training.run.which_checkpoint import Resumed, checkpoints_of_seeds
 from trustmopd.training.setup import Ingredients, check_ingredients, graph_of

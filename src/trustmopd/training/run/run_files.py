@@ -21,7 +21,7 @@ from trustmopd.runs.schemas import write_file
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.run.across_ranks import all_succeed, first_decides
 from trustmopd.training.run.cost import Bill
-from trustmopd.training.run.manifest import run_manifest
+from trustmopd.training.run.identity import run_manifest
 from trustmopd.training.run.model_card import model_card
 from trustmopd.training.run.resuming import Resume
 from trustmopd.training.run.which_checkpoint import newest_resumable
