@@ -67,7 +67,9 @@ def learning_bytes(work: Workload, setup: Setup) -> float:
         sent = passes * work.compute_bytes * (student.parameters * (3 if work.checkpointing else 2) + trained)
     if setup.placement == SHARDED:
         sent += passes * sum(model.body for model in work.models(setup) if not model.lent)
-    return sent * others + (_candidate_bytes(work, setup) if setup.placement == RAY else 0.0)
+    if setup.placement != RAY:
+        return sent * others
+    return sent * others + work.batch / setup.world * work.response * work.candidates * CANDIDATE * work.policies
 
 
 def rollout_bytes(work: Workload, setup: Setup) -> float:
@@ -76,11 +78,6 @@ def rollout_bytes(work: Workload, setup: Setup) -> float:
         return 0.0
     times = work.response if setup.engine == FSDP2 and not work.uses_vllm else 1
     return times * work.student.parameters * work.compute_bytes * (setup.world - 1) / setup.world
-
-
-def _candidate_bytes(work: Workload, setup: Setup) -> float:
-    """What each training GPU sends and receives in a step."""
-    return work.batch / setup.world * work.response * work.candidates * CANDIDATE * work.policies
 
 
 def _passes(work: Workload, setup: Setup) -> float:

@@ -94,7 +94,9 @@ def load_weights(weights: Weights, loader: "Loader", device: torch.device) -> di
     marks = {weights.bare or "": mark}
     for name, teacher in weights.adapters.items():
         base = loader.add_adapter(base, f"teacher-{name}", teacher)
-        marks[name] = f"{mark}+{_adapter_fingerprint(base, f'teacher-{name}')}"
+        tensors = get_peft_model_state_dict(base, adapter_name=f"teacher-{name}")
+        settings = adapter_settings(base.peft_config[f"teacher-{name}"])
+        marks[name] = f"{mark}+{fingerprint_tensors(tensors.items(), settings)}"
     # Tensors that the student uses too are not moved.
     kind = HOSTS[RESIDENT if shared else weights.on]
     host, head = kind(base.eval(), device), Head.of(base)
@@ -103,11 +105,6 @@ def load_weights(weights: Weights, loader: "Loader", device: torch.device) -> di
         name: LocalMember(name, Origin(source, marks[name], size), host, head, active.get(name, own_adapter))
         for name, source in weights.sources.items()
     }
-
-
-def _adapter_fingerprint(model: PeftModel, adapter: str) -> str:
-    tensors = get_peft_model_state_dict(model, adapter_name=adapter)
-    return fingerprint_tensors(tensors.items(), adapter_settings(model.peft_config[adapter]))
 
 
 def frozen_twin(student: StudentModel, dtype: torch.dtype | None = None) -> StudentModel:

@@ -44,9 +44,10 @@ def load_prompts(path: str | Path, split: str = "train") -> Dataset:
     """A Hub id, a file (JSON Lines, JSON, CSV, Parquet), a folder of such files, or what `Dataset.save_to_disk` wrote.
     Of a folder whose files name their split, those of `split`; a file is read whole. Prompts are of one kind, as
     `of_one_kind` makes them."""
-    location = _location(path, split)
+    build = "Sets of recipes/data are built first: trustmopd data build CONFIG.yaml"
+    location = Location(str(path), split, path_option=f"give local files. {build}")
     with named("prompts"):
-        if _is_stored(path):
+        if any((Path(path) / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
             return of_one_kind(_stored(path, split))
         files = local_files(location)
         if not files:
@@ -89,15 +90,6 @@ def _of_one_kind(column: list[Any]) -> list[Any]:
         )
         column = [[{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt for prompt in column]
     return column if any(map(malformed, column)) else [plain(prompt) for prompt in column]  # `check_prompts` says why
-
-
-def _location(path: str | Path, split: str) -> Location:
-    build = "Sets of recipes/data are built first: trustmopd data build CONFIG.yaml"
-    return Location(str(path), split, path_option=f"give local files. {build}")
-
-
-def _is_stored(path: str | Path) -> bool:
-    return any((Path(path) / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
 
 
 def _stored(path: str | Path, split: str) -> Dataset:

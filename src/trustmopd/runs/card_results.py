@@ -1,7 +1,6 @@
 """The part of a model card that grows with a run: scores and cost, from the run's files."""
 
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -42,20 +41,14 @@ def _scores(run: RunDirectory) -> str:
     table = text_table(
         ("", *domains, "overall", "recovery"),
         [
-            (_title(name, row), *(_percent(row.get(column)) for column in (*domains, "overall", "recovery")))
+            (
+                f"{name} ({row['checkpoint']})" if row.get("checkpoint") else TITLES.get(name, name),
+                *("" if row.get(of) is None else f"{100 * row[of]:.1f}" for of in (*domains, "overall", "recovery")),
+            )
             for name, row in rows.items()
         ],
     )
     return f"**Scores** in percent, on {', '.join(benchmarks)}:\n\n{table.to_markdown()}"
-
-
-def _title(name: str, row: dict[str, Any]) -> str:
-    scored = row.get("checkpoint")
-    return f"{name} ({scored})" if scored else TITLES.get(name, name)
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
 
 
 def _data(run: RunDirectory) -> str:

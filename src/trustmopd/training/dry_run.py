@@ -4,10 +4,8 @@ import json
 import math
 import shutil
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -150,14 +148,10 @@ def _prompts(prepared: Prepared) -> str:
     given = prepared.ingredients
     is_text = isinstance(given.prompts[0]["prompt"], str)
     kind = "plain text: no chat template is applied" if is_text else "conversational"
-    counted, longest = _counted(given.prompts["prompt"]), max(given.prompt_lengths)
-    return f"{counted} from {prepared.recipe.prompts.path}, {kind}, up to {longest} tokens"
-
-
-def _counted(prompts: Iterable[Any]) -> str:
-    texts = [json.dumps(prompt) for prompt in prompts]
+    texts = [json.dumps(prompt) for prompt in given.prompts["prompt"]]
     repeats = len(texts) - len(set(texts))
-    return f"{len(texts)}" + (f" ({repeats} of them are repeats)" if repeats else "")
+    counted = f"{len(texts)}" + (f" ({repeats} of them are repeats)" if repeats else "")
+    return f"{counted} from {prepared.recipe.prompts.path}, {kind}, up to {max(given.prompt_lengths)} tokens"
 
 
 def _calibration(prepared: Prepared, *, resumes: bool, anew: bool) -> str:

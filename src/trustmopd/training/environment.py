@@ -53,7 +53,10 @@ def check_vllm_can_sample(model: Any, args: TrustMOPDConfig, longest: int) -> No
             "tokenizer (save_pretrained), and give the path."
         )
     if args.vllm_mode == "colocate":
-        _check_colocated(args)
+        start = "Start a multiple of it (accelerate launch --num_processes)"
+        check_joined(args.vllm_tensor_parallel_size, args.world_size, start)
+        if args.vllm_enable_sleep_mode and not can_sleep():
+            raise ValueError("vllm_enable_sleep_mode = True, but vLLM can only sleep on a GPU. Set it to False here.")
     check_architecture((config.architectures or [type(model).__name__])[0], source, args.vllm_model_impl)
     if args.vllm_max_model_length is not None and args.vllm_max_model_length < longest:
         raise ValueError(
@@ -66,13 +69,6 @@ def check_vllm_can_sample(model: Any, args: TrustMOPDConfig, longest: int) -> No
             f"vllm_max_model_length = {args.vllm_max_model_length}, but {source} has {positions} positions. Lower it, "
             "or leave it unset."
         )
-
-
-def _check_colocated(args: TrustMOPDConfig) -> None:
-    start = "Start a multiple of it (accelerate launch --num_processes)"
-    check_joined(args.vllm_tensor_parallel_size, args.world_size, start)
-    if args.vllm_enable_sleep_mode and not can_sleep():
-        raise ValueError("vllm_enable_sleep_mode = True, but vLLM can only sleep on a GPU. Set it to False here.")
 
 
 def _check_optimizer(args: TrustMOPDConfig) -> None:

@@ -76,7 +76,9 @@ class Prepared:
         checkpoints = checkpoints_of_seeds(self.recipe, resume)
         for seed, checkpoint in checkpoints.items():
             if checkpoint is not None:
-                self._check_resumable(seed, checkpoint)
+                check_resumable(checkpoint, self.manifest(seed))
+                if self.args.calibrates:
+                    self.check_calibration(RunDirectory(checkpoint).calibration)
         return checkpoints if resume else {}
 
     @cached_property
@@ -92,12 +94,6 @@ class Prepared:
     def check_calibration(self, path: str | Path) -> None:
         """Refuse one that was not made for this run, as far as it is known without weights."""
         Calibration.load(path).check(dependencies(self.identity, self.args))
-
-    def _check_resumable(self, seed: int, checkpoint: Path) -> None:
-        """Compare it with this run as far as it is known without weights."""
-        check_resumable(checkpoint, self.manifest(seed))
-        if self.args.calibrates:
-            self.check_calibration(RunDirectory(checkpoint).calibration)
 
     def manifest(self, seed: int) -> dict[str, Any]:
         return run_manifest(self.identity, self.configs[seed], run_id="", planned_steps=0)

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from transformers import GenerationConfig
 
 from trustmopd.recipe.rollout_engines import VLLM
 from trustmopd.rollouts import Engine
@@ -22,7 +21,9 @@ def rollout_engine(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
 
 def _transformers(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
     if trainer.args.cache_implementation is not None:
-        _compile_cache(trainer.generation_config, longest)
+        # Compile the decoding step, which TRL turns off. One size of the cache for all batches: compiled once.
+        trainer.generation_config.disable_compile = False
+        trainer.generation_config.max_cache_len = longest
     return TransformersEngine(
         trainer.lent_student,
         device=trainer.accelerator.device,
@@ -32,13 +33,6 @@ def _transformers(trainer: "TrustMOPDTrainer", longest: int) -> Engine:
         pad_to_multiple_of=trainer.args.pad_to_multiple_of,
         stop=lambda: trainer.preemption.asked,
     )
-
-
-def _compile_cache(generation: GenerationConfig, longest: int) -> None:
-    """Compile the decoding step with a cache of fixed size; TRL turns this off. One size for all batches, so it is
-    compiled once."""
-    generation.disable_compile = False
-    generation.max_cache_len = longest
 
 
 def _vllm(trainer: "TrustMOPDTrainer", longest: int) -> Engine:

@@ -48,7 +48,10 @@ class TextTable:
 
     def to_markdown(self) -> str:
         align = ["---" if left else "---:" for left in self.is_left]
-        return "".join(f"| {' | '.join(map(_markdown, row))} |\n" for row in (self.header, align, *self.rows))
+        lines = (
+            [cell.replace("|", r"\|").replace("\n", " ") for cell in row] for row in (self.header, align, *self.rows)
+        )
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def to_csv(self) -> str:
         text = io.StringIO()
@@ -57,7 +60,8 @@ class TextTable:
 
     def to_latex(self) -> str:
         """Rules as in the booktabs package."""
-        head, *body = (" & ".join(map(_latex, row)) + r" \\" for row in (self.header, *self.rows))
+        cells = ([cell.translate(_LATEX).replace("\n", " ") for cell in row] for row in (self.header, *self.rows))
+        head, *body = (" & ".join(row) + r" \\" for row in cells)
         columns = "".join("l" if left else "r" for left in self.is_left)
         lines = (rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule")
         return "\n".join((*lines, r"\end{tabular}", ""))
@@ -70,11 +74,3 @@ class TextTable:
 
 def text_table(header: Iterable[str], rows: Iterable[Iterable[object]], left: Collection[str] = ()) -> TextTable:
     return TextTable(tuple(header), tuple(tuple(str(cell) for cell in row) for row in rows), left)
-
-
-def _markdown(cell: str) -> str:
-    return cell.replace("|", r"\|").replace("\n", " ")
-
-
-def _latex(cell: str) -> str:
-    return cell.translate(_LATEX).replace("\n", " ")

@@ -1,9 +1,8 @@
 """A frozen model in host memory, copied to the device for each pass."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import Any
 
 import torch
 from peft import PeftModel
@@ -32,7 +31,8 @@ class OffloadedHost(ResidentHost):
 
     def prefetch(self) -> None:
         if self._arriving is None:
-            with _copying(self.device):
+            on_gpu = self.device.type == "cuda"
+            with torch.cuda.stream(_copy_stream(self.device)) if on_gpu else nullcontext():
                 self._arriving = [
                     tensor.data.to(self.device, non_blocking=True, copy=True) for tensor in self._in_host_memory
                 ]
@@ -59,7 +59,3 @@ class OffloadedHost(ResidentHost):
 @cache
 def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
-
-
-def _copying(device: torch.device) -> AbstractContextManager[Any]:
-    return torch.cuda.stream(_copy_stream(device)) if device.type == "cuda" else nullcontext()

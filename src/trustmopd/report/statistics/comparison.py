@@ -3,7 +3,6 @@ that stand for two things are made different before anything is averaged or comp
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from trustmopd.recipe.rules import DISPLACEMENT, RULES, SCORES, TRUST
 from trustmopd.report.readers.certainty import Certainty, over_seeds
@@ -194,16 +193,12 @@ def _oddities(run: Summary, setting: Sequence[Summary]) -> Iterator[str]:
     facts = [{"teachers": other.team, "placement": other.placement, **other.setup} for other in (run, *setting)]
     own, *others = facts
     for name in dict.fromkeys(name for other in others for name in other):
-        usual = _usual([other[name] for other in others if name in other])
+        values = [other[name] for other in others if name in other]
+        usual = max(values, key=values.count)  # the most common; in a tie, the first
         if (value := own.get(name, usual)) != usual:
             yield f"{name} {value}"
     if run.stopped:
         yield run.stopped
-
-
-def _usual(values: Sequence[Any]) -> Any:
-    """The most common value; in a tie, the first."""
-    return max(values, key=values.count)
 
 
 def united(lists: Iterable[Iterable[str]]) -> list[str]:

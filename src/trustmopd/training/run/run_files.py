@@ -118,7 +118,9 @@ class RunFiles(TrainerCallback):
         accelerator.wait_for_everyone()  # until every process has written its random state
         if accelerator.is_main_process:
             self.save_beside(checkpoint)
-            keep_newest(output_dir, self.run_id, limit, state.best_model_checkpoint)
+            for old in whole_checkpoints(output_dir, self.run_id)[: -limit if limit else 0]:
+                if str(old) != state.best_model_checkpoint:
+                    shutil.rmtree(old)
         self.saved = state.global_step
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
@@ -168,13 +170,6 @@ def set_aside(output_dir: Path, run_id: str, step: int) -> None:
         home.mkdir(exist_ok=True)
         path.rename(home / f"{path.name}.{number}")
         logger.warning("%s %s: it was moved to %s.", path, why, home / f"{path.name}.{number}")
-
-
-def keep_newest(output_dir: Path, run_id: str, limit: int | None, best: str | None) -> None:
-    """Delete this run's oldest checkpoints beyond `limit`, but not the best one."""
-    for old in whole_checkpoints(output_dir, run_id)[: -limit if limit else 0]:
-        if str(old) != best:
-            shutil.rmtree(old)
 
 
 def _step_of(line: str) -> float:

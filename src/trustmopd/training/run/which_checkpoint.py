@@ -26,12 +26,12 @@ def checkpoints_of_seeds(recipe: Recipe, resume: Resumed) -> dict[int, Path | No
             )
         check_checkpoint(Path(resume))
         named[seed] = Path(resume)
-    return {seed: named.get(seed) or _newest_of(recipe.run_directory(seed), resume) for seed in recipe.seeds}
-
-
-def _newest_of(run_dir: Path, resume: Resumed) -> Path | None:
-    folder = RunDirectory(run_dir).checkpoints
-    return newest_resumable(folder, run_dir) if resume and whole_checkpoints(folder) else None
+    found: dict[int, Path | None] = {}
+    for seed in recipe.seeds:
+        run = RunDirectory(recipe.run_directory(seed))
+        begun = resume and seed not in named and whole_checkpoints(run.checkpoints)
+        found[seed] = newest_resumable(run.checkpoints, run.path) if begun else named.get(seed)
+    return found
 
 
 def newest_resumable(folder: Path, run_dir: Path) -> Path:

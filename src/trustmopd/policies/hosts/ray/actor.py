@@ -9,7 +9,7 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,8 @@ class PolicyActor:
     ) -> Reply:
         self.read(question)
         began, device = time.perf_counter(), self._heads[name]
-        with _current(device):
+        # Kernels start on the current device: the head of a model on several GPUs may be on another than its first.
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             arrays = [tensor.cpu().numpy() for tensor in compute(self._kept[question.key][name], device)]
         seconds = self._since(began) + self._reading.pop((question.key, name), 0.0)
         return Reply(arrays, seconds, self._born)
@@ -185,11 +186,6 @@ def _gpu(weights: Weights) -> torch.device:
             f"{torch.cuda.device_count()}. Install a torch with GPU support there, or set gpus: 0."
         )
     return torch.device("cuda")
-
-
-def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """Inside, kernels start on this device: the head of a model on several GPUs may be on another than its first."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def check_weights(weights: Weights, checks: Checks) -> None:
