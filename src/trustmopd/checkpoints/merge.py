@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from huggingface_hub import split_state_dict_into_shards_factory
@@ -24,15 +24,8 @@ from trustmopd.util.files import check_free, whole_folder
 MAX_SHARD_BYTES = 5 * 10**9
 
 
-class Specialist(Protocol):
-    """A `Teacher`, or a recipe's entry for one: a model, an adapter, or an adapter on a model of its own."""
-
-    @property
-    def model(self) -> Any: ...
-    @property
-    def adapter(self) -> str | Path | None: ...
-    @property
-    def revision(self) -> str | None: ...
+#: A `Teacher`, or a recipe's entry for one: a model, an adapter, or an adapter on a model of its own.
+Specialist: TypeAlias = Any
 
 
 def merge_checkpoints(

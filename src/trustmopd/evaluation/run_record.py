@@ -96,7 +96,8 @@ def _about(entry: Entry, sampling: Sampling) -> dict[str, Any]:
 
 def _record_of_responses(files: EntryDirectory) -> dict[str, Any] | None:
     """None where nothing was sampled: the record is then of a checkpoint that could not be loaded."""
-    return read_record(files.path) if files.record.exists() and files.has_responses() else None
+    has_responses = any(journal.stat().st_size for journal in files.path.glob("*.jsonl"))
+    return read_record(files.path) if files.record.exists() and has_responses else None
 
 
 def read_record(folder: Path) -> dict[str, Any]:

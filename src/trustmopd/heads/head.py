@@ -29,7 +29,8 @@ class Head(Projection):
         _check_plain_linear(layer, type(model).__name__)
         config = model.config.get_text_config()
         bias = None if layer.bias is None else _whole(layer.bias)
-        return cls(_whole(layer.weight), bias, _logit_scale(config), _softcap(config))
+        softcap = next((cap for name in SOFTCAPS if (cap := getattr(config, name, None)) is not None), None)
+        return cls(_whole(layer.weight), bias, _logit_scale(config), softcap)
 
     def logits_of(self, hidden: Float[Tensor, "N H"], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
         """`ids` come from `top` of a head with the same vocabulary. They are not checked: on a GPU, an id beyond the
@@ -70,7 +71,3 @@ def _logit_scale(config: Any) -> float:
             continue
         scale = scale * value if name in MULTIPLIERS or key in MULTIPLIES_INSTEAD else scale / value
     return scale
-
-
-def _softcap(config: Any) -> float | None:
-    return next((cap for name in SOFTCAPS if (cap := getattr(config, name, None)) is not None), None)

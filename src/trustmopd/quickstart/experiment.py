@@ -61,12 +61,15 @@ class Experiment:
     def recipe(self, name: str, prompts: str, allocation: Mapping[str, Any], seed: int, output: Path) -> Recipe:
         """Its prompts are written down, so that analysis can go back to them."""
         scale = self.scale
+        rows = prompt_set(prompts, scale.steps * scale.batch_size, seed=0)
+        path = self.out / "prompts" / f"{prompts}.jsonl"
+        write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
         return Recipe.model_validate(
             {
                 "name": name,
                 "student": self.student,
                 "teachers": dict(self.teachers),
-                "prompts": {"path": str(self._write_prompts(prompts))},
+                "prompts": {"path": str(path)},
                 "allocation": dict(allocation),
                 "training": {
                     "max_steps": scale.steps,
@@ -91,11 +94,6 @@ class Experiment:
                 "output": output,
             }
         )
-
-    def _write_prompts(self, name: str) -> Path:
-        rows = prompt_set(name, self.scale.steps * self.scale.batch_size, seed=0)
-        path = self.out / "prompts" / f"{name}.jsonl"
-        return write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
     def train(self, recipe: Recipe, bar: str | None = None) -> None:
         """From the start: checkpoints that an earlier attempt at the same recipe left are removed. Progress is shown

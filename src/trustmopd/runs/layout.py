@@ -75,9 +75,6 @@ class EntryDirectory:
     def graded(self, benchmark: str) -> Path:
         return self.path / f"{benchmark}.jsonl"
 
-    def has_responses(self) -> bool:
-        return any(journal.stat().st_size for journal in self.path.glob("*.jsonl"))
-
 
 class _Inside:
     """A file or folder of a run."""

@@ -122,7 +122,9 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
         )
     checkpoint = files.checkpoint(step - 1)
     if step > 1 and checkpoint not in whole_checkpoints(files.checkpoints):
-        askable = _askable_steps(files)
+        # Steps with recorded rollouts whose student still exists.
+        kept = {1, *(step_of(path) + 1 for path in whole_checkpoints(files.checkpoints))}
+        askable = sorted(files.recorded().keys() & kept)
         take = f"Choose a rollout of step {', '.join(map(str, askable))}, or train" if askable else "Train"
         raise ValueError(
             f"the student that wrote the rollouts of step {step} was not kept: there is no {checkpoint}. {take} again "
@@ -136,12 +138,6 @@ def _trainer(run: Path, step: int) -> TrustMOPDTrainer:
     if step > 1:  # after the pool was built: its reference stays the initial student
         trainer.load_student(checkpoint)
     return trainer
-
-
-def _askable_steps(run: RunDirectory) -> list[int]:
-    """Steps with recorded rollouts whose student still exists: the initial student or a whole checkpoint."""
-    kept = {step_of(path) + 1 for path in whole_checkpoints(run.checkpoints)}
-    return sorted(run.recorded().keys() & {1, *kept})
 
 
 def _from_here(recipe: Recipe, run: Path, manifest: Mapping[str, Any]) -> Recipe:

@@ -40,8 +40,9 @@ def preflight(student: str | Path | PreTrainedModel, graph: PolicyGraph, checks:
     facts: dict[str, list[ModelFacts]] = {}
     for policy in (*graph.references.values(), *graph.teachers.values()):
         given = policy.checkpoint
-        # What is on another machine is read there.
-        if given is not None and not (policy.on == RAY and _is_away(given)):
+        places = [place for place in (given.model, given.adapter) if isinstance(place, (str, Path))] if given else []
+        is_away = any(meant_here(str(place)) and not Path(place).exists() for place in places)
+        if given is not None and not (policy.on == RAY and is_away):  # what is on another machine is read there
             under = facts.get(policy.base or "", [checks.student])[0]
             own = replace(given, model=None) if policy.base else given
             facts[policy.name] = facts_of_checkpoint(policy.role, own, given.model, under, checks.trust_remote_code)
@@ -106,12 +107,6 @@ def check_facts(checks: Checks, others: Sequence[ModelFacts]) -> int:
                 "nonsense. Lower max_completion_length or max_prompt_length."
             )
     return needed
-
-
-def _is_away(checkpoint: Teacher) -> bool:
-    """Whether a path of it is not on this machine."""
-    paths = (place for place in (checkpoint.model, checkpoint.adapter) if isinstance(place, (str, Path)))
-    return any(meant_here(str(path)) and not Path(path).exists() for path in paths)
 
 
 def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mismatch: bool) -> None:

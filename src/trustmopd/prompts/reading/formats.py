@@ -45,14 +45,6 @@ def read_rows(files: Iterable[Path], columns: Sequence[str] | None = None) -> It
             raise ValueError(f"{file} cannot be read: {error}. Copy or download it again.") from None
 
 
-def whole_rows(rows: Iterable[Read]) -> Iterator[tuple[str, Row]]:
-    """The rows, none of which may be bad."""
-    for where, row in rows:
-        if isinstance(row, ValueError):
-            raise ValueError(f"{where}: {row}. Fix this row, or remove it.")
-        yield where, row
-
-
 def no_column(where: str, column: str, there: Sequence[str]) -> NoColumn:
     return NoColumn(f"{where} has no column {column!r}, only {', '.join(there)}.")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trustmopd.prompts.reading.formats import NoColumn, Row, is_readable, kind_of, read_rows, top_level, whole_rows
+from trustmopd.prompts.reading.formats import NoColumn, Row, is_readable, kind_of, read_rows, top_level
 from trustmopd.recipe.names import SUFFIXES
 from trustmopd.util.files import meant_here
 from trustmopd.util.messages import first_line
@@ -161,8 +161,12 @@ def is_known(name_split: str) -> bool:
 
 def read_source(location: Location, columns: Sequence[str] | None = None) -> Iterator[tuple[str, Row]]:
     """Every row with its place; none may be bad."""
-    files = local_files(location)
-    return whole_rows(read_rows(files, columns)) if files else hub_rows(location, columns)
+    if not (files := local_files(location)):
+        yield from hub_rows(location, columns)
+    for where, row in read_rows(files, columns):
+        if isinstance(row, ValueError):
+            raise ValueError(f"{where}: {row}. Fix this row, or remove it.")
+        yield where, row
 
 
 def hub_dataset(location: Location) -> "Dataset":

@@ -51,21 +51,18 @@ def cost_table(comparison: Comparison) -> Titled:
             share = f"{100 * once / (full * len(priced[run.method])):.1f}% of {run.method}" if full else NONE
             rows.append([comparison.label(setting, "calibration"), *_scored(run), "once", f"{once:.3g}", share, NONE])
     devices = united([run.cost.get("device", "")] for run in shown)
+    held = [sum(run.cost["elsewhere"].values()) for run in shown if run.cost.get("elsewhere")]
+    away = f"Up to {max(held):g} devices held policies on Ray, all the time; their hours are counted. " if held else ""
     note = (
         f"{', '.join(devices)}. Device-hours are device time of all seeds, {'with' if evaluated else 'without'} "
         "evaluation; the share against uniform is per seed, with teachers placed alike. Parameters scored: of all "
         "frozen models that read a response, each by its own size. Peak memory is of one device (of the "
-        f"process, on a CPU). {_elsewhere(shown)}Hours are wall-clock time: they "
+        f"process, on a CPU). {away}Hours are wall-clock time: they "
         "include whatever else the machine was doing."
     )
     scored = ("teachers scored", "reference scored", "parameters scored")
     header = ("", *scored, "seeds", "device-hours", "against uniform", "peak GiB")
     return titled("cost", "Computational cost", note, header, rows)
-
-
-def _elsewhere(runs: Iterable[Summary]) -> str:
-    held = [sum(run.cost["elsewhere"].values()) for run in runs if run.cost.get("elsewhere")]
-    return f"Up to {max(held):g} devices held policies on Ray, all the time; their hours are counted. " if held else ""
 
 
 def _measured(runs: Iterable[Summary]) -> list[Summary]:
@@ -76,11 +73,8 @@ def _scored(run: Summary) -> list[str]:
     """How many models read every response, and their size together: each counts by its own."""
     scored = run.cost.get("scored", {})
     size = scored.get("parameters")
-    return [*(str(scored.get(who, NONE)) for who in ("teachers", "reference")), _short(size) if size else NONE]
-
-
-def _short(count: int) -> str:
-    return f"{count / 1e9:.3g}B" if count >= 1e9 else f"{count / 1e6:.3g}M"
+    short = NONE if not size else f"{size / 1e9:.3g}B" if size >= 1e9 else f"{size / 1e6:.3g}M"
+    return [*(str(scored.get(who, NONE)) for who in ("teachers", "reference")), short]
 
 
 def _hours(runs: Sequence[Summary], evaluated: bool) -> float:
