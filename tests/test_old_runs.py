@@ -12,11 +12,9 @@ from typer.testing import CliRunner
 
 from trustmopd import load_recipe
 from trustmopd.cli import app
-from trustmopd.recipe import RecipeError
 from trustmopd.report.readers.run import find_runs
 from trustmopd.report.statistics.comparison import compare
 from trustmopd.report.statistics.summary import summarise_run
-from trustmopd.training.prepare import config_of
 
 OLD = Path(__file__).parent / "fixtures" / "run-0.1.0"
 ROWS = ("initial", "teacher-math", "teacher-code", "old")
@@ -107,15 +105,3 @@ def _check_kept(was: Any, now: Any, place: str = "recipe") -> None:
 def test_old_recipe_with_every_section_means_what_it_meant() -> None:
     resolved = yaml.safe_load((OLD / "every-section.resolved.yaml").read_text())
     _check_kept(resolved, yaml.safe_load(load_recipe(OLD / "every-section.yaml").to_yaml()))
-
-
-def test_old_recipe_is_told_where_the_benchmarks_of_smollm2_went() -> None:
-    with pytest.raises(RecipeError, match=r"'smollm2_math'.* studies/smollm2/benchmarks\.py:smollm2_math"):
-        load_recipe(OLD / "recipe.yaml", ["evaluation.benchmarks=[smollm2_math]"])
-
-
-@pytest.mark.parametrize("value", ["float32", "float16"])
-def test_old_recipe_is_told_that_ray_answers_are_gone(value: str) -> None:
-    recipe = load_recipe(OLD / "recipe.yaml", [f"training.ray_answers={value}"])
-    with pytest.raises(RecipeError, match=r"training\.ray_answers .*0\.2\.0.* float32.* Leave it out"):
-        config_of(recipe, 0)

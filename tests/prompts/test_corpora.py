@@ -239,12 +239,6 @@ def test_subset_is_a_folder_inside_a_folder_and_a_file_has_none(tmp_path):
     pools.write_jsonl(tmp_path / "socratic" / "test.jsonl", [{"prompt": "socratic"}])
     assert texts(tmp_path, subset="main", split="test") == ["main"]
     assert texts(tmp_path / "main" / "test.jsonl", subset="main") == ["main"]
-    source = PoolSource(
-        path=str(tmp_path / "main"), subset="full", split="test"
-    )  # a folder of one's own has no such part
-    own = read_pool("pools.x", source)
-    assert [row.text for row in own.rows] == ["main"] and own.lacks_subset
-    assert not read_pool("pools.x", PoolSource(path=str(tmp_path), subset="main", split="test")).lacks_subset
     with pytest.raises(ValueError, match=r"pools\.x.*'nope'.*main, socratic"):
         texts(tmp_path, subset="nope", split="test")
 

@@ -238,14 +238,14 @@ def test_the_split_of_candidates_is_not_that_of_what_they_are_compared_with(tmp_
     assert listing["counts"]["cross_exact"] == 5 and listing["compared"][0]["rows"] == 6
 
 
-def test_a_subset_that_the_folder_does_not_have_is_told(tmp_path):
+def test_a_subset_that_the_folder_does_not_have_is_refused_with_the_way_out(tmp_path):
     path = pools.small(tmp_path)
     (tmp_path / "own").mkdir()
     (tmp_path / "math.jsonl").rename(tmp_path / "own" / "math.jsonl")
     given = [f"pools.math.path={tmp_path / 'own'}", "pools.math.subset=nope"]
-    assert "pools.math" in run("build", path, *given)
-    sources = json.loads((tmp_path / "out" / "card.json").read_text())["sources"]
-    assert [name for name, source in sources.items() if source.get("subset_found") is False] == ["math"]
+    said = run("build", path, *given, code=1)
+    assert "pools.math" in said and "'nope'" in said and "null" in said
+    run("build", path, *given, "pools.math.subset=null")
 
 
 def test_the_documentation_names_every_column_of_a_set():

@@ -24,8 +24,8 @@ LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM
 def count_measurements(monkeypatch):
     """How often mu was measured so far."""
     calls = []
-    measure = calibrating.measure_calibration
-    monkeypatch.setattr(calibrating, "measure_calibration", lambda *a, **k: calls.append(1) or measure(*a, **k))
+    measure = calibrating.Calibrator.measure
+    monkeypatch.setattr(calibrating.Calibrator, "measure", lambda *a, **k: calls.append(1) or measure(*a, **k))
     return lambda: len(calls)
 
 

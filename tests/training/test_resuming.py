@@ -54,7 +54,7 @@ def no_calibrating(*args, **kwargs):
 def run(output_dir, checkpoints, allocation, wait_after=None, resume=False):
     torch.set_num_threads(1)
     if resume:
-        calibrating.measure_calibration = no_calibrating
+        calibrating.Calibrator.measure = no_calibrating
     trainer = TrustMOPDTrainer(
         model=checkpoints["base"],
         teachers={name: checkpoints[name] for name in ("math", "code", "if")},
@@ -357,7 +357,7 @@ def test_a_resumed_run_uses_the_calibration_of_its_checkpoint(run, go_on, monkey
     payload = json.loads(stored.read_text())
     payload["mu"]["math"] = 123.0
     stored.write_text(json.dumps(payload))
-    monkeypatch.setattr(calibrating, "measure_calibration", lambda *a, **k: pytest.fail("calibrated again"))
+    monkeypatch.setattr(calibrating.Calibrator, "measure", lambda *a, **k: pytest.fail("calibrated again"))
     trainer = go_on()
     trainer.train(resume_from_checkpoint=True)
     assert trainer.calibration.mu["math"] == 123.0

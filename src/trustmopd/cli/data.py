@@ -37,10 +37,6 @@ def build(
             donors = built.pools[name].donors
             rows = f"{len(donors):,} of the {len(built.pools[name].rows):,} rows of {name!r}"
             say(f"Blocks: {rows} have one, such as {donors[0].block!r}. Read a few.")
-        read = {f"pools.{name}": pool for name, pool in built.pools.items()}
-        read |= {f"comparison.{name}": pool for name, pool in built.comparison.items()}
-        if whole := [name for name, pool in read.items() if pool.lacks_subset]:
-            say(f"These folders lack the subset and were read whole: {', '.join(whole)}.")
         if settings.left_out:
             say(f"Left out of the comparison: {', '.join(settings.left_out)}.")
         counts = ", ".join(f"{category.count:,} {name}" for name, category in settings.categories.items())

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig
 
 from trustmopd.checkpoints.meta_model import check_student_lora, skeleton
 from trustmopd.util.messages import first_line
@@ -69,17 +69,13 @@ def _built_shape(role: str, source: str, model: Any) -> Shape:
         )
     tied = model.get_input_embeddings().weight is head.weight
     embedding = 0 if tied else model.get_input_embeddings().weight.numel()
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return _shape(model.config.get_text_config(), parameters, head.weight.numel(), embedding)
-
-
-def _shape(config: PreTrainedConfig, parameters: int, head: int, embedding: int) -> Shape:
+    config = model.config.get_text_config()
     hidden, heads = config.hidden_size, config.num_attention_heads
     head_width = getattr(config, "head_dim", None) or hidden // heads
     key_value_heads = getattr(config, "num_key_value_heads", None) or heads
     return Shape(
-        parameters=parameters,
-        head=head,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        head=head.weight.numel(),
         embedding=embedding,
         layers=config.num_hidden_layers,
         hidden=hidden,

@@ -48,7 +48,6 @@ class Pool:
     read: int  # before `where`
     sha256: str  # of the rows in order
     files: dict[str, str]  # local files and their sha256
-    lacks_subset: bool = False  # the folder has none of that name, and was read whole
 
     @property
     def donors(self) -> list[PoolRow]:
@@ -142,7 +141,7 @@ def _read_pool(name: str, source: PoolSource, location: Location, answered: bool
         found = f"none of its {number + 1} rows has {source.where}" if number >= 0 else "it is empty"
         raise ValueError(f"{source.path} gives no prompt: {found}. Check path, split and `where`.")
     hashes = {str(file): file_sha256(file) for file in files}
-    return Pool(rows, number + 1, digest.hexdigest(), hashes, location.lacks_subset)
+    return Pool(rows, number + 1, digest.hexdigest(), hashes)
 
 
 def _row(record: dict[str, Any], source: PoolSource, number: int, where: str) -> PoolRow:

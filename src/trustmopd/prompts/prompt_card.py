@@ -99,7 +99,6 @@ def _card(built: PromptSet) -> dict[str, Any]:
             name: described[name]
             | {"rows_read": pool.read, "rows": len(pool.rows), "rows_with_block": len(pool.donors)}
             | {"rows_sha256": pool.sha256, "files_sha256": pool.files}
-            | ({"subset_found": False} if pool.lacks_subset else {})
             for name, pool in pools.items()
         }
 

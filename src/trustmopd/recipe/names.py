@@ -27,8 +27,6 @@ _FILES: Mapping[str, tuple[str, ...]] = {
 }
 #: The module that has each benchmark in its list `BENCHMARKS`.
 BENCHMARKS = {name: module for module, names in _FILES.items() for name in names}
-#: Benchmarks of 0.1.0 that are no longer part of the package.
-_MOVED = {"smollm2_": "studies/smollm2/benchmarks.py:{name} (the study is beside the package, in the repository)"}
 
 
 def check_engine_name(name: str) -> str:
@@ -48,8 +46,6 @@ def check_benchmark_name(name: str) -> str:
     place, _, own = name.rpartition(":")
     if name in BENCHMARKS or name.endswith(SUFFIXES) or (place and own):
         return name
-    if moved := next((where for prefix, where in _MOVED.items() if name.startswith(prefix)), None):
-        raise ValueError(f"benchmark {name!r} has moved. Write {moved.format(name=name)}.")
     raise ValueError(
         f"there is no benchmark {name!r}. {choose_from(BENCHMARKS, name)}, or give your own: a file of rows "
         f"({', '.join(SUFFIXES)}), or FILE.py:NAME."

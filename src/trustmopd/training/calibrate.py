@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 from accelerate import Accelerator
@@ -55,17 +54,29 @@ class Calibrator:
 
     def measure(self, probe: Probe) -> Calibration:
         """Measure mu and save it in the run directory."""
-        began = time.perf_counter()
-        identity = self.bill.identity
-        measured = measure_calibration(
-            probe,
-            self.accelerator,
-            self.args,
-            teachers=self.teachers,
-            num_prompts=identity.num_prompts,
-            depends_on=dependencies(identity, self.args),
+        began, args, identity = time.perf_counter(), self.args, self.bill.identity
+        count = args.calibration_batches * args.global_batch_size
+        rows = calibration_rows(identity.num_prompts, count)
+        totals = ScoreTotals(len(self.teachers), self.accelerator.device)
+        for _, scored, result in probe(rows, seed=CALIBRATION_SEED, description="Calibrating"):
+            assert result.scores is not None
+            totals.add(result.scores, scored.at.mask, scored.at.speaks)
+        totals.totals = self.accelerator.reduce(totals.totals, "sum")
+        if totals.tokens == 0:
+            raise ValueError(
+                f"the student wrote no token in {count} calibration rollouts, so mu is undefined. Check its EOS token."
+            )
+        sampler = args.rules.rollouts.engine
+        measured = Calibration(
+            mu=dict(zip(self.teachers, totals.mean.tolist(), strict=True)),
+            spread=dict(zip(self.teachers, totals.spread.tolist(), strict=True)),
+            tokens=totals.tokens,
+            batches=args.calibration_batches,
+            global_batch_size=args.global_batch_size,
+            depends_on=dependencies(identity, args),
+            engine=f"{sampler} {vllm_version()}" if sampler == VLLM else sampler,
         )
-        check_habits(measured, self.args.min_relative_mu)
+        check_habits(measured, args.min_relative_mu)
         self.calibration = measured
         if self.accelerator.is_main_process:
             measured.save(self.bill.run.calibration)
@@ -95,38 +106,6 @@ def calibration_rows(num_prompts: int, count: int) -> list[int]:
     while len(rows) < count:
         rows += order.permutation(num_prompts).tolist()
     return rows[:count]
-
-
-def measure_calibration(
-    probe: Probe,
-    accelerator: Accelerator,
-    args: TrustMOPDConfig,
-    *,
-    teachers: Sequence[str],
-    num_prompts: int,
-    depends_on: dict[str, Any],
-) -> Calibration:
-    count = args.calibration_batches * args.global_batch_size
-    rows = calibration_rows(num_prompts, count)
-    totals = ScoreTotals(len(teachers), accelerator.device)
-    for _, scored, result in probe(rows, seed=CALIBRATION_SEED, description="Calibrating"):
-        assert result.scores is not None
-        totals.add(result.scores, scored.at.mask, scored.at.speaks)
-    totals.totals = accelerator.reduce(totals.totals, "sum")
-    if totals.tokens == 0:
-        raise ValueError(
-            f"the student wrote no token in {count} calibration rollouts, so mu is undefined. Check its EOS token."
-        )
-    sampler = args.rules.rollouts.engine
-    return Calibration(
-        mu=dict(zip(teachers, totals.mean.tolist(), strict=True)),
-        spread=dict(zip(teachers, totals.spread.tolist(), strict=True)),
-        tokens=totals.tokens,
-        batches=args.calibration_batches,
-        global_batch_size=args.global_batch_size,
-        depends_on=depends_on,
-        engine=f"{sampler} {vllm_version()}" if sampler == VLLM else sampler,
-    )
 
 
 def check_habits(calibration: Calibration, min_relative_mu: float) -> None:

@@ -220,19 +220,10 @@ class TrustMOPDConfig(DistillationConfig):
         return {**super().to_dict(), **parts, "score": rule_name(self.score)}
 
 
-#: Fields of earlier releases.
-_REMOVED = {
-    "ray_answers": "was removed in 0.2.0: float16 logits took three times as long as float32, which all are now. "
-    "Leave it out.",
-}
-
-
 def unknown_field(names: Iterable[str], config: type, remedy: str = "docs/configuration.md lists them.") -> str | None:
     """An error message for the first name that is not a field of `config`; None if all are."""
     known = [each.name for each in fields(config) if each.init]
     for name in names:
-        if name in _REMOVED:
-            return f"{name} {_REMOVED[name]}"
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1) or [each for each in known if name.startswith(each)]
             return f"{name} is not a field of {config.__name__}. {f'Did you mean `{close[0]}`?' if close else remedy}"

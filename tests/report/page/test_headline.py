@@ -14,7 +14,7 @@ from command import run
 
 from trustmopd.evaluation import of_recipe
 from trustmopd.evaluation.sampling import Response
-from trustmopd.report.readers.certainty import Certainty, over_seeds
+from trustmopd.report.readers.run import Certainty, over_seeds
 
 
 class Knows:

@@ -35,12 +35,6 @@ class Location:
     split_option: str = "split"
     column_option: str = "column"
 
-    @property
-    def lacks_subset(self) -> bool:
-        """Whether a folder is read whole because it has no such subset: a user's own, in a config for the Hub."""
-        folder = Path(self.path)
-        return bool(self.subset and not self.files and folder.is_dir() and not (folder / self.subset).is_dir())
-
 
 @contextmanager
 def named(name: str, location: Location | None = None) -> Iterator[None]:
@@ -77,14 +71,14 @@ def _in_folder(folder: Path, location: Location) -> list[Path]:
     if location.files:
         files = _matching(folder, location.files)
     else:
-        if location.lacks_subset:
-            if subsets := sorted(inner.name for inner in folder.iterdir() if inner.is_dir() and _readable(inner)):
-                raise ValueError(
-                    f"{folder} has no subset {location.subset!r}, only {', '.join(subsets)}. Choose one of them as "
-                    f"`subset`, or write null for the files of {folder} itself."
-                )
-        elif location.subset:
+        if location.subset:
             folder /= location.subset
+            if not folder.is_dir():
+                subsets = [inner.name for inner in sorted(folder.parent.iterdir()) if inner.is_dir()]
+                raise ValueError(
+                    f"{location.path} has no subset {location.subset!r}, only {', '.join(subsets) or 'files'}. Write "
+                    "the name of a folder in it as `subset`, or null for its own files."
+                )
         there = _readable(folder)
         # A prompt set has its card, in JSON, in its folder: .json and .csv files count only if there are no others.
         files = [file for file in there if kind_of(file) in (".parquet", ".jsonl")] or there

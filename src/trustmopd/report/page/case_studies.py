@@ -1,7 +1,6 @@
 """Case studies, drawn from the JSON that `training/case_study.py` computed: the paper's two tables for one position."""
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from trustmopd.report.readers.contents import Missing
 from trustmopd.report.readers.run import Run
 from trustmopd.report.readers.token_records import Rollout, TokenRecords, rollout_name
 from trustmopd.report.tables import write_tables
@@ -111,19 +109,14 @@ def write_case(case: Mapping[str, Any], run: Path) -> tuple[Case, Path]:
     return view, stem
 
 
-def read_cases(runs: Sequence[Run]) -> tuple[list[Case], dict[str, list[Missing]]]:
-    """The cases that were computed for these runs, with the run's name if there are several; and what cannot be shown
-    of them, by the path of the run: a damaged file is skipped."""
-    cases, remedy = [], "Compute it again with --case."
-    skipped: dict[str, list[Missing]] = defaultdict(list)
+def read_cases(runs: Sequence[Run]) -> list[Case]:
+    """The cases that were computed for these runs, with the run's name if there are several."""
+    cases, remedy = [], "Compute it again with --case, or remove it."
     for run in runs:
-        gaps = skipped[str(run.path)]
         for path in sorted((run.path / CASES).glob("case-*.json")):
             try:
                 view = case_view(read_file(path, what="case", remedy=remedy, schema=CaseStudy))
-            except (ValueError, OSError, KeyError) as error:
-                reason = f"{path} has no {error}. {remedy}" if isinstance(error, KeyError) else str(error)
-                gaps.append(Missing(reason, "It was skipped."))
-                continue
+            except KeyError as error:
+                raise ValueError(f"{path} has no {error}. {remedy}") from None
             cases.append(replace(view, title=f"{run.path}: {view.title}") if len(runs) > 1 else view)
-    return cases, skipped
+    return cases

@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from trustmopd.report.figures.drawing import Picture
 from trustmopd.report.page.case_studies import read_cases
 from trustmopd.report.page.story import story
 from trustmopd.report.page.viewer import RESPONSES, make_viewer
-from trustmopd.report.readers.contents import Missing, as_commands
+from trustmopd.report.readers.contents import as_commands
 from trustmopd.report.readers.run import Run
 from trustmopd.report.statistics.comparison import Comparison, compare
 from trustmopd.report.statistics.summary import Summary, summarise_run
@@ -57,7 +57,6 @@ def write_report(
     chosen = by_path[recorded[0].path] if recorded else None
     named = len(runs) > 1
     where = ", ".join(map(comparison.label, comparison.settings))
-    cases, skipped = read_cases(runs)
     page = render(
         title or (f"{len(runs)} runs on {where}" if named else runs[0].title),
         summary=[*story(comparison), *notes],
@@ -68,8 +67,8 @@ def write_report(
         tables=tables,
         pictures=pictures,
         viewer=make_viewer(chosen, chosen.records(candidates=True), responses) if chosen else None,
-        cases=cases,
-        missing=_missing(comparison.runs, skipped),
+        cases=read_cases(runs),
+        missing=_missing(comparison.runs),
         documents=[document for run in comparison.one_seed() for document in _documents(by_path[run.path], named)],
     )
     return write_text(out / REPORT, page)
@@ -135,12 +134,11 @@ def _data_uri(picture: Picture) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
 
 
-def _missing(runs: Sequence[Summary], skipped: Mapping[str, Sequence[Missing]]) -> list[str]:
-    """Each gap once, with the runs that have it if there are several. `skipped` are cases that cannot be shown, by the
-    path of their run."""
+def _missing(runs: Sequence[Summary]) -> list[str]:
+    """Each gap once, with the runs that have it if there are several."""
     lacking: dict[str, list[str]] = {}
     for run in runs:
-        for gap in (*run.missing, *skipped.get(run.path, ())):
+        for gap in run.missing:
             lacking.setdefault(str(gap), []).append(run.path)
 
     def whose(paths: list[str]) -> str:

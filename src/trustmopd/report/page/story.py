@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trustmopd.recipe.rules import TRUST
-from trustmopd.report.readers.certainty import GAIN
+from trustmopd.report.readers.run import GAIN
 from trustmopd.report.statistics.comparison import UNIFORM, Comparison, Setting
 from trustmopd.report.statistics.summary import Summary
 from trustmopd.util.messages import first_few

@@ -1,19 +1,32 @@
 """A run, read for a report: its scores, how far it got, its method and its models. And how runs are found."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from trustmopd.recipe.rules import DEFAULTS, FLAT, PARTS, RULES, part_of
 from trustmopd.recipe.teacher_source import place_named
-from trustmopd.report.readers.certainty import Certainty, certainty_of
 from trustmopd.report.readers.contents import Contents
 from trustmopd.report.readers.token_records import TokenRecords, read_records
 from trustmopd.runs import RunDirectory, newest_checkpoint
-from trustmopd.runs.layout import CALIBRATION, CHECKPOINT, MANIFEST, METRICS, RECORDS, SEED, is_reference_row
+from trustmopd.runs.layout import CALIBRATION, CHECKPOINT, INITIAL, MANIFEST, METRICS, RECORDS, SEED, is_reference_row
 from trustmopd.runs.schemas import ASKED_WITH
+
+Interval = tuple[float, float]
+#: The gain over the initial student, beside the columns of a row.
+GAIN = "gain"
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """`prompts` is 0 if their number is not recorded. An interval is None if some resamples have no value: without a
+    gap there is no recovery."""
+
+    prompts: int = 0
+    intervals: dict[str, Interval | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -242,3 +255,30 @@ def find_runs(paths: Iterable[str | Path]) -> list[Run]:
         for folder in folders:
             runs.setdefault(folder.resolve(), open_run(folder))
     return list(runs.values())
+
+
+def certainty_of(row: Mapping[str, Any]) -> Certainty:
+    """Of a row of scores; unknown for an empty row."""
+    intervals = {column: _pair(interval) for column, interval in row.get("interval", {}).items()}
+    difference = row.get("difference") or {}
+    if difference.get("against") == INITIAL:
+        intervals[GAIN] = _pair(difference["interval"])
+    return Certainty(int(sum(asked["prompts"] for asked in row.get("benchmarks", {}).values())), intervals)
+
+
+def _pair(interval: Sequence[float] | None) -> Interval | None:
+    return None if interval is None else (interval[0], interval[1])
+
+
+def over_seeds(every: Sequence[Certainty]) -> Certainty:
+    """Of a mean over seeds that were scored on the same prompts: the mean of their intervals, which is at least as wide
+    as the interval of the mean."""
+    if not every:
+        return Certainty()
+    intervals: dict[str, Interval | None] = {}
+    for column in every[0].intervals:
+        if all(column in each.intervals for each in every):
+            ends = [end for each in every if (end := each.intervals[column]) is not None]
+            whole = len(ends) == len(every)
+            intervals[column] = (fmean(low for low, _ in ends), fmean(high for _, high in ends)) if whole else None
+    return Certainty(min(each.prompts for each in every), intervals)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from trustmopd.recipe.rules import DISPLACEMENT, RULES, SCORES, TRUST
-from trustmopd.report.readers.certainty import Certainty, over_seeds
+from trustmopd.report.readers.run import Certainty, over_seeds
 from trustmopd.report.statistics.summary import Summary
 from trustmopd.runs.layout import INITIAL, ROUTED, is_reference_row
 from trustmopd.util.stats import Spread, paired_difference, recovery, spread

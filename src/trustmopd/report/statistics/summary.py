@@ -5,9 +5,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from trustmopd.report.readers.certainty import Certainty
 from trustmopd.report.readers.contents import Missing
-from trustmopd.report.readers.run import Reference, Run
+from trustmopd.report.readers.run import Certainty, Reference, Run
 from trustmopd.report.readers.token_records import TokenRecords
 from trustmopd.report.statistics.over_training import drift, drift_warnings, limit_warnings, not_numbers, series
 from trustmopd.report.statistics.trust import (

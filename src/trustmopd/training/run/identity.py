@@ -72,13 +72,17 @@ class RunIdentity:
 def identity_of(
     student: Any, pool: TeacherPool, given: Ingredients, engine: Parallelism, *, has_dropout: bool
 ) -> RunIdentity:
+    adapter = None
+    if isinstance(student, PeftModel):
+        settings = adapter_settings(student.peft_config[student.active_adapter])
+        adapter = {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
     return _identity(
         pool,
         given,
         engine,
         student=Origin(given.source, fingerprint(student), sum(p.numel() for p in student.parameters())),
         trainable_parameters=sum(p.numel() for p in student.parameters() if p.requires_grad),
-        adapter=_adapter_of(student),
+        adapter=adapter,
         has_dropout=has_dropout,
     )
 
@@ -112,14 +116,6 @@ def _identity(pool: TeacherPool, given: Ingredients, engine: Parallelism, **stud
         overlong_prompts=given.overlong,
         machine={**describe_machine(engine.processes), "engine": asdict(engine)},
     )
-
-
-def _adapter_of(student: Any) -> dict[str, Any] | None:
-    """As a JSON-ready dict."""
-    if not isinstance(student, PeftModel):
-        return None
-    settings = adapter_settings(student.peft_config[student.active_adapter])
-    return {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
 
 
 def describe_machine(num_processes: int) -> dict[str, Any]:
