@@ -51,7 +51,7 @@ def sick() -> Iterator[GuardCell]:
     yield GuardCell("sick/long-domain", training={**short, "max_completion_length": 8}, change=_long_answers)
     yield GuardCell("sick/contradiction", training=short, change=_contradiction)
     yield GuardCell("sick/drifting", training=short, change=_drifting)
-    yield GuardCell("sick/few-candidates", training={**short, "num_candidates": 2})
+    yield GuardCell("sick/few-candidates", training={**short, "num_candidates": 2}, change=_unsolvable)
     yield GuardCell("sick/unsolvable", training=short, change=_unsolvable)
 
 

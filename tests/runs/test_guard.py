@@ -28,7 +28,7 @@ SICK = {
     "late": ("position/4/gap", [0.8] * 12),
     "balance": ("domain/math/gradient", [0.4] * 6 + [0.94] * 12),
     "overlap": ("overlap/if", [0.95, 0.9, 0.6, 0.5]),
-    "conflict": ("conflict/cancelled", [0.4, 0.5, 0.4]),
+    "conflict": ("conflict/cancelled", [0.6, 0.5, 0.6]),
     "watch": ("watch/held-out", [0.6, 0.62, 0.4, 0.41]),
 }
 
@@ -62,7 +62,7 @@ def test_entropy_is_judged_both_ways():
 
 
 def test_a_metric_of_several_teachers_is_judged_for_each():
-    both = [{"step": step, "score/math": 2.0, "score/code": 1.0, "score/if": 3.0} for step in range(12)]
+    both = [{"step": s, "score/math": 1 + (s > 5), "score/code": 1.0, "score/if": 1 / (1 + (s > 5))} for s in range(20)]
     assert {alarm.metric for alarm in Guard().read(both)} == {"score/math", "score/if"}
 
 

@@ -214,6 +214,8 @@ def _show_trained(run: "SeedRun") -> None:
         say(f"Nothing to train: step {run.step} is the last. Raise training.max_steps to continue.")
     else:
         say(f" to step {run.step}; last loss {run.loss:.4g}.", lead="Trained")
+    for sentence in run.unsettled:
+        say(sentence)
     say(f"Student: {run.student or 'not kept (see training.save_strategy)'}")
     say(f"Metrics: {run.run.metrics}")
 

@@ -1,4 +1,4 @@
-"""The columns of a file of token records: one row for each response token."""
+"""The columns of a file of token records, one row for each response token, and the groups that metrics go by."""
 
 #: The file's metadata: zlib of a JSON with the texts of token ids and the prompts.
 METADATA = b"trustmopd"
@@ -9,6 +9,11 @@ REPEATED = (
     *("step", "rollout", "sample", "prompt_id", "domain", "capabilities"),
     *("position", "token_id", "token_text", "top_ids"),
 )
+
+
+#: Metrics by label, and by the teacher with the largest weight; prompts whose label names no teacher, or tokens that no
+#: teacher leads.
+GROUPS, OTHERS = ("domain", "leader"), "others"
 
 
 def weight(teacher: str) -> str:

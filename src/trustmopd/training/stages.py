@@ -2,13 +2,14 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trustmopd.recipe import Recipe
 from trustmopd.rollouts import adapter_refused
 from trustmopd.runs import RunDirectory, whole_checkpoints
+from trustmopd.runs.guard import unsettled
 from trustmopd.runs.layout import SEED
 from trustmopd.runs.schemas import Diagnosis, write_file
 from trustmopd.training.calibration import Calibration
@@ -24,7 +25,7 @@ from trustmopd.training.trainer import TrustMOPDTrainer
 @dataclass(frozen=True)
 class SeedRun:
     """One seed of a recipe. `began_at` is the step of the checkpoint that it is resumed from; None for a new run.
-    `step`, `loss` and `student` are set at its end; `student` is None if no checkpoint was kept."""
+    `step`, `loss`, `unsettled` and `student` are set at its end; `student` is None if no checkpoint was kept."""
 
     seed: int
     run: RunDirectory
@@ -32,6 +33,7 @@ class SeedRun:
     began_at: int | None = None
     step: int = 0
     loss: float = math.nan
+    unsettled: Sequence[str] = ()
     student: Path | None = None
 
 
@@ -63,7 +65,8 @@ def train_recipe(
         loss = next((line["loss"] for line in reversed(trainer.state.log_history) if "loss" in line), math.nan)
         step = trainer.state.global_step
         student = run.run.checkpoint(step)
-        ended.append(replace(run, step=step, loss=loss, student=student if student.is_dir() else None))
+        kept = student if student.is_dir() else None
+        ended.append(replace(run, step=step, loss=loss, unsettled=unsettled(trainer.state.log_history), student=kept))
         trainer.pool.close()  # the next seed needs its GPUs
         on_end(ended[-1])
     return ended

@@ -19,7 +19,7 @@ from trustmopd.report.readers.run import find_runs
 from trustmopd.report.statistics.comparison import compare
 from trustmopd.report.statistics.summary import Summary, summarise_run
 
-ALL = {
+ALL = {"groups",
     "scores", "allocation", "margins", "displacement", "ablations", "gamma", "transfer", "weights", "training",
 }  # fmt: skip
 

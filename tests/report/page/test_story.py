@@ -56,6 +56,22 @@ def test_scores_without_a_recovery_are_told_as_they_are(tmp_path: Path, referenc
     assert "recovered" not in said and "not known" in said
 
 
+def test_a_loss_that_still_moves_is_said_and_one_that_has_settled_is_not(tmp_path: Path) -> None:
+    for last, said in ((0.02, False), (0.3, True)):
+        lines = [{"loss": 0.02 + 1e-4 * (step % 2) + (last - 0.02) * step / 40} for step in range(40)]
+        run = with_metrics(tmp_path / str(last), lines)
+        assert any("loss still moved" in each for each in summarise_run(Run(run)).warnings) == said
+
+
+def with_metrics(folder: Path, metrics: list[dict[str, float]]) -> Path:
+    """A run whose lines have these metrics."""
+    run = recorded.make_run(folder, steps=len(metrics))
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    changed = [line | given for line, given in zip(lines, metrics, strict=True)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in changed))
+    return run
+
+
 def test_scores_of_an_earlier_checkpoint_are_said_to_be(tmp_path: Path) -> None:
     rows = recorded.scores_of("trust", 0.4)
     rows["trust"]["checkpoint"] = "checkpoint-2"
@@ -68,11 +84,7 @@ def test_scores_of_an_earlier_checkpoint_are_said_to_be(tmp_path: Path) -> None:
     assert re.findall(r"checkpoint-\d+", said.what) == ["checkpoint-2", "checkpoint-10"] and "evaluate" in said.how
 
 
-def test_a_limit_that_was_in_the_way_is_told(tmp_path: Path) -> None:
-    run = recorded.make_run(tmp_path, steps=2)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    for line, clipped, mass in zip(lines, (0.1, 0.5), (0.9, 0.94), strict=True):
-        line |= {"completions/clipped_ratio": clipped, "candidates/student_mass": mass}
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    clipped, mass = summarise_run(Run(run)).warnings
-    assert re.search("30%.*max_completion_length", clipped) and re.search("92.0%.*num_candidates", mass)
+def test_the_report_repeats_what_the_guard_said(tmp_path: Path) -> None:
+    sick = {"completions/clipped_ratio": 0.3, "candidates/student_mass": 0.92}
+    warnings = summarise_run(Run(with_metrics(tmp_path, [sick] * 12))).warnings
+    assert [name for each in warnings for name in ("#clipped", "#mass") if name in each] == ["#clipped", "#mass"]

@@ -405,3 +405,17 @@ def test_sixty_four_responses_of_two_thousand_tokens_open_in_two_seconds(visit: 
     print(f"{file.stat().st_size / 1e6:.0f} MB, first response after {opened} s, all after {everything:.2f} s")
     print(f"slider {recomputed:.0f} ms, key {1000 * moved:.0f} ms")
     assert min(opened) < 2 and recomputed < 500 and moved < 0.2
+
+
+def test_cut_and_repeated_responses_and_conflicting_tokens_are_marked(visit: Callable, tmp_path: Path) -> None:
+    run = open_run(recorded.make_run(tmp_path, steps=1, rollouts=3, max_completion_length=5))
+    page = visit(write_viewer(run))
+    records = run.records(candidates=True)
+    told = page.evaluate("window.trustmopd.run.responses.map(({ marks, conflicts }) => [marks, conflicts])")
+    for rollout, (marks, conflicts) in zip(records.rollouts, told, strict=True):
+        first = np.stack([rollout.candidates.logp[name][:, 0] for name in records.teachers]).astype(float)
+        assert conflicts == [t for t, apart in enumerate(first.std(axis=0)) if apart > 1]
+        assert ("cut off" in marks) == (len(rollout.positions) >= 5)
+    index = int(page.input_value("#viewer-response"))
+    assert page.locator("#viewer-tokens .token.conflict").count() == len(told[index][1])
+    assert all(mark in page.inner_text("#viewer-about") for mark in told[index][0])

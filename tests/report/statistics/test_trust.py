@@ -12,8 +12,8 @@ import pytest
 import recorded
 
 from trustmopd.report.readers.run import open_run
-from trustmopd.report.statistics.over_training import drift, drift_warnings
 from trustmopd.report.statistics.summary import summarise_run
+from trustmopd.runs.guard import Guard
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
@@ -105,27 +105,25 @@ def test_the_sharpest_change_is_where_most_weight_changes_hands(trusting: Path) 
     assert (found[0].position, found[0].rollout) == best[0][1:]
 
 
-def test_series_and_drift_come_from_every_logged_step(trusting: Path) -> None:
+def test_series_come_from_every_logged_step(trusting: Path) -> None:
     found = summarise_run(open_run(trusting))
     lines = [json.loads(line) for line in (trusting / "metrics.jsonl").read_text().splitlines()]
     assert found.series["loss"] == [line["loss"] for line in lines]
     assert found.series["max_weight"] == [line["agreement/max_weight"] for line in lines]
     assert found.series["effective_teachers"] == [line["agreement/effective_teachers"] for line in lines]
-    assert found.drift["math"] == pytest.approx(mean(line["score/math"] for line in lines))
     assert not found.warnings
 
 
 @pytest.mark.unit
 def test_a_teacher_that_leaves_the_band_is_warned_of_and_one_noisy_step_is_not() -> None:
     calm = [{"score/a": 1.0, "score/b": 1.0 if step < 30 else 2.0} for step in range(40)]
-    calm[5]["score/a"] = 4.0  # a mean over ten steps of 1.3
-    found = drift(calm, ["a", "b", "unscored"])
-    assert found == {"a": pytest.approx(1.3), "b": 2.0}
-    (said,) = drift_warnings(found)
-    assert all(each in said for each in ("'b'", "2.00", "0.67", "1.50"))
+    calm[15]["score/a"] = 4.0
+    (said,) = Guard().read([{"step": step, **line} for step, line in enumerate(calm)])
+    assert (said.metric, said.since) == ("score/b", 30)
 
 
 @pytest.mark.unit
 def test_a_drift_downwards_counts_as_one_upwards() -> None:
     for score, warned in ((0.5, True), (0.0, True), (0.7, False)):
-        assert bool(drift_warnings(drift([{"score/a": score}] * 3, ["a"]))) == warned
+        lines = [{"step": 1, "score/a": 1.0}] * 5 + [{"step": 2, "score/a": score}] * 10
+        assert bool(Guard().read(lines)) == warned

@@ -127,7 +127,7 @@ def test_overlap_and_mass_of_recorded_rollouts_are_those_of_full_logits(family, 
         assert found[f"overlap/{name}"].tolist() == pytest.approx(overlaps)
         assert found[f"teacher_mass/{name}"].tolist() == pytest.approx(masses, rel=1e-4)
         assert len(found[f"teacher_entropy/{name}"]) == 8
-    assert len(found["conflict/spread"]) == len(found["conflict/cancelled"]) == len(found["target_entropy"]) == 8
+    assert len(found["conflict/spread"]) == len(found["target_entropy"]) == 8 >= len(found["conflict/cancelled"])
 
 
 def test_without_a_recorded_rollout_a_process_has_the_same_metrics_and_no_values(step_of):
@@ -151,7 +151,7 @@ def test_two_opposed_teachers_cancel_and_two_that_agree_do_not():
 
     assert of(change, -change).tolist() == [1] * 6
     assert of(change, change).tolist() == [0] * 6
-    assert of(0 * change, 0 * change).tolist() == [0] * 6
+    assert of(0 * change, 0 * change).tolist() == []
 
 
 def test_spread_is_that_of_the_students_first_choice():

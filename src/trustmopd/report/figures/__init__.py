@@ -20,6 +20,7 @@ _FIGURES = {
     "gamma": score_figures.draw_gamma,
     "transfer": score_figures.draw_transfer,
     "weights": trust_figures.draw_weights,
+    "groups": trust_figures.draw_groups,
     "training": score_figures.draw_training,
 }
 

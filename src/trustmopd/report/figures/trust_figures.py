@@ -20,8 +20,9 @@ from trustmopd.report.figures.drawing import (
     whole_numbers,
 )
 from trustmopd.report.statistics.comparison import Comparison, united
-from trustmopd.report.statistics.over_training import BAND
 from trustmopd.report.statistics.summary import Summary
+from trustmopd.runs.columns import GROUPS, OTHERS
+from trustmopd.runs.guard import BAND
 
 
 def _which(runs: Sequence[Summary]) -> str:
@@ -139,7 +140,7 @@ def draw_weights(comparison: Comparison, path: Path) -> Picture | None:
             _weights_of(run, mine)
             _entitle(mine[0], comparison, run)
         legend(rows[0, 0])
-    band = " Dotted: the band in which μ still describes a teacher." if any(run.drift for run in runs) else ""
+    band = " Dotted: the band in which μ still describes a teacher." if any(run.calibrated for run in runs) else ""
     caption = f"{_which(runs)} Means over all response tokens of each step.{band}"
     return Picture(path, "Weights, concentration and scores over training", caption)
 
@@ -154,6 +155,36 @@ def _weights_of(run: Summary, panels: Sequence[Any]) -> None:
         panel.set_ylim(0, 1.02)
     for panel in panels[2:]:
         draw_series(panel, run, {teacher: f"score_{teacher}" for teacher in run.teachers}, look)
-        panel.set_ylabel("mean calibrated\nscore" if run.drift else "mean raw score")
-        for edge in BAND if run.drift else ():
+        panel.set_ylabel("mean calibrated\nscore" if run.calibrated else "mean raw score")
+        for edge in BAND if run.calibrated else ():
             panel.axhline(edge, color=GREY, linewidth=0.8, linestyle=":")
+
+
+def draw_groups(comparison: Comparison, path: Path) -> Picture | None:
+    """Who gets the gradient: by domain if prompts have labels, otherwise by leading teacher."""
+    kinds = {}
+    for run in comparison.trusting() or comparison.one_seed():
+        named = {
+            kind: [name for name in (*run.teachers, OTHERS) if f"{kind}/{name}/gap" in run.series] for kind in GROUPS
+        }
+        if known := [kind for kind in GROUPS if named[kind]]:
+            kinds[run.path] = run, known[0], named[known[0]]
+    if not kinds:
+        return None
+    shown = {
+        "gradient": "share of\ngradient",
+        "gap": "mean gap to\nthe target",
+        "length": "mean response\nlength, tokens",
+    }
+    with figure(path, 1.6, len(shown) * len(kinds)) as rows:
+        for place, (run, kind, names) in enumerate(kinds.values()):
+            look = styles([*run.teachers, OTHERS])
+            panels = rows[len(shown) * place : len(shown) * (place + 1), 0]
+            for panel, (what, title) in zip(panels, shown.items(), strict=True):
+                draw_series(panel, run, {name: f"{kind}/{name}/{what}" for name in names}, look)
+                panel.set_ylabel(title)
+                panel.set_ylim(bottom=0)
+            _entitle(panels[0], comparison, run, f"by {'domain' if kind == 'domain' else 'leading teacher'}")
+        legend(rows[0, 0])
+    caption = f"{_which([run for run, *_ in kinds.values()])} Gap: half the sum of |student − target|."
+    return Picture(path, "Who gets the gradient", caption)

@@ -16,6 +16,9 @@ from trustmopd.runs.columns import REFERENCE
 
 #: Responses on one page: more would make it too large.
 RESPONSES = 64
+#: A response with a larger share of repeated 4-grams is marked, and a token at which the standard deviation over
+#: teachers of their log-probability of the student's first choice is larger than so many nats.
+REPEATED, CONFLICT = 0.2, 1.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
                 "tokens": len(rollout.texts),
                 "width": rollout.candidates.ids.shape[1] if rollout.candidates else 0,
                 "moved": sharpest,
+                "marks": _marks(rollout, run.config.get("max_completion_length")),
+                "conflicts": [] if routed else _conflicts(rollout, records.teachers),
             }
             for rollout, sharpest in zip(shown, moved, strict=True)
         ],
@@ -84,6 +89,22 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
     if len(run.references) > 1:
         about += "".join(f" {', '.join(each.teachers)}: measured from {each}." for each in run.references)
     return Viewer(about, script_json(data), {opening: packed[opening], **packed})
+
+
+def _marks(rollout: Rollout, longest: int | None) -> list[str]:
+    """What is wrong with a response as a text."""
+    grams = [tuple(rollout.token_ids[start : start + 4]) for start in range(len(rollout.token_ids) - 3)]
+    repeated = 1 - len(set(grams)) / len(grams) if grams else 0.0
+    marks = ["cut off"] if longest and len(rollout.positions) >= longest else []
+    return [*marks, *([f"{repeated:.0%} repeated"] if repeated > REPEATED else [])]
+
+
+def _conflicts(rollout: Rollout, teachers: list[str]) -> list[int]:
+    """The tokens at whose likeliest candidate the teachers are further apart than `CONFLICT`."""
+    if rollout.candidates is None or len(teachers) < 2:
+        return []
+    first = np.stack([rollout.candidates.logp[name][:, 0] for name in teachers]).astype(float)
+    return np.flatnonzero(first.std(axis=0) > CONFLICT).tolist()
 
 
 def choose(rollouts: list[Rollout], limit: int) -> list[Rollout]:

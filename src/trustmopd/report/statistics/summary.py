@@ -8,7 +8,7 @@ from typing import Any
 from trustmopd.report.readers.contents import Missing
 from trustmopd.report.readers.run import Certainty, Reference, Run
 from trustmopd.report.readers.token_records import TokenRecords
-from trustmopd.report.statistics.over_training import drift, drift_warnings, limit_warnings, not_numbers, series
+from trustmopd.report.statistics.over_training import not_numbers, series
 from trustmopd.report.statistics.trust import (
     Change,
     margins,
@@ -17,6 +17,7 @@ from trustmopd.report.statistics.trust import (
     weights_by_group,
 )
 from trustmopd.runs import newest_checkpoint
+from trustmopd.runs.guard import WARN, Guard, unsettled
 from trustmopd.runs.layout import RECORDS
 from trustmopd.util.files import without_nan
 from trustmopd.util.stats import Spread
@@ -24,8 +25,8 @@ from trustmopd.util.stats import Spread
 
 @dataclass(frozen=True)
 class Summary:
-    """`displacement`, `scores`, `allocation` and `margins` are by group of prompts, from token records; `series` and
-    `drift` from the metrics of every step."""
+    """`displacement`, `scores`, `allocation` and `margins` are by group of prompts, from token records; `series`
+    from the metrics of every step."""
 
     path: str
     method: str
@@ -52,7 +53,6 @@ class Summary:
     margins: dict[str, list[float]]
     sharpest_changes: list[Change]
     series: dict[str, list[float]]
-    drift: dict[str, float]
     evaluation: dict[str, dict[str, float]]
     own_scores: dict[str, float]
     certainty: Certainty
@@ -86,8 +86,7 @@ class Summary:
 def summarise_run(run: Run) -> Summary:
     records = run.records()
     teachers = run.teachers or records.teachers
-    drifts = drift(run.logged_steps, teachers) if run.mu else {}
-    over_steps = series(run.logged_steps, teachers)
+    alarms = Guard(run.config.get("guard", WARN)).read(run.logged_steps)
     damaged = records.damaged
     if len(damaged) > 6:
         damaged = [*damaged[:5], f"{len(damaged) - 5} more files of token records are damaged."]
@@ -104,12 +103,11 @@ def summarise_run(run: Run) -> Summary:
         "allocation": weights_by_group(records),
         "margins": margins(records),
         "sharpest_changes": sharpest_changes(records) if len(teachers) > 1 else [],
-        "series": over_steps,
-        "drift": drifts,
+        "series": series(run.logged_steps, teachers),
         "warnings": [
             *not_numbers(run.logged_steps, teachers),
-            *drift_warnings(drifts),
-            *limit_warnings(over_steps),
+            *map(str, alarms),
+            *unsettled(run.logged_steps),
             *damaged,
         ],
     }

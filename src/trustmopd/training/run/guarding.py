@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from trustmopd.runs.guard import STOP, Alarm, Guard
 from trustmopd.util.messages import Interrupted
@@ -23,15 +23,8 @@ class Guarding(TrainerCallback):
         """What was said before is not said again."""
         self.guard.read(log_history)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        logs = {} if logs is None else logs
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **given: Any) -> None:
+        logs = given["logs"]
         for alarm in [*self.guard.see({"step": state.global_step, **logs})]:
             logs[f"guard/{alarm.rule.name}"] = alarm.value
             if state.is_world_process_zero:

@@ -10,11 +10,10 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from trustmopd.method import Objective
+from trustmopd.runs.columns import GROUPS, OTHERS
 from trustmopd.training.step.batch import Batch
 from trustmopd.training.step.candidates import ScoredCandidates
 
-#: Prompts whose label names no teacher; tokens that no teacher leads.
-OTHERS = "others"
 _QUARTERS = 4
 _SHARES = ("prompts", "tokens", "loss", "gradient")
 
@@ -27,7 +26,7 @@ class GroupTotals:
         self.longest = longest
         groups = [*teachers, OTHERS]
         quarters = [str(quarter + 1) for quarter in range(_QUARTERS)]
-        self._names = {"domain": groups, "leader": groups, "position": quarters}
+        self._names = {**dict.fromkeys(GROUPS, groups), "position": quarters}
         self._totals = torch.zeros(3, 6, max(len(groups), _QUARTERS), dtype=torch.float64, device=device)
 
     def note(

@@ -13,9 +13,9 @@ from trustmopd.training.step.candidates import ScoredCandidates
 
 #: Of each policy's likeliest tokens, those that are compared.
 TOP = 16
-#: A token is cancelled if its teachers disagree on whom to follow (as many as this, effectively), are this far from
-#: the reference, and their target is less than this share of that away from it.
-_SPLIT, _MOVED, _STAYS = 1.5, 0.05, 0.25
+#: A token is cancelled if its teachers are this far from the reference, have the weight between them (as many as this,
+#: effectively), and their target is less than this share of their distance away from it.
+_MOVED, _SPLIT, _STAYS = 0.05, 1.5, 0.25
 
 
 def inspected(scored: ScoredCandidates, result: Objective, batch: Batch, teachers: Sequence[str]) -> dict[str, Tensor]:
@@ -63,12 +63,12 @@ def spread(student_logp: Tensor, teacher_logp: Tensor) -> Tensor:
 
 
 def cancelled(teacher_logp: Tensor, reference_logp: Tensor, weights: Tensor, target_logp: Tensor) -> Tensor:
-    """1 where several teachers have moved, and their weighted target stays at the reference; else 0."""
+    """At the tokens where teachers have moved: 1 if several have, and their target stays at the reference; else 0."""
     split = torch.special.entr(weights).sum(dim=0).exp() >= _SPLIT
     reference = reference_logp.exp()
     teachers = (weights * (teacher_logp.exp() - reference).abs().sum(dim=-1) / 2).sum(dim=0)
     target = (weights * (target_logp.exp() - reference).abs().sum(dim=-1) / 2).sum(dim=0)
-    return (split & (teachers > _MOVED) & (target < _STAYS * teachers)).float()
+    return (split & (target < _STAYS * teachers))[teachers > _MOVED].float()
 
 
 def _entropy(logp: Tensor) -> Tensor:

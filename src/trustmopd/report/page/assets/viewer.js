@@ -133,6 +133,7 @@
   function drawTokens() {
     const texts = Array.from(state.response.texts, (index) => run.texts[index]);
     $("tokens").replaceChildren(block("token", texts));
+    for (const t of run.responses[$("response").value].conflicts) $("tokens").children[t].classList.add("conflict");
     const rows = run.teachers.map((teacher, k) => {
       const row = element("div", undefined, { class: "row" });
       const body = element("div", undefined, { class: "row-tokens", "data-k": k });
@@ -240,11 +241,11 @@
     if (String(index) !== $("response").value) return; // another was chosen meanwhile
     state.response = response;
     state.position = state.tallest = 0;
-    const { prompt, step, row, name, group } = run.responses[index];
+    const { prompt, step, row, name, group, marks, conflicts } = run.responses[index];
     $("prompt").textContent = run.prompts[row] ?? `prompt ${prompt} (its text was not recorded)`;
     const place = state.shown.findIndex((shown) => shown.index === Number(index)) + 1, all = run.responses.length;
     $("count").textContent = `Response ${place} of ${state.shown.length}${state.shown.length < all ? ` (filtered from ${all})` : ""}`;
-    $("about").textContent = `Step ${step}, rollout ${name}, prompt ${prompt}, ${group}, ${response.T} tokens`;
+    $("about").textContent = `Step ${step}, rollout ${name}, prompt ${prompt}, ${group}, ${[`${response.T} tokens`, ...marks].join(", ")}${conflicts.length ? `; teachers conflict at ${conflicts.length} (underlined)` : ""}`;
     drawTokens();
     drawWeights();
     const sharpest = state.changes.reduce((best, change) => (change.moved > best.moved ? change : best), { t: 0, moved: 0 });
@@ -268,8 +269,8 @@
     state.shown = run.responses.map((response, index) => ({ ...response, index })).filter((response) =>
       (!group || response.group === group) &&
       `${run.prompts[response.row] ?? ""} ${response.prompt}`.toLowerCase().includes(words));
-    $("response").replaceChildren(...state.shown.map(({ index, step, row, name, group, prompt, moved }) =>
-      element("option", `step ${step}, ${name}, ${group}, moves ${moved.toFixed(2)}: ${inLine((run.prompts[row] ?? prompt).slice(0, 80))}`,
+    $("response").replaceChildren(...state.shown.map(({ index, step, row, name, group, prompt, moved, marks }) =>
+      element("option", `step ${step}, ${name}, ${[group, `moves ${moved.toFixed(2)}`, ...marks].join(", ")}: ${inLine((run.prompts[row] ?? prompt).slice(0, 80))}`,
         { value: index })));
     if (!state.shown.length) return showNone();
     const index = first ?? state.shown[0].index;
