@@ -259,6 +259,13 @@ def _show(found: "Diagnosis") -> None:
         ]
         header = ("reference", "its teachers", "nats from the student", "separates")
         show_table(text_table(header, lines, left=("its teachers",)), "by reference")
+    kinds = ("overlap", "teacher_mass", "teacher_entropy")
+    shared = [[t, *(f"{found.health[f'{kind}/{t}']:.3f}" for kind in kinds)] for t in found.domains[0].score]
+    show_table(
+        text_table(("teacher", "overlap", "mass on candidates", "entropy"), shared), "in common with the student"
+    )
     if not found.held_out:
         say("Too few prompts: some were used for both calibration and diagnosis.")
     console.print(plain(found.verdict, "bold"))
+    for warning in found.warnings:
+        say(warning)

@@ -59,7 +59,7 @@ RULES = (
     Rule("late", "position/4/gap", "gap at the end", "look for a teacher without the student's EOS", level=0.5),
     Rule("balance", "domain/*/gradient", "share of gradient", "sample fewer of its prompts", level=0.8, plus=0.2),
     Rule("overlap", "overlap/*", "likeliest tokens shared", _SLOWER, rises=False, times=0.75, patience=2),
-    Rule("conflict", "conflict/cancelled", "tokens cancelled", "drop one teacher, or use trust", level=0.4, patience=2),
+    Rule("conflict", "conflict/cancelled", "tokens cancelled", "drop one teacher, or route", level=0.4, patience=2),
     Rule("watch", "watch/*", "watched accuracy", "keep an earlier checkpoint", rises=False, plus=-0.1, patience=2),
 )
 # fmt: on

@@ -128,13 +128,15 @@ class ReferenceDiagnosis(Shape):
 
 class Diagnosis(Shape):
     """By domain, and by reference: teachers that grew from different models are judged apart. `references` is empty if
-    the score needs none."""
+    the score needs none. `health` are metrics of a step over all rollouts, `warnings` what they say."""
 
     domains: list[DomainDiagnosis]
     references: list[ReferenceDiagnosis] = []
     held_out: bool
     separates: bool | None
     verdict: str
+    health: dict[str, FiniteFloat] = {}
+    warnings: list[str] = []
 
 
 #: How the prompts of a benchmark were put to a checkpoint. Scores are compared only where these are the same.

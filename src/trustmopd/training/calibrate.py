@@ -1,7 +1,6 @@
 """Algorithm 1 on real rollouts: the initial student writes, every teacher is scored, mu is the mean."""
 
 import logging
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -121,8 +120,7 @@ def check_habits(calibration: Calibration, min_relative_mu: float) -> None:
                 "would look like trust. Check its checkpoint, or drop it from the pool (in a recipe: "
                 f"teachers.{name}=null). To use it anyway, set min_relative_mu = 0."
             )
-        error = calibration.spread[name] / mu / math.sqrt(calibration.tokens)
-        if error > _UNCERTAIN:
+        if (error := calibration.error(name)) > _UNCERTAIN:
             logger.warning(
                 "mu of teacher '%s' is only known to ±%.0f%%, from %d tokens. Raise calibration_batches (now %d).",
                 name, 100 * error, calibration.tokens, calibration.batches,

@@ -42,6 +42,10 @@ class Calibration:
     def mu_of(self, teachers: Sequence[str]) -> Tensor:
         return torch.tensor([self.mu[teacher] for teacher in teachers], dtype=torch.float32)
 
+    def error(self, teacher: str) -> float:
+        """The relative standard error of its mu, if tokens were independent."""
+        return self.spread[teacher] / self.mu[teacher] / self.tokens**0.5
+
     def check(self, depends_on: Mapping[str, Any]) -> None:
         """Refuse a run that this calibration was not made for, naming the first field that differs. Weights of a run
         that has not loaded them may be any."""

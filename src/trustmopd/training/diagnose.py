@@ -4,6 +4,7 @@ Labels only group the prompts; scores and weights do not use them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,12 @@ from trustmopd.method import calibrated_scores, reverse_kl
 from trustmopd.policies.graph import fallback_note
 from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, ReferenceDiagnosis
 from trustmopd.training.calibrate import CALIBRATION_SEED, calibration_rows
-from trustmopd.training.diagnosis_verdict import judge, judge_references, moved_everywhere
+from trustmopd.training.diagnosis_verdict import judge, judge_health, judge_mu, judge_references, moved_everywhere
 from trustmopd.training.probe import probe
 from trustmopd.training.prompt_lengths import ROW
+from trustmopd.training.step.groups import GroupTotals
+from trustmopd.training.step.inspect import inspected
+from trustmopd.training.step.note import StepTotals
 from trustmopd.training.variants import rule_name
 
 if TYPE_CHECKING:
@@ -34,9 +38,14 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
     domain_of = {numbers[row]: domain for domain, group in groups.items() for row in group}
     teachers = trainer.pool.teachers
     found: list[dict[str, Any]] = []
+    totals, shares = StepTotals(), GroupTotals(teachers, trainer.step_log.groups.longest, trainer.accelerator.device)
     for batch, scored, result in probe(trainer, rows, seed=CALIBRATION_SEED + 1, description="Diagnosing"):
         assert result.scores is not None
         at = scored.at
+        recorded = replace(batch, rollouts=tuple(replace(rollout, recorded=True) for rollout in batch.rollouts))
+        for metric, values in inspected(scored, result, recorded, teachers).items():
+            totals.add(metric, values)
+        shares.note(scored, result, batch, teachers)
         measured = {
             "raw": result.scores,
             "score": result.scores if trainer.mu is None else calibrated_scores(result.scores, trainer.mu),
@@ -68,7 +77,17 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
             ReferenceDiagnosis(source=source, teachers=own, distance=distance, separates=separates, verdict=verdict)
         )
     separates, verdict = judge_references(references) if references else judge(domains, teachers, score)
-    return Diagnosis(domains=domains, references=references, held_out=held_out, separates=separates, verdict=verdict)
+    errors = {} if trainer.calibration is None else {name: trainer.calibration.error(name) for name in teachers}
+    health = totals.reduce(trainer.accelerator) | shares.finish(trainer.accelerator)
+    return Diagnosis(
+        domains=domains,
+        references=references,
+        held_out=held_out,
+        separates=separates,
+        verdict=verdict,
+        health=health,
+        warnings=[*judge_health(health), *judge_mu(errors, trainer.args.gamma)],
+    )
 
 
 def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int]], bool]:
