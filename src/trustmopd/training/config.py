@@ -5,7 +5,6 @@ import difflib
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from functools import wraps
 from typing import Any
 
 import torch
@@ -228,21 +227,6 @@ def unknown_field(names: Iterable[str], config: type, remedy: str = "docs/config
             close = difflib.get_close_matches(name, known, n=1) or [each for each in known if name.startswith(each)]
             return f"{name} is not a field of {config.__name__}. {f'Did you mean `{close[0]}`?' if close else remedy}"
     return None
-
-
-def _checking_names(init: Callable) -> Callable:
-    """Unlike Python's own error about an unexpected argument, ours suggests the right name."""
-
-    @wraps(init)
-    def checked(self: TrustMOPDConfig, *args: Any, **given: Any) -> None:
-        if problem := unknown_field(given, TrustMOPDConfig):
-            raise TypeError(problem)
-        init(self, *args, **given)
-
-    return checked
-
-
-TrustMOPDConfig.__init__ = _checking_names(TrustMOPDConfig.__init__)  # type: ignore[method-assign]
 
 
 def has_bfloat16() -> bool:

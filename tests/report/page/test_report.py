@@ -216,15 +216,6 @@ def test_a_damaged_record_file_is_named_and_skipped(tmp_path: Path, damage: byte
     assert json.loads((folder / "analysis.json").read_text())["rollouts"] == 16
 
 
-def test_many_damaged_files_are_counted(tmp_path: Path) -> None:
-    folder = recorded.make_run(tmp_path / "run", steps=12, rollouts=1)
-    for file in (folder / "allocation").iterdir():
-        file.write_bytes(b"PAR1")
-    page = page_of(folder, out=tmp_path)
-    assert page.count(".parquet is damaged") == 5 and "7 more" in page
-    assert "record_allocation_every" in missing(page)
-
-
 @pytest.mark.parametrize("name", ["calibration.json", "cost.json", "manifest.json", "evaluation/scores.json"])
 def test_a_damaged_json_is_named_and_the_rest_is_made(tmp_path: Path, name: str) -> None:
     folder = recorded.make_run(tmp_path / "run", scores=recorded.scores_of("trust", 0.4))

@@ -20,7 +20,7 @@ from trustmopd.report.figures.drawing import (
     styles,
     wrapped,
 )
-from trustmopd.report.statistics.comparison import ABLATIONS, UNIFORM, Comparison, Setting
+from trustmopd.report.statistics.comparison import ABLATIONS, UNIFORM, Comparison
 from trustmopd.report.statistics.summary import Summary
 from trustmopd.runs.layout import INITIAL, ROUTED, TITLES
 from trustmopd.util.stats import Spread, spread
@@ -92,8 +92,11 @@ def _reference_rows(comparison: Comparison, name: str) -> dict[str, dict[str, Sp
 
 def draw_ablations(comparison: Comparison, path: Path) -> Picture | None:
     settings = {comparison.label(setting): setting for setting in comparison.settings}
-    every = {name: _differences(setting, (UNIFORM, *ABLATIONS), TRUST) for name, setting in settings.items()}
-    ahead = {name: found for name, found in every.items() if found.keys() & {*ABLATIONS}}
+    ahead: dict[str, dict[str, Spread]] = {}
+    for name, setting in settings.items():
+        every = {method: setting.ahead(method, TRUST) for method in (UNIFORM, *ABLATIONS)}
+        if any(every[method] for method in ABLATIONS):
+            ahead[name] = {method: difference for method, difference in every.items() if difference is not None}
     if not ahead:
         return None
     rows = [method for method in (UNIFORM, *ABLATIONS) if any(method in found for found in ahead.values())]
@@ -108,11 +111,6 @@ def draw_transfer(comparison: Comparison, path: Path) -> Picture | None:
         return None
     _draw_differences(path, list(gains), {TRUST: gains}, "overall gain over uniform, points")
     return Picture(path, "Gain over uniform in every setting", f"Gains are paired by seed. {comparison.seeds_note}")
-
-
-def _differences(setting: Setting, methods: Sequence[str], of: str) -> dict[str, Spread]:
-    every = {method: setting.ahead(method, of) for method in methods}
-    return {method: ahead for method, ahead in every.items() if ahead is not None}
 
 
 def _draw_differences(path: Path, rows: Sequence[str], series: Mapping[str, Mapping[str, Spread]], label: str) -> None:

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from trustmopd.recipe.rules import TRUST
 from trustmopd.report.readers.run import GAIN
 from trustmopd.report.statistics.comparison import UNIFORM, Comparison, Setting
-from trustmopd.report.statistics.summary import Summary
 from trustmopd.util.messages import first_few
 from trustmopd.util.stats import Spread, spread
 
 
 def story(comparison: Comparison) -> list[str]:
     """Unfinished runs come first: a reader must know of them before the numbers."""
-    sentences = _stopped(comparison.runs)
+    stopped = [f"{run.path} at {run.stopped}" for run in comparison.runs if run.stopped]
+    sentences = [f"Not finished: {first_few(stopped)}."] if stopped else []
     for setting in comparison.settings:
         where = f"{comparison.label(setting)}: " if len(comparison.settings) > 1 else ""
         sentences.append(where + _headline(setting, comparison))
@@ -39,11 +39,6 @@ def nothing_shown(setting: Setting, method: str, column: str = "recovery") -> bo
     """Whether the scored prompts cannot exclude that nothing was gained."""
     known = setting.certainty(method).intervals
     return column in known and ((interval := known[column]) is None or interval[0] <= 0 <= interval[1])
-
-
-def _stopped(runs: list[Summary]) -> list[str]:
-    stopped = [f"{run.path} at {run.stopped}" for run in runs if run.stopped]
-    return [f"Not finished: {first_few(stopped)}."] if stopped else []
 
 
 def _headline(setting: Setting, comparison: Comparison) -> str:

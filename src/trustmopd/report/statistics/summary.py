@@ -87,9 +87,6 @@ def summarise_run(run: Run) -> Summary:
     records = run.records()
     teachers = run.teachers or records.teachers
     alarms = Guard(run.config.get("guard", WARN)).read(run.logged_steps)
-    damaged = records.damaged
-    if len(damaged) > 6:
-        damaged = [*damaged[:5], f"{len(damaged) - 5} more files of token records are damaged."]
     read = {field.name: getattr(run, field.name) for field in fields(Summary) if hasattr(Run, field.name)}
     computed = {
         "path": str(run.path),
@@ -108,7 +105,7 @@ def summarise_run(run: Run) -> Summary:
             *not_numbers(run.logged_steps, teachers),
             *map(str, alarms),
             *unsettled(run.logged_steps),
-            *damaged,
+            *records.damaged,
         ],
     }
     found = Summary(**{**read, **computed})
