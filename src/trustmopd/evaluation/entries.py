@@ -79,9 +79,8 @@ def make_average(recipe: Recipe) -> None:
     """The teachers' mean, where `trustmopd merge` puts it, unless it is there."""
     from trustmopd.checkpoints.merge import merge_checkpoints
 
-    folder = recipe.average
-    if not folder.exists():
-        merge_checkpoints(list(recipe.teachers.values()), folder, base=recipe.reference or recipe.student)
+    if not recipe.average.exists():
+        merge_checkpoints(list(recipe.teachers.values()), recipe.average, base=recipe.reference or recipe.student)
 
 
 def _student(recipe: Recipe, checkpoint: Path) -> TeacherSource:

@@ -60,8 +60,7 @@ class TextTable:
 
     def to_latex(self) -> str:
         """Rules as in the booktabs package."""
-        cells = ([cell.translate(_LATEX).replace("\n", " ") for cell in row] for row in (self.header, *self.rows))
-        head, *body = (" & ".join(row) + r" \\" for row in cells)
+        head, *body = (" & ".join(map(_latex, row)) + r" \\" for row in (self.header, *self.rows))
         columns = "".join("l" if left else "r" for left in self.is_left)
         lines = (rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule")
         return "\n".join((*lines, r"\end{tabular}", ""))
@@ -74,3 +73,7 @@ class TextTable:
 
 def text_table(header: Iterable[str], rows: Iterable[Iterable[object]], left: Collection[str] = ()) -> TextTable:
     return TextTable(tuple(header), tuple(tuple(str(cell) for cell in row) for row in rows), left)
+
+
+def _latex(cell: str) -> str:
+    return cell.translate(_LATEX).replace("\n", " ")

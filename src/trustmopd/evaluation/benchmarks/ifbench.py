@@ -34,8 +34,7 @@ def _follows(checker: Any, response: str) -> bool:
 def _checker(name: str, arguments: dict[str, Any], prompt: str) -> Any:
     checker = _registry()[name](name)
     checker.build_description(**{key: value for key, value in arguments.items() if value is not None})
-    known = checker.get_instruction_args()
-    if known and "prompt" in known:
+    if "prompt" in (checker.get_instruction_args() or {}):
         checker.build_description(prompt=prompt)
     return checker
 

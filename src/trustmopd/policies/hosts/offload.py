@@ -1,8 +1,9 @@
 """A frozen model in host memory, copied to the device for each pass."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -31,8 +32,7 @@ class OffloadedHost(ResidentHost):
 
     def prefetch(self) -> None:
         if self._arriving is None:
-            on_gpu = self.device.type == "cuda"
-            with torch.cuda.stream(_copy_stream(self.device)) if on_gpu else nullcontext():
+            with _copying(self.device):
                 self._arriving = [
                     tensor.data.to(self.device, non_blocking=True, copy=True) for tensor in self._in_host_memory
                 ]
@@ -59,3 +59,7 @@ class OffloadedHost(ResidentHost):
 @cache
 def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
+
+
+def _copying(device: torch.device) -> AbstractContextManager[Any]:
+    return torch.cuda.stream(_copy_stream(device)) if device.type == "cuda" else nullcontext()

@@ -16,7 +16,7 @@ from trustmopd.recipe.rules import scores_of
 from trustmopd.runs import RunDirectory, located
 from trustmopd.runs.layout import CARD, COST
 from trustmopd.runs.schemas import read_file
-from trustmopd.util.messages import first_few, first_line
+from trustmopd.util.messages import first_few
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,12 @@ class Contents:
 
     @cached_property
     def recipe_text(self) -> str:
-        try:
-            return self._files.recipe.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            return ""
+        """Empty if training was started without a recipe."""
+        return self._files.recipe.read_text(encoding="utf-8") if self._files.recipe.is_file() else ""
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
-        try:
-            fields = yaml.safe_load(self.recipe_text)
-        except yaml.YAMLError as error:
-            self._note(f"{self._files.recipe.name} cannot be read ({first_line(error)}).")
-            fields = None
-        return fields if isinstance(fields, dict) else {}
+        return yaml.safe_load(self.recipe_text) or {}
 
     @cached_property
     def _prompt_path(self) -> str | None:

@@ -260,8 +260,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Run]:
 def certainty_of(row: Mapping[str, Any]) -> Certainty:
     """Of a row of scores; unknown for an empty row."""
     intervals = {column: _pair(interval) for column, interval in row.get("interval", {}).items()}
-    difference = row.get("difference") or {}
-    if difference.get("against") == INITIAL:
+    if (difference := row.get("difference") or {}).get("against") == INITIAL:
         intervals[GAIN] = _pair(difference["interval"])
     return Certainty(int(sum(asked["prompts"] for asked in row.get("benchmarks", {}).values())), intervals)
 

@@ -9,7 +9,7 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,8 +157,7 @@ class PolicyActor:
     ) -> Reply:
         self.read(question)
         began, device = time.perf_counter(), self._heads[name]
-        # Kernels start on the current device: the head of a model on several GPUs may be on another than its first.
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        with _current(device):
             arrays = [tensor.cpu().numpy() for tensor in compute(self._kept[question.key][name], device)]
         seconds = self._since(began) + self._reading.pop((question.key, name), 0.0)
         return Reply(arrays, seconds, self._born)
@@ -186,6 +185,11 @@ def _gpu(weights: Weights) -> torch.device:
             f"{torch.cuda.device_count()}. Install a torch with GPU support there, or set gpus: 0."
         )
     return torch.device("cuda")
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Inside, kernels start on this device: the head of a model on several GPUs may be on another than its first."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def check_weights(weights: Weights, checks: Checks) -> None:
