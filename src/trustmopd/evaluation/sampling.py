@@ -37,9 +37,6 @@ class Request(NamedTuple):
     options: Mapping[str, Any] = {}
 
 
-Asked = tuple[Request, list[int], str]
-
-
 def put(benchmark: Benchmark, row: Row, sampling: Sampling) -> tuple[Messages, dict[str, Any]]:
     """How a row is put to a checkpoint: messages, and arguments of the chat template. The row's own go first."""
     messages = benchmark.prompt(row)
@@ -121,7 +118,7 @@ class Sampler:
         self.engine = engine
 
     def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Response]:
-        batch: list[Asked] = []
+        batch: list[tuple[Request, list[int], str]] = []
         for request in requests:
             tokens, opened = render(self.engine.tokenizer, request.messages, **request.options)
             if len(tokens) >= self.engine.context:
@@ -134,7 +131,7 @@ class Sampler:
         if batch:
             yield from self._batch(batch, sampling)
 
-    def _batch(self, batch: list[Asked], sampling: Sampling) -> Iterator[Response]:
+    def _batch(self, batch: list[tuple[Request, list[int], str]], sampling: Sampling) -> Iterator[Response]:
         params = Params(
             max_new_tokens=sampling.max_new_tokens,
             temperature=sampling.temperature,

@@ -17,8 +17,6 @@ from trustmopd.planning.workload import ADAPTERS, DDP, FSDP2, OFFLOAD, RAY, RESI
 
 #: Bytes a second to and from one GPU: inside a node (NVLink), between nodes (400 Gb/s a GPU), from host memory.
 NVLINK, NETWORK, HOST = 300e9, 50e9, 50e9
-
-
 #: Bytes of a candidate: its id as int32, its logit as float32.
 CANDIDATE = 8
 

@@ -1,20 +1,15 @@
 """One YAML file is one experiment: sections, layers, the table of rules. No torch, and nothing of the folders above."""
 
-from trustmopd.recipe.recipe import OWNED_ELSEWHERE, Asking, Evaluation, Prompts, QuestionFile, Recipe, load_recipe
-from trustmopd.recipe.rules import Scored, Single
+from trustmopd.recipe.recipe import OWNED_ELSEWHERE, Asking, QuestionFile, Recipe, load_recipe
 from trustmopd.recipe.teacher_source import TeacherSource
 from trustmopd.recipe.yaml_layers import RecipeError
 
 __all__ = [
     "OWNED_ELSEWHERE",
     "Asking",
-    "Evaluation",
-    "Prompts",
     "QuestionFile",
     "Recipe",
     "RecipeError",
-    "Scored",
-    "Single",
     "TeacherSource",
     "load_recipe",
 ]

@@ -54,10 +54,6 @@ def student_folder(row: str, seed: int) -> str:
     return f"{row}/{seed_folder(seed)}"
 
 
-def checkpoint_in(folder: Path, step: int) -> Path:
-    return folder / f"{CHECKPOINT}{step}"
-
-
 @dataclass(frozen=True)
 class EntryDirectory:
     """What one checkpoint answered: a folder below that of an evaluation."""
@@ -110,7 +106,7 @@ class RunDirectory:
         return self.evaluation / SCORES
 
     def checkpoint(self, step: int) -> Path:
-        return checkpoint_in(self.checkpoints, step)
+        return self.checkpoints / f"{CHECKPOINT}{step}"
 
     def records(self, step: int) -> Path:
         """The token records of a step."""

@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainerState
 from trustmopd.runs import RunDirectory, step_of, whole_checkpoints
 from trustmopd.runs.card_results import MODEL_CARD, refresh_card, results
 from trustmopd.runs.checkpoints import all_checkpoints
-from trustmopd.runs.layout import CHECKPOINTS, SET_ASIDE, checkpoint_in
+from trustmopd.runs.layout import CHECKPOINT, CHECKPOINTS, SET_ASIDE
 from trustmopd.runs.schemas import write_file
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.run.across_ranks import all_succeed, first_decides
@@ -103,7 +103,7 @@ class RunFiles(TrainerCallback):
         """Inside, transformers writes a checkpoint. It counts as whole once its manifest is there: an old one of the
         same name loses its manifest first, and older checkpoints are deleted only when the new one is whole."""
         state = self.trainer.state
-        checkpoint = RunDirectory(checkpoint_in(output_dir, state.global_step))
+        checkpoint = RunDirectory(output_dir / f"{CHECKPOINT}{state.global_step}")
         if accelerator.is_main_process:
             checkpoint.manifest.unlink(missing_ok=True)
         limit, self.args.save_total_limit = self.args.save_total_limit, None
