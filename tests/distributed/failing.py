@@ -55,6 +55,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     Failing.moment = sys.argv[1]
     if Failing.moment == "memory" and os.environ["RANK"] == "1":
-        psutil.virtual_memory = lambda: SimpleNamespace(available=0)
+        memory = SimpleNamespace(available=0, total=psutil.virtual_memory().total)
+        psutil.virtual_memory = lambda: memory
     engines.Watched = Failing  # what `train` trains with
     leaving(lambda: sys.exit(engines.train(Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])))
