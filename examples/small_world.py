@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from trustmopd import TrustMOPDConfig, TrustMOPDTrainer
-from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model
+from trustmopd import TrustMOPDConfig, TrustMOPDTrainer, evaluate
 from trustmopd.quickstart import prompt_set
 from trustmopd.quickstart.shipped import checkpoint
 
@@ -36,7 +35,7 @@ trainer = TrustMOPDTrainer(
 trainer.train()
 
 shutil.rmtree(out / "evaluation", ignore_errors=True)  # of an earlier student
-benchmarks = EvaluationOptions(["testbed_math", "testbed_code", "testbed_if"], limit=200, batch_size=200)
+benchmarks = ["testbed_math", "testbed_code", "testbed_if"]
 for name, model in {"before": student, "after": str(out / f"checkpoint-{steps}")}.items():
-    (scores,) = evaluate_model(model, out / "evaluation" / name, benchmarks).scores.values()
+    (scores,) = evaluate(model, benchmarks, out / "evaluation" / name, limit=200, batch_size=200).scores.values()
     print(f"{name}: {scores['overall']:.1%} of the answers are right")

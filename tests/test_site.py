@@ -7,6 +7,7 @@ import pytest
 
 import trustmopd
 from trustmopd import heads, method
+from trustmopd.report.page.report import report
 
 pytestmark = pytest.mark.unit
 
@@ -36,5 +37,6 @@ def test_the_reference_has_every_public_name() -> None:
         for name in package.__all__
         if callable(getattr(package, name))
     }
+    homes["report"] = report.__module__  # the package of that name is the function too
     missing = {name for name, home in homes.items() if home not in documented and f"{home}.{name}" not in documented}
     assert missing == set()

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trustmopd.evaluation import Benchmark as Benchmark
+    from trustmopd.evaluation.of_recipe import evaluate as evaluate
     from trustmopd.evaluation.of_recipe import evaluate_recipe as evaluate_recipe
     from trustmopd.policies import Teacher as Teacher
     from trustmopd.recipe import load_recipe as load_recipe
+    from trustmopd.report.page.report import report as report
+    from trustmopd.report.page.report import viewer as viewer
     from trustmopd.training import TrustMOPDConfig as TrustMOPDConfig
     from trustmopd.training import TrustMOPDTrainer as TrustMOPDTrainer
     from trustmopd.training.calibration import Calibration as Calibration
@@ -26,9 +29,12 @@ _HOME = {
     "TrustMOPDTrainer": "trustmopd.training",
     "calibrate_recipe": "trustmopd.training.stages",
     "diagnose_recipe": "trustmopd.training.stages",
+    "evaluate": "trustmopd.evaluation.of_recipe",
     "evaluate_recipe": "trustmopd.evaluation.of_recipe",
     "load_recipe": "trustmopd.recipe.recipe",
+    "report": "trustmopd.report.page.report",
     "train_recipe": "trustmopd.training.stages",
+    "viewer": "trustmopd.report.page.report",
 }
 __all__ = list(_HOME)
 

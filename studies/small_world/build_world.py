@@ -18,7 +18,7 @@ from studies.small_world.reinforcement import REGIMES, Reinforcement, build_spec
 from studies.small_world.supervised import SHIPPED_SUPERVISION, Supervision, build_reference
 from studies.small_world.world_card import describe
 from studies.small_world.worlds import checkpoint
-from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model
+from trustmopd.evaluation.of_recipe import evaluate as evaluated
 from trustmopd.quickstart.benchmarks import BENCHMARKS
 from trustmopd.quickstart.experiment import EVALUATION_BATCH, reproducibly
 from trustmopd.quickstart.prompts import MAX_NEW_TOKENS
@@ -76,16 +76,13 @@ def build_world(
 def evaluate(world: Path, prompts: int) -> dict[str, Any]:
     """model → kind of prompt → share of right answers, on the evaluation splits; and `understood`: of answers that are
     right or wrong only by systematic mistakes."""
-    options = EvaluationOptions(
-        [benchmark.name for benchmark in BENCHMARKS],
-        limit=prompts,
-        sampling={"temperature": EVALUATION_TEMPERATURE, "max_new_tokens": MAX_NEW_TOKENS},
-        batch_size=EVALUATION_BATCH,
-    )
+    names = [benchmark.name for benchmark in BENCHMARKS]
+    sampling = {"temperature": EVALUATION_TEMPERATURE, "max_new_tokens": MAX_NEW_TOKENS}
+    options = {"limit": prompts, "sampling": sampling, "batch_size": EVALUATION_BATCH}
     found: dict[str, dict[str, dict[str, float]]] = {"scores": {}, "understood": {}}
     with tempfile.TemporaryDirectory() as scratch:
         for name in MODELS:
-            row = evaluate_model(str(world / name), Path(scratch, name), options).scores[name]
+            row = evaluated(world / name, names, Path(scratch, name), **options).scores[name]
             for shown, fact in (("scores", "score"), ("understood", "understood")):
                 found[shown][name] = {each["domain"]: round(each[fact], 4) for each in row["benchmarks"].values()}
     return found

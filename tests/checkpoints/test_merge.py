@@ -138,7 +138,9 @@ def test_a_trainers_checkpoint_leaves_its_optimizer_and_model_card_behind(specia
     for name in ("optimizer.pt", "trainer_state.json", "training_args.bin", "README.md", "all_results.json"):
         (specialists[0] / name).write_text("of one specialist")
     names = {file.name for file in merge_checkpoints(specialists, tmp_path / "soup").iterdir()}
-    weights_and_config = {"model.safetensors", "config.json", "generation_config.json"}
+    card = (tmp_path / "soup" / "README.md").read_text()
+    assert "of one specialist" not in card and all(f"`{each}`" in card for each in specialists)
+    weights_and_config = {"model.safetensors", "config.json", "generation_config.json", "README.md"}
     assert names == weights_and_config | {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
 
 

@@ -10,10 +10,10 @@ import tiny
 import yaml
 from command import run
 
-from trustmopd import Benchmark
+from trustmopd import Benchmark, evaluate
 from trustmopd.evaluation.benchmarks import get_benchmark, load_benchmarks
 from trustmopd.evaluation.graders.answers import BY_NAME
-from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model, sampling_of
+from trustmopd.evaluation.of_recipe import sampling_of
 from trustmopd.evaluation.sampling import Sampling, put
 from trustmopd.recipe import QuestionFile, RecipeError, load_recipe
 from trustmopd.recipe.names import GRADERS
@@ -202,8 +202,7 @@ def test_a_benchmark_object_is_evaluated_from_python(world: Path, tmp_path: Path
         row=lambda source, number: {"id": str(number), "prompt": source["word"]},
         grader=lambda row, response: get_benchmark("testbed_if").grade(row, response),
     )
-    options = EvaluationOptions([own], sampling={"max_new_tokens": 2})
-    found = evaluate_model(str(world / "student"), tmp_path / "out", options)
+    found = evaluate(world / "student", own, tmp_path / "out", sampling={"max_new_tokens": 2})
     assert found.benchmarks == ["own"] and found.scores["student"]["benchmarks"]["own"]["prompts"] == 2
 
 

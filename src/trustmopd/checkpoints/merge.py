@@ -18,8 +18,9 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from trustmopd.checkpoints.files import FLOATS, INDEX, Checkpoint, Located, locate, open_checkpoint
+from trustmopd.runs.card_results import MODEL_CARD, merged_card
 from trustmopd.runs.layout import CHECKPOINT, CHECKPOINTS
-from trustmopd.util.files import check_free, whole_folder
+from trustmopd.util.files import check_free, whole_folder, write_text
 
 MAX_SHARD_BYTES = 5 * 10**9
 
@@ -67,6 +68,9 @@ def merge_checkpoints(
         for name, file in models[0].companions.items():
             (partial / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(file, partial / name)
+        sources = [str(base)] * bool(start) + [place.source for pair in found for place in pair if place]
+        adapter = found[0][1] if len(found) == 1 else None
+        write_text(partial / MODEL_CARD, merged_card(output, sources, adapter.folder if adapter else None))
     return output
 
 

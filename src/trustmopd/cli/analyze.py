@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trustmopd.cli.common import app, console, errors, plain, say, show_table
-from trustmopd.util.files import check_writable
 
 if TYPE_CHECKING:
     from trustmopd.report.readers.run import Run
@@ -34,8 +33,8 @@ def analyze(
 ) -> None:
     """Whom a run trusted where: tables, figures and the token viewer, from the run's own files."""
     with errors():
-        from trustmopd.report.readers.contents import as_commands
         from trustmopd.report.readers.run import open_run
+        from trustmopd.runs import as_commands
 
         opened = open_run(run)
         if case is not None:
@@ -43,11 +42,11 @@ def analyze(
             return
         if tokens:
             raise ValueError("--tokens names what --case ROLLOUT:POSITION looks at. Give a --case.")
-        from trustmopd.report.page.report import analyse, write_viewer
+        from trustmopd.report.page.report import analyse, viewer
         from trustmopd.runs.layout import ANALYSIS, FIGURES, TABLES
 
         found, tables, pictures = analyse(opened)
-        viewer = write_viewer(opened, responses)
+        page = viewer(run, responses).path if found.rollouts else None
         for table in tables:
             if table.name in _PRINTED:
                 show_table(table.table, table.title, table.note)
@@ -56,7 +55,7 @@ def analyze(
         for missing in found.missing:
             say(f" {as_commands(str(missing), run)}", lead="Not here:")
         made = [f"{len(tables)} tables: {run / TABLES}", f"{len(pictures)} figures: {run / FIGURES}"]
-        made += [f"Numbers: {run / ANALYSIS}", *([f"Open: {viewer}"] if viewer else [])]
+        made += [f"Numbers: {run / ANALYSIS}", *([f"Open: {page}"] if page else [])]
         say("\n".join(made))
 
 
@@ -73,13 +72,10 @@ def report(
 ) -> None:
     """One page that opens from disk: what happened, figures, tables and the token viewer; of one run or of several."""
     with errors():
-        from trustmopd.report.page.report import write_report
-        from trustmopd.report.readers.run import find_runs
+        from trustmopd.report.page.report import report as make
 
-        found, folder = find_runs(runs), out or _common(runs)
-        check_writable(folder, "--out")
-        path = write_report(found, folder, responses=responses)
-        say(f"Runs: {len(found)}; tables and figures are next to the report.\nOpen: {path}")
+        page = make(*runs, out=out, responses=responses)
+        say(f"Tables and figures are next to the report.\nOpen: {page.path}")
 
 
 def _case(run: "Run", place: str, tokens: list[str]) -> None:
@@ -107,19 +103,3 @@ def _case(run: "Run", place: str, tokens: list[str]) -> None:
     for table in view.tables:
         show_table(table.table, table.title, table.note)
     say(f"Saved: {path}.json, tables next to it.\nRead: {path}-text.md")
-
-
-def _common(paths: list[Path]) -> Path:
-    """The folder that was given, or the deepest that holds all of them."""
-    if len(paths) == 1:
-        return paths[0]
-    shared = paths[0].resolve()
-    while not all(path.resolve().is_relative_to(shared) for path in paths):
-        shared = shared.parent
-    here = Path.cwd().resolve()
-    if shared == here or shared in here.parents:
-        raise ValueError(
-            f"{shared} is the deepest folder that holds all of these runs, and no place for a report. Choose a "
-            "folder with --out FOLDER."
-        )
-    return shared

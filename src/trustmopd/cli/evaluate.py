@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     "trustmopd evaluate recipes/smollm3-3b/singlecap-trust.yaml --out runs/table-1"
 )
 def evaluate(
-    what: Annotated[str, typer.Argument(metavar="MODEL|RECIPE", help="A checkpoint (path or Hub id), or a recipe.")],
+    what: Annotated[
+        str, typer.Argument(metavar="MODEL|RUN|RECIPE", help="A checkpoint (path or Hub id), a run, or a recipe.")
+    ],
     overrides: Annotated[list[str] | None, typer.Argument(help="Fields of the recipe to change.")] = None,
     benchmarks: Annotated[
         str | None,
@@ -63,7 +65,8 @@ def evaluate(
     stopped."""
     with errors(again="the same command", kept="responses and grades"):
         from trustmopd.evaluation.entries import entries_of
-        from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_model, evaluate_recipe
+        from trustmopd.evaluation.of_recipe import EvaluationOptions, evaluate_recipe
+        from trustmopd.evaluation.of_recipe import evaluate as evaluate_one
         from trustmopd.evaluation.sandbox.sandbox import UNSANDBOXED
 
         if allow_unsandboxed_code:
@@ -91,7 +94,7 @@ def evaluate(
                 say(note)
             found = evaluate_recipe(recipe, out, options, only=only)
         else:
-            found = evaluate_model(what, out, options)
+            found = evaluate_one(what, out=out, **vars(options))
         _show(found)
 
 

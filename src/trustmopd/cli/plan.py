@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trustmopd.planning import Option
     from trustmopd.planning.workload import Setup, Workload
 
+#: How many ways are shown, and what of them.
+_FEW, _BRIEF = 6, ("placement", "engine", "student", "fits", "total", "s/step", "GPU hours")
 _PARTS = ("weights", "gradients", "optimizer", "activations", "answers", "rollout_engine")
 
 
@@ -28,6 +30,7 @@ def plan(
         int | None,
         typer.Option(min=1, help="GPUs of a vLLM server, beside --gpus.", show_default="as few as hold the student"),
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show all ways, with the parts of the memory.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all rows as JSON.")] = False,
 ) -> None:
     """What fits on which GPUs, and how long it takes: from the models' configurations, without their weights."""
@@ -45,22 +48,28 @@ def plan(
         if as_json:
             typer.echo(json.dumps(to_json(options, words), indent=1, ensure_ascii=False))
         else:
-            _show(options, f"{loaded.name}: {_machine(options[0].setup)}", uses_vllm=work.uses_vllm)
+            _show(options, f"{loaded.name}: {_machine(options[0].setup)}", every, uses_vllm=work.uses_vllm)
             _recommend(options, words, work, memory)
     if fastest(options) is None:
         raise typer.Exit(1)
 
 
-def _show(options: "list[Option]", title: str, *, uses_vllm: bool) -> None:
+def _show(options: "list[Option]", title: str, every: bool, *, uses_vllm: bool) -> None:
+    """Unless `every` one is asked for, the fastest that can be used, or else the smallest ones; in 80 columns."""
     from trustmopd.planning.seconds import rates
     from trustmopd.util.text_tables import text_table
 
     header = ["placement", "engine", "student", "fits", *(part.replace("_", " ") for part in _PARTS), "total"]
     header += ["s/step", "GPU hours", "GB sent", "extra GPUs"]
-    show_table(text_table(header, map(_cells, options), left=("engine", "student", "fits")), title)
+    shown, columns = options, [*range(len(header))]
+    if not every:
+        shown, columns = sorted(options, key=_worth)[:_FEW], [header.index(name) for name in _BRIEF]
+    rows = ([_cells(option)[column] for column in columns] for option in shown)
+    show_table(text_table([header[column] for column in columns], rows, left=("engine", "student", "fits")), title)
     say(
         "GiB of one GPU at the peak of a step. Seconds and GPU hours (of one seed) are estimates, from rates measured "
-        f"on one {rates()['machine']}, with responses as long as allowed. GB sent: by each GPU, a step."
+        f"on one {rates()['machine']}, with responses as long as allowed. "
+        + ("GB sent: by each GPU, a step." if every else f"--all shows all {len(options)} ways, and what fills memory.")
     )
     setup = options[0].setup
     if setup.server_gpus:
@@ -68,13 +77,18 @@ def _show(options: "list[Option]", title: str, *, uses_vllm: bool) -> None:
             f"Beside the {_gpus(setup.world)} to train on, the vLLM server has {_gpus(setup.server_gpus)} of its own, "
             "and samples there alone (docs/rollouts.md has its command). GPU hours count both."
         )
-    if any(option.fits and not option.at_hand for option in options):
+    if any(option.fits and not option.at_hand for option in shown):
         no_zero = "ZeRO-3 does not go with vLLM; " if uses_vllm else ""
         say(
             "* This would fit, but this recipe cannot use it: `adapters` needs teachers that are LoRA adapters of the "
             f"student's base; `sharded` and FSDP2 need more than one GPU; {no_zero}`ray` needs the extra GPUs, for its "
             "teachers."
         )
+
+
+def _worth(option: "Option") -> tuple[bool, float]:
+    usable = option.fits and option.at_hand
+    return not usable, option.seconds_per_step if usable else option.gib.total
 
 
 def _cells(option: "Option") -> list[str]:

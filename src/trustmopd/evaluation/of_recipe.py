@@ -20,11 +20,12 @@ from trustmopd.evaluation.sampling import Sampler, Sampling, check_engine, make_
 from trustmopd.policies import load_tokenizer
 from trustmopd.prompts.prompt_set import load_prompts
 from trustmopd.prompts.reading.messages import common_system
-from trustmopd.recipe import Asking, QuestionFile, Recipe
+from trustmopd.recipe import Asking, QuestionFile, Recipe, load_recipe
 from trustmopd.recipe.sections import check_fields
 from trustmopd.recipe.teacher_source import TeacherSource
-from trustmopd.runs import RunDirectory, newest_checkpoint
+from trustmopd.runs import RunDirectory, folder_of, located, newest_checkpoint
 from trustmopd.runs.card_results import refresh_card
+from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.runs.cost import counted_evaluation
 from trustmopd.runs.layout import AVERAGE, EVALUATION, INITIAL, SCORES, TEACHER, student_folder
 from trustmopd.runs.schemas import read_file
@@ -78,11 +79,34 @@ def evaluate_recipe(
     return found
 
 
-def evaluate_model(model: str, out: Path | None = None, options: EvaluationOptions | None = None) -> EvaluationResult:
-    """Sample and grade one checkpoint, a path or a Hub id."""
-    name, sampling = Path(model).name, Sampling(**trained_with(Path(model)))
-    entries = [Entry(name, TeacherSource(model=model), name)]
-    return _evaluate(None, entries, out or Path("runs", "evaluation", name), options or EvaluationOptions(), sampling)
+def evaluate(what: Any, benchmarks: Any = None, out: str | Path | None = None, **options: Any) -> EvaluationResult:
+    """Sample and grade one checkpoint, a path or a Hub id. Or a run, given by its folder or its trainer, which gets the
+    scores: its newest checkpoint, and the models that it began from and learnt from, except those that were in memory
+    alone. `benchmarks` are names, files and `Benchmark`s; `options` are the other fields of `EvaluationOptions`."""
+    one = isinstance(benchmarks, str | QuestionFile | Benchmark)
+    wish, folder = EvaluationOptions([benchmarks] if one else benchmarks, **options), folder_of(what)
+    run, checkpoint = RunDirectory(folder), newest_checkpoint(folder)
+    if checkpoint is None:
+        if run.metrics.exists():
+            raise ValueError(f"the run {folder} has saved no checkpoint. Set save_strategy, or give a model's folder.")
+        places, own = {folder.name: str(what)}, Path("runs", "evaluation", folder.name)
+    elif run.recipe.is_file():
+        return evaluate_recipe(load_recipe(run.recipe), None if out is None else Path(out), wish)
+    else:
+        places, own = {**_origins(run), run.path.name: str(checkpoint)}, run.evaluation
+    entries = [Entry(name, TeacherSource(model=place), name) for name, place in places.items()]
+    found = _evaluate(None, entries, Path(out or own), wish, Sampling(**trained_with(checkpoint or folder)))
+    refresh_card(run, run.path)
+    return found
+
+
+def _origins(run: RunDirectory) -> dict[str, str]:
+    """Where the initial student and the teachers of a run are, by the names of their rows."""
+    manifest = read_manifest(run.path)
+    models = manifest["models"]
+    sources = {INITIAL: models["student"], **{TEACHER + name: model for name, model in models["teachers"].items()}}
+    places = {name: located(model["source"], run.path, manifest) for name, model in sources.items()}
+    return {name: str(place) for name, place in places.items() if place}
 
 
 def _evaluate(
@@ -112,7 +136,7 @@ def _evaluate(
     jobs = options.jobs or os.cpu_count() or 1
     devices = joined.get("tensor_parallel_size", 1)
     evaluate_entries(recipe, entries, folder, benchmarks, sampling, sampler_of, devices=devices, jobs=jobs)
-    found = scored([folder], folder, benchmarks=names)
+    found = scored([*(folder / entry.folder for entry in entries), folder], folder, benchmarks=names)
     own = [loaded.benchmark for loaded in benchmarks if loaded.benchmark.graders]
     found.notes.extend(f"{benchmark.name} is graded by {benchmark.graders}." for benchmark in own)
     return found
@@ -169,10 +193,10 @@ def evaluate_entries(
     jobs: int = 1,
     quiet: bool = False,
 ) -> None:
-    """Each row in a folder of its own below `out`; without a recipe, the one checkpoint in `out` itself. What cannot be
-    written is refused before anything is sampled."""
+    """Each row in a folder of its own below `out`; a single checkpoint in `out` itself. What cannot be written is
+    refused before anything is sampled."""
     runs = {seed: RunDirectory(recipe.run_directory(seed)) for seed in recipe.seeds} if recipe else {}
-    folders = {entry: out / entry.folder if recipe else out for entry in entries}
+    folders = {entry: out / entry.folder if recipe or len(entries) > 1 else out for entry in entries}
     for entry, folder in folders.items():
         check_run_folder(folder, entry, sampling, benchmarks)
     for entry, folder in folders.items():

@@ -50,7 +50,7 @@ def collect(
     evaluation without a finished benchmark, or a benchmark that some evaluation has not finished. `benchmarks` are
     those to read; None reads all."""
     evaluations: dict[tuple[str, int], _Evaluation] = {}
-    records = {record.resolve(): record for folder in folders for record in folder.rglob(ASKED)}
+    records = {record.resolve(): record for folder in folders for record in sorted(folder.rglob(ASKED))}
     for record in sorted(records.values(), key=_order):
         evaluation = _read(record.parent, benchmarks)
         if evaluation.asked:
@@ -135,7 +135,7 @@ def _merged(first: _Evaluation, second: _Evaluation) -> _Evaluation:
     )
 
 
-def _order(record: Path) -> tuple[bool, bool, str]:
-    """The initial student first, then teachers, then the rest."""
+def _order(record: Path) -> tuple[bool, bool]:
+    """The initial student first, then teachers, then the rest; each as the folders come."""
     name = record.parent.name
-    return name != INITIAL, not name.startswith(TEACHER), str(record)
+    return name != INITIAL, not name.startswith(TEACHER)

@@ -13,7 +13,6 @@ import datasets
 import torch
 import transformers
 from tqdm.auto import tqdm
-from transformers.trainer_callback import PrinterCallback
 
 from trustmopd.evaluation.benchmarks import load_benchmarks
 from trustmopd.evaluation.entries import Entry, entries_of
@@ -104,9 +103,7 @@ class Experiment:
         (seed,) = recipe.seeds
         trainer = prepare(recipe).trainer(seed)
         trainer.files.recipe = recipe.to_yaml()
-        trainer.remove_callback(PrinterCallback)  # without a bar, transformers prints every step's metrics instead
-        if bar is not None:
-            show_progress(trainer, bar)
+        show_progress(trainer, bar)
         trainer.train()
 
     def evaluate_references(self, recipe: Recipe, rows: Iterable[str]) -> None:

@@ -4,11 +4,13 @@ No torch: reports are made on machines without it.
 """
 
 from trustmopd.runs.checkpoints import newest_checkpoint, step_of, whole_checkpoints
-from trustmopd.runs.layout import EntryDirectory, RunDirectory, located, searched
+from trustmopd.runs.layout import EntryDirectory, RunDirectory, as_commands, folder_of, located, searched
 
 __all__ = [
     "EntryDirectory",
     "RunDirectory",
+    "as_commands",
+    "folder_of",
     "located",
     "newest_checkpoint",
     "searched",

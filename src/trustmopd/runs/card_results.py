@@ -1,17 +1,29 @@
 """The part of a model card that grows with a run: scores and cost, from the run's files."""
 
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
+from huggingface_hub import ModelCardData
 
 from trustmopd.runs.cost import read_cost
-from trustmopd.runs.layout import TITLES, RunDirectory
+from trustmopd.runs.layout import CHECKPOINT, TITLES, RunDirectory, as_commands
 from trustmopd.runs.schemas import read_file
 from trustmopd.util.files import write_text
 from trustmopd.util.text_tables import text_table
 
-#: The model card beside the checkpoints, under the name that the Hub shows.
+#: The model card beside the checkpoints and in each, under the name that the Hub shows.
 MODEL_CARD = "README.md"
+USAGE = """\
+```python
+from transformers import pipeline
+
+generate = pipeline("text-generation", model="{model}")
+print(generate([{{"role": "user", "content": "…"}}], max_new_tokens=256)[0]["generated_text"][-1]["content"])
+```
+"""
 _BEGIN, _END = "<!-- results of the run -->\n", "<!-- end of results -->\n"
 
 
@@ -22,19 +34,32 @@ def results(run: RunDirectory) -> str:
 
 
 def refresh_card(run: RunDirectory, checkpoints: Path) -> None:
-    """Bring the results in the card beside a run's checkpoints up to date; a card without them is left alone."""
-    card = checkpoints / MODEL_CARD
-    text = card.read_text(encoding="utf-8") if card.is_file() else ""
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if begin and end:
-        write_text(card, before + results(run) + after)
+    """Bring the results in the cards of a run up to date; a card without them is left alone."""
+    for card in (checkpoints / MODEL_CARD, *checkpoints.glob(f"{CHECKPOINT}*/{MODEL_CARD}")):
+        text = card.read_text(encoding="utf-8") if card.is_file() else ""
+        before, begin, rest = text.partition(_BEGIN)
+        _, end, after = rest.partition(_END)
+        if begin and end:
+            write_text(card, before + results(run) + after)
+
+
+def merged_card(output: Path, sources: Sequence[str], adapter: Path | None) -> str:
+    """Of a merged checkpoint: that of a student's adapter, if it has one, as a card of full weights."""
+    own = adapter / MODEL_CARD if adapter else None
+    if own and own.is_file() and _BEGIN in (text := own.read_text(encoding="utf-8")):
+        text = text.replace("library_name: peft", "library_name: transformers").replace("LoRA adapter", "model")
+        return re.sub(r'(?<="text-generation", model=)"[^"]*"', f'"{os.path.relpath(output)}"', text)
+    hub = [source for source in sources if not Path(source).exists()]
+    tags = ["merge", "trustmopd"]
+    data = ModelCardData(base_model=hub or None, library_name="transformers", pipeline_tag="text-generation", tags=tags)
+    made, usage = "\n".join(f"- `{source}`" for source in sources), USAGE.format(model=os.path.relpath(output))
+    return f"---\n{data.to_yaml()}\n---\n\n# {output.name}\n\nMerged by trustmopd:\n\n{made}\n\n{usage}"
 
 
 def _scores(run: RunDirectory) -> str:
     # Scores that are older than the manifest are of a run that was in this folder before.
     if not run.scores.is_file() or run.scores.stat().st_mtime < run.manifest.stat().st_mtime:
-        return "**Scores.** Not evaluated yet: `trustmopd evaluate RECIPE` adds them.\n"
+        return as_commands("**Scores.** Not evaluated yet: `trustmopd evaluate RECIPE` adds them.\n", run.path)
     rows = read_file(run.scores, what="scores", remedy="Evaluate again.")
     domains = list(dict.fromkeys(each["domain"] for row in rows.values() for each in row["benchmarks"].values()))
     benchmarks = sorted({name for row in rows.values() for name in row["benchmarks"]})

@@ -1,6 +1,8 @@
 """Every file of a run by name, where it is now, and every row of scores that is not a student's."""
 
 import os
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +122,21 @@ class RunDirectory:
     def exists(self) -> bool:
         """Whether a run has written anything here."""
         return any((self.path / name).exists() for name in (MANIFEST, METRICS, CALIBRATION, RECORDS))
+
+
+def folder_of(run: Any) -> Path:
+    """Of a run that is given by its folder, or by its trainer."""
+    return run.files.run.path if hasattr(run, "files") else Path(run)
+
+
+def as_commands(text: str, run: str | Path) -> str:
+    """Advice with RECIPE replaced by the run's own recipe, or without it, if it has none. Commands work in the folder
+    where the run was trained."""
+    run, recipe = shlex.quote(str(run)), RunDirectory(Path(run)).recipe
+    if os.path.isfile(recipe):
+        return text.replace("RECIPE", shlex.quote(str(recipe)))
+    text = text.replace("trustmopd evaluate RECIPE", f"trustmopd evaluate {run} --benchmarks FILE")
+    return re.sub(r"`trustmopd (\w+) RECIPE ?([^`]*)`", r"your script (`\1 \2`)", text).replace(" `)", "`)")
 
 
 def located(path: str | Path, run: Path, manifest: Mapping[str, Any]) -> Path | None:

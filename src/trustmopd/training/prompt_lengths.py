@@ -51,27 +51,22 @@ def _rendered(
     dataset: Dataset, tokenizer: PreTrainedTokenizerBase, tools: Sequence | None = None, **options: Any
 ) -> Iterator[tuple[Any, list[int]]]:
     """Prompts and their tokens, as TRL renders them; `options` go to the chat template."""
+
+    def as_text(row: int, prompt: Any) -> str:
+        given = {"tools": tools or None, "add_generation_prompt": True, **options}
+        try:
+            return prompt if isinstance(prompt, str) else tokenizer.apply_chat_template(prompt, tokenize=False, **given)
+        except TemplateError as error:
+            raise ValueError(
+                f"row {row} of the prompt set cannot be rendered with the student's chat template: {error}. The prompt "
+                f"is {str(prompt)[:120]!r}. Change its roles, or drop it."
+            ) from error
+
     for start in range(0, len(dataset), 512):
         prompts = dataset[start : start + 512]["prompt"]
-        try:
-            yield from zip(prompts, _token_ids(prompts, tokenizer, tools, options), strict=True)
-        except TemplateError:
-            for row, prompt in enumerate(prompts, start):
-                try:
-                    _token_ids([prompt], tokenizer, tools, options)
-                except TemplateError as error:
-                    raise ValueError(
-                        f"row {row} of the prompt set cannot be rendered with the student's chat template: {error}. "
-                        f"The prompt is {str(prompt)[:120]!r}. Change its roles, or drop it."
-                    ) from error
-
-
-def _token_ids(prompts: list, tokenizer: PreTrainedTokenizerBase, tools: Any, options: dict[str, Any]) -> list:
-    if isinstance(prompts[0], str):
-        return tokenizer(text=prompts)["input_ids"]
-    return tokenizer.apply_chat_template(
-        prompts, tools=tools or None, add_generation_prompt=True, tokenize=True, return_dict=True, **options
-    )["input_ids"]
+        texts = [as_text(row, prompt) for row, prompt in enumerate(prompts, start)]
+        ids = tokenizer(text=texts, add_special_tokens=isinstance(prompts[0], str))["input_ids"]
+        yield from zip(prompts, ids, strict=True)
 
 
 def fit_prompts(dataset: Dataset, lengths: list[int], args: TrustMOPDConfig) -> tuple[Dataset, int]:

@@ -16,7 +16,6 @@ from trustmopd.training.calibration import Calibration
 from trustmopd.training.diagnose import diagnose
 from trustmopd.training.prepare import prepare
 from trustmopd.training.run.across_ranks import first_decides
-from trustmopd.training.run.progress import show_progress
 from trustmopd.training.run.resuming import read_state
 from trustmopd.training.run.which_checkpoint import Resumed, checkpoints_of_seeds
 from trustmopd.training.trainer import TrustMOPDTrainer
@@ -57,7 +56,6 @@ def train_recipe(
         on_start(run)
         trainer = prepared.trainer(run.seed, **calibration)
         on_ready(trainer)
-        show_progress(trainer, "Distilling")
         trainer.files.recipe = recipe.to_yaml()
         trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint))
         if trainer.args.calibrates:  # which does not depend on the seed

@@ -43,6 +43,7 @@ from trustmopd.training.run.guarding import Guarding
 from trustmopd.training.run.identity import identity_of
 from trustmopd.training.run.model_card import PAPER
 from trustmopd.training.run.preemption import Preemption
+from trustmopd.training.run.progress import show_progress
 from trustmopd.training.run.run_files import RunFiles
 from trustmopd.training.setup import Ingredients, check_ingredients, check_trainable, graph_of, load_pool
 from trustmopd.training.step.records import TokenRecorder
@@ -142,6 +143,7 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
         self.step_log = step.StepLog(
             self.context, self.accelerator, [*self.teachers], recorder, rollout_dtype(args, self.model)
         )
+        show_progress(self)
         self.add_callback(self.files)
         self.add_callback(self.preemption)
 

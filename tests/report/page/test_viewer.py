@@ -16,7 +16,7 @@ import torch
 
 from trustmopd import Teacher
 from trustmopd.method import mixed_target, trust_weights
-from trustmopd.report.page.report import write_report, write_viewer
+from trustmopd.report.page.report import viewer, write_report
 from trustmopd.report.readers.run import open_run
 from trustmopd.report.readers.token_records import Rollout
 from trustmopd.report.statistics.summary import summarise_run
@@ -41,7 +41,7 @@ NASTY = [
 @pytest.fixture(scope="module")
 def page_file(trusting: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = shutil.copytree(trusting, tmp_path_factory.mktemp("viewer") / "trust")
-    found = write_viewer(open_run(folder))
+    found = viewer(folder).path
     assert found is not None
     return found
 
@@ -105,7 +105,7 @@ def test_moving_the_slider_asks_what_if_of_the_rule_that_the_run_trained_with(
     visit: Callable, tmp_path: Path, config: dict[str, Any], rule: str
 ) -> None:
     run = open_run(recorded.make_run(tmp_path, steps=1, rollouts=1, **config))
-    page = visit(write_viewer(run))
+    page = visit(viewer(run.path).path)
     assert page.input_value("#viewer-rule") == "recorded" and page.locator("#viewer-gamma").is_enabled()
     page.focus("#viewer-gamma")
     page.keyboard.press("Home")  # to its least, by the keyboard
@@ -136,7 +136,7 @@ def test_a_calibration_without_one_of_the_teachers_is_not_used(visit: Callable, 
 
 @pytest.mark.parametrize("gamma", [0.037, 3.14159, 64.0])
 def test_the_slider_starts_at_the_runs_own_gamma(visit: Callable, tmp_path: Path, gamma: float) -> None:
-    file = write_viewer(open_run(recorded.make_run(tmp_path, steps=1, rollouts=2, gamma=gamma)))
+    file = viewer(recorded.make_run(tmp_path, steps=1, rollouts=2, gamma=gamma)).path
     page = visit(file)
     recorded_weights = weights(page)
     page.select_option("#viewer-rule", "trust")
@@ -323,7 +323,7 @@ def test_a_teacher_that_was_not_asked_has_no_opinion_and_the_target_is_without_i
     """As `allocation: single` leaves it: the others are named, and neither they nor the reference were loaded."""
     run, rule = tmp_path / "run", {"allocation": "single", "single_teacher": "code"}
     small_runs.trainer(run, max_steps=1, num_candidates=20, record_allocation_every=1, **rule).train()
-    file = write_viewer(open_run(run))
+    file = viewer(run).path
     assert file is not None
     page = visit(file)
     assert page.locator("#viewer-teachers td.bar").all_inner_texts() == ["0.000", "1.000", "0.000"]
@@ -363,7 +363,7 @@ def test_every_reference_is_shown_once_with_its_teachers(visit: Callable, tmp_pa
 def test_runs_without_scores_or_with_one_teacher_can_be_read(visit: Callable, tmp_path: Path, rule: str) -> None:
     teachers = ["math"] if rule == "trust" else recorded.TEACHERS
     run = recorded.make_run(tmp_path / "run", rule=rule, teachers=teachers, steps=1, rollouts=2)
-    file = write_viewer(open_run(run))
+    file = viewer(run).path
     assert file is not None
     page = visit(file)
     rules = [option.get_attribute("value") for option in page.locator("#viewer-rule option").all()]
@@ -384,7 +384,7 @@ SLIDE = """() => {
 
 def test_sixty_four_responses_of_two_thousand_tokens_open_in_two_seconds(visit: Callable, tmp_path: Path) -> None:
     run = recorded.make_run(tmp_path / "run", steps=8, tokens=2047, candidates=128, vocabulary_size=50_000)
-    file = write_viewer(open_run(run))
+    file = viewer(run).path
     assert file is not None
     opened = []
     for _ in range(3):  # the best of three: the machine may be busy

@@ -1,7 +1,9 @@
 """The report: one file that opens from disk without a network. What happened first, then why, then everything."""
 
 import base64
+import html
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +17,14 @@ from trustmopd.report.figures.drawing import Picture
 from trustmopd.report.page.case_studies import read_cases
 from trustmopd.report.page.story import story
 from trustmopd.report.page.viewer import RESPONSES, make_viewer
-from trustmopd.report.readers.contents import as_commands
-from trustmopd.report.readers.run import Run
+from trustmopd.report.readers.run import Run, find_runs, open_run
 from trustmopd.report.statistics.comparison import Comparison, compare
 from trustmopd.report.statistics.summary import Summary, summarise_run
 from trustmopd.report.tables import all_tables, write_tables
 from trustmopd.report.tables.titled import Titled
+from trustmopd.runs import as_commands, folder_of
 from trustmopd.runs.layout import ANALYSIS, FIGURES, MANIFEST, RECIPE, REPORT, TABLES, VIEWER
-from trustmopd.util.files import write_json, write_text
+from trustmopd.util.files import check_writable, write_json, write_text
 from trustmopd.util.messages import first_few
 
 _ASSETS = Path(__file__).parent / "assets"
@@ -74,10 +76,32 @@ def write_report(
     return write_text(out / REPORT, page)
 
 
-def write_viewer(run: Run, responses: int = RESPONSES) -> Path | None:
-    """The token viewer on a page of its own, in the run's folder."""
-    viewer = make_viewer(run, run.records(candidates=True), responses)
-    return write_text(run.path / VIEWER, render(run.title, viewer=viewer)) if viewer else None
+@dataclass(frozen=True)
+class Page:
+    """A page that was written, and that a notebook shows."""
+
+    path: Path
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.path.read_text(encoding="utf-8"))
+        return f'<div><iframe srcdoc="{page}" width="100%" height="1100" style="border: 0"></iframe></div>'
+
+
+def report(*runs: Any, out: str | Path | None = None, responses: int = RESPONSES) -> Page:
+    """The report on runs, given by their folders or their trainers; of several, `out` is its folder."""
+    folders = [folder_of(run) for run in runs]
+    found, folder = find_runs(folders), Path(out or _common(folders))
+    check_writable(folder, "--out")
+    return Page(write_report(found, folder, responses=responses))
+
+
+def viewer(run: Any, responses: int = RESPONSES) -> Page:
+    """The token viewer of a run, given by its folder or its trainer."""
+    opened = open_run(folder_of(run))
+    made = make_viewer(opened, opened.records(candidates=True), responses)
+    if made is None:
+        raise ValueError(f"{opened.path} has no token records. Train with record_allocation_every above 0.")
+    return Page(write_text(opened.path / VIEWER, render(opened.title, viewer=made)))
 
 
 def render(title: str, **content: Any) -> str:
@@ -153,3 +177,16 @@ def _documents(run: Run, named: bool) -> list[tuple[str, str]]:
     manifest = json.dumps(run.manifest, indent=2, ensure_ascii=False) if run.manifest else ""
     texts = {RECIPE: run.recipe_text, MANIFEST: manifest}
     return [(str(run.path / name) if named else name, text) for name, text in texts.items() if text]
+
+
+def _common(paths: Sequence[Path]) -> Path:
+    """The folder that was given, or the deepest that holds all of them."""
+    if len(paths) == 1:
+        return paths[0]
+    shared, here = Path(os.path.commonpath([path.resolve() for path in paths])), Path.cwd().resolve()
+    if shared == here or shared in here.parents:
+        raise ValueError(
+            f"{shared} is the deepest folder that holds all of these runs, and no place for a report. Choose a "
+            "folder: --out FOLDER, in Python out=FOLDER."
+        )
+    return shared

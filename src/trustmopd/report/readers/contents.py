@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,13 +27,6 @@ class Missing:
 
     def __str__(self) -> str:
         return f"{self.what} {self.how}".strip()
-
-
-def as_commands(text: str, run: str | Path) -> str:
-    """Advice with RECIPE replaced by the run's own recipe. Its commands work in the folder where the run was
-    trained."""
-    recipe = RunDirectory(Path(run)).recipe
-    return text.replace("RECIPE", shlex.quote(str(recipe))) if os.path.isfile(recipe) else text
 
 
 @dataclass(frozen=True)

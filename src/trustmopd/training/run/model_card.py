@@ -6,6 +6,7 @@ from pathlib import Path
 from huggingface_hub import ModelCardData
 
 from trustmopd.recipe.rules import Scored
+from trustmopd.runs.card_results import USAGE
 from trustmopd.runs.layout import CHECKPOINT, MANIFEST
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.run.identity import RunIdentity
@@ -29,6 +30,7 @@ _TEXT = """---
 
 A student distilled from {count} with trustmopd: on its own responses, {how}.
 
+{usage}
 | role | checkpoint | mu |
 |---|---|---|
 {rows}
@@ -59,8 +61,9 @@ def model_card(
     dataset: str | None,
     tags: Iterable[str],
     results: str,
+    newest: Path,
 ) -> str:
-    """`results` are scores and cost."""
+    """`results` are scores and cost, `newest` is the newest checkpoint."""
     student, teachers = run.student.source, run.asked
     rows = [("student at the start", student, "")]
     if run.reference is not None and run.reference.source != student:
@@ -73,13 +76,15 @@ def model_card(
         base_model=None if Path(student).exists() or "/" not in student else student,
         datasets=dataset,
         library_name="peft" if run.adapter else "transformers",
+        pipeline_tag="text-generation",
         tags=sorted(set(tags)),
     )
     return _TEXT.format(
-        data=data.to_yaml(),
+        data=data.to_yaml() + ("" if data.base_model else f"\n# base_model: the Hub id of {student}"),
         name=name or "Student",
         count="one teacher" if len(teachers) == 1 else f"{len(teachers)} teachers",
         how=_how(args),
+        usage=USAGE.format(model=newest),
         rows="\n".join(f"| {' | '.join(row)} |" for row in rows),
         prompts=run.num_prompts,
         fingerprint=run.prompt_hash[:16],

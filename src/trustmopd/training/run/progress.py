@@ -1,22 +1,27 @@
-"""One progress line with an ETA. The run directory has the metrics of every step."""
+"""Progress in one line, of a bar or of each logged step. The run directory has all metrics."""
 
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import Trainer, TrainerCallback, TrainerState
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers import TrainerCallback, TrainerState
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
+from transformers.trainer_callback import PrinterCallback
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 
-def show_progress(trainer: Trainer, description: str) -> None:
-    for noisy in (PrinterCallback, ProgressCallback):
-        trainer.remove_callback(noisy)
-    trainer.add_callback(_Bar(description))
+def show_progress(trainer: Any, description: str | None = "Distilling") -> None:
+    """In place of what was shown before; None: not at all."""
+    for before in (PrinterCallback, DEFAULT_PROGRESS_CALLBACK, Progress):
+        trainer.remove_callback(before)
+    if description is not None:
+        trainer.add_callback(Progress(description, [*trainer.teachers]))
 
 
-class _Bar(TrainerCallback):
-    def __init__(self, description: str):
-        self.description = description
+class Progress(TrainerCallback):
+    """A bar with the loss and the teachers' weights; with `disable_tqdm` a line of them at each logged step."""
+
+    def __init__(self, description: str, teachers: list[str]):
+        self.description, self.teachers = description, teachers
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.others = is_progress_bar_enabled()
@@ -26,13 +31,17 @@ class _Bar(TrainerCallback):
             initial=state.global_step,
             desc=self.description,
             unit="step",
-            disable=not state.is_world_process_zero,
+            disable=args.disable_tqdm or not state.is_world_process_zero,
         )
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and "loss" in logs:
-            weights = {key.removeprefix("weight/"): f"{logs[key]:.2f}" for key in logs if key.startswith("weight/")}
-            self.bar.set_postfix(loss=f"{logs['loss']:.4f}", **weights, refresh=False)
+            weights = {name: f"{logs[f'weight/{name}']:.2f}" for name in self.teachers if f"weight/{name}" in logs}
+            shown = {"loss": f"{logs['loss']:.4f}", **weights}
+            self.bar.set_postfix(shown, refresh=False)
+            if args.disable_tqdm and state.is_world_process_zero:
+                told = ", ".join(f"{name} {value}" for name, value in shown.items())
+                print(f"{self.description}, step {state.global_step} of {state.max_steps}: {told}", flush=True)
         self.bar.update(state.global_step - self.bar.n)  # for the last steps there may be only a summary
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:

@@ -86,6 +86,7 @@ class RunFiles(TrainerCallback):
     def write_card(self, name: str | None, dataset: str | None, tags: list[str]) -> None:
         """Beside the student. `name` may be that of the folder with a recipe's checkpoints."""
         calibration = self.trainer.calibration
+        output = Path(str(self.args.output_dir))
         card = model_card(
             self.trainer.identity,
             self.args,
@@ -95,8 +96,9 @@ class RunFiles(TrainerCallback):
             dataset=dataset,
             tags=tags,
             results=results(self.run),
+            newest=output / f"{CHECKPOINT}{self.trainer.state.global_step}",
         )
-        write_text(Path(str(self.args.output_dir)) / MODEL_CARD, card)
+        write_text(output / MODEL_CARD, card)
 
     @contextmanager
     def whole_checkpoint(self, output_dir: Path, accelerator: Accelerator) -> Iterator[None]:
@@ -117,6 +119,7 @@ class RunFiles(TrainerCallback):
             self.args.save_total_limit = limit
         accelerator.wait_for_everyone()  # until every process has written its random state
         if accelerator.is_main_process:
+            shutil.copyfile(output_dir / MODEL_CARD, checkpoint.path / MODEL_CARD)  # PEFT's is blank
             self.save_beside(checkpoint)
             for old in whole_checkpoints(output_dir, self.run_id)[: -limit if limit else 0]:
                 if str(old) != state.best_model_checkpoint:
