@@ -96,7 +96,8 @@ for _either in (_Loader, Dumper):
     _either.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 
-def _parse(text: str, source: str) -> Any:
+def parse(text: str, source: str) -> Any:
+    """What is no YAML is named with its place."""
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: 2026-02-30 looks like a date
@@ -116,7 +117,7 @@ def _read(path: Path, children: tuple[Path, ...] = ()) -> list[Fields]:
             f"the config of a prompt set as a pool's path. `trustmopd data show {path}` shows what is in it."
         )
     try:
-        fields = _parse(path.read_text(encoding="utf-8"), str(path))
+        fields = parse(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         reasons: dict[type, str] = {FileNotFoundError: "does not exist", IsADirectoryError: "is a folder"}
         reason = reasons.get(type(error), f"cannot be read ({error})")
@@ -144,7 +145,7 @@ def _parse_override(override: str) -> Fields:
         raise RecipeError(f"override {override!r}: not a field and its value. Write it as training.max_steps=10.")
     if not text.strip() and len(keys) == 2 and keys[0] in _DROPPABLE:  # teachers.math=$MATH, and MATH is not set
         raise RecipeError(f"override {override!r}: no value follows the =. Write null there to drop {keys[1]}.")
-    value = _parse(text, f"override {override!r}")
+    value = parse(text, f"override {override!r}")
     return reduce(lambda inner, key: {key: inner}, reversed(keys), value)
 
 

@@ -17,6 +17,7 @@ from command import run
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from trustmopd.recipe import RecipeError
 from trustmopd.report import tables
 from trustmopd.report.page.report import write_report
 from trustmopd.report.page.story import story
@@ -429,3 +430,10 @@ def test_metrics_without_some_series_draw_the_others(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page_of(folder, out=tmp_path)
     assert (tmp_path / "figures" / "weights.svg").is_file()
+
+
+def test_a_recipe_that_is_no_yaml_is_named_with_its_line(tmp_path: Path) -> None:
+    folder = recorded.make_run(tmp_path / "run", steps=1)
+    (folder / "recipe.yaml").write_text("name: one\nprompts: [")
+    with pytest.raises(RecipeError, match=r"recipe\.yaml, line 2"):
+        page_of(folder, out=tmp_path)

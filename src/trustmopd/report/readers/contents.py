@@ -9,9 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trustmopd.recipe.rules import scores_of
+from trustmopd.recipe.yaml_layers import parse
 from trustmopd.runs import RunDirectory, located
 from trustmopd.runs.layout import CARD, COST
 from trustmopd.runs.schemas import read_file
@@ -99,7 +98,7 @@ class Contents:
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
-        return yaml.safe_load(self.recipe_text) or {}
+        return parse(self.recipe_text, str(self._files.recipe)) or {}
 
     @cached_property
     def _prompt_path(self) -> str | None:
