@@ -161,6 +161,7 @@ def trainer_of(
     reference: Any = None,
     peft_config: Any = None,
     lengths: Sequence[int] = LENGTHS,
+    dataset: Dataset | None = None,
     **options: Any,
 ) -> ReplayedTrainer:
     ours = {"num_candidates": CANDIDATES, "calibration_batches": 1, "record_allocation_every": 0}
@@ -169,7 +170,7 @@ def trainer_of(
         teachers=specialists() if teachers is None else teachers,
         reference=reference,
         args=TrustMOPDConfig(output_dir=str(folder), **OPTIONS | ours | options),
-        train_dataset=prompts(lengths),
+        train_dataset=dataset or prompts(lengths),
         processing_class=tiny.tokenizer(),
         peft_config=peft_config,
     )
@@ -248,12 +249,13 @@ def plain_objective(
     score: Callable[[PlainResponse], Tensor] = plain_displacement,
     *,
     references: Sequence[PreTrainedModel] | None = None,
+    views: Sequence[Sequence[list[int]] | None] | None = None,
     lengths: Sequence[int] = LENGTHS,
     candidates: int = CANDIDATES,
     temperature: float = 1.0,
 ) -> Plain:
     """One step's loss and gradient. Each teacher has its reference, by default the student; mu is the token mean of
-    these responses' scores."""
+    these responses' scores. `views` are the prompts of each reference, then of each teacher, where it reads others."""
     references = [copy.deepcopy(model).double() for model in references or [student] * len(teachers)]
     student = copy.deepcopy(student).double()
     teachers = [copy.deepcopy(teacher).double() for teacher in teachers]
@@ -262,13 +264,23 @@ def plain_objective(
         if not response:
             continue
 
-        def logits_of(model: PreTrainedModel, prompt: list[int] = prompt, response: list[int] = response) -> Tensor:
+        def logits_of(
+            model: PreTrainedModel,
+            view: Any = None,
+            row: int = row,
+            own: list[int] = prompt,
+            response: list[int] = response,
+        ) -> Tensor:
+            prompt = own if view is None else view[row]
             logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
             return logits[:, : tiny.VOCAB] / temperature
 
         ids = logits_of(student).topk(candidates).indices
         student_logp, *frozen = (
-            logits_of(model).gather(-1, ids).log_softmax(dim=-1) for model in (student, *references, *teachers)
+            logits_of(model, view).gather(-1, ids).log_softmax(dim=-1)
+            for model, view in zip(
+                (student, *references, *teachers), (None, *(views or [None] * 2 * len(teachers))), strict=True
+            )
         )
         reference_logp, teacher_logp = frozen[: len(references)], frozen[len(references) :]
         asked.append(

@@ -148,3 +148,72 @@ def test_one_reference_in_two_places_is_refused() -> None:
     teachers = {name: Teacher(name, reference=Teacher("org/other", on=on)) for name, on in (("a", "ray"), ("b", None))}
     with pytest.raises(ValueError, match="teacher 'a'.*teacher 'b'.*same place"):
         graph_of(teachers)
+
+
+# ---- What each reads
+
+
+def readings(graph: PolicyGraph) -> dict[str, str]:
+    return {name: policy.reading for name, policy in graph.policies.items()}
+
+
+def test_a_trained_teachers_reference_reads_as_it_does_and_a_prompted_ones_as_the_student() -> None:
+    view = {"system": "think"}
+    graph = graph_of({"a": Teacher("a", view=view), "b": "b", "c": Teacher("c", view=view)})
+    assert measured_from(graph) == {"a": "reference:a", "b": REFERENCE, "c": "reference:a"}
+    assert readings(graph) == {
+        "a": "system 'think'",
+        "b": "",
+        "c": "system 'think'",
+        REFERENCE: "",
+        "reference:a": "system 'think'",
+    }
+    assert list(shared(graph)) == ["a", "b", "c", f"{REFERENCE}, reference:a"], "one set of weights, read twice"
+    graph = graph_of({"a": Teacher(view=view), "b": Teacher(STUDENT, view={"prompt": "hint"})})
+    assert measured_from(graph) == {"a": REFERENCE, "b": REFERENCE} and readings(graph)[REFERENCE] == ""
+    (one,) = graph.weights
+    assert set(one.names) == {"a", "b", REFERENCE} and one.bare == REFERENCE and one.checkpoint is None
+    trained = graph_of({"a": Teacher(adapter="a", view=view)})
+    assert readings(trained)["reference:a"] == "system 'think'", "an adapter is not the reference's own weights"
+
+
+def test_the_view_of_a_reference_can_be_set_either_way() -> None:
+    view = {"system": "think"}
+    graph = graph_of({"a": Teacher("a", view=view, reference=Teacher(view={}))})
+    assert measured_from(graph) == {"a": REFERENCE} and readings(graph)[REFERENCE] == ""
+    graph = graph_of({"a": Teacher(view=view, reference=Teacher(view={"system": "do not think"}))})
+    assert readings(graph)["reference:a"] == "system 'do not think'"
+    graph = graph_of({"a": Teacher("a", view=view), "b": "b"}, reference=Teacher("org/base", view={"system": "x"}))
+    assert measured_from(graph) == {"a": REFERENCE, "b": REFERENCE} and readings(graph)[REFERENCE] == "system 'x'"
+
+
+def test_several_views_of_one_model_load_it_once_and_another_place_keeps_them_apart() -> None:
+    views = {name: {"system": name} for name in "abc"}
+    graph = graph_of({name: Teacher("org/one", view=view) for name, view in views.items()}, with_reference=False)
+    assert list(shared(graph)) == ["a, b, c"] and shared(graph)["a, b, c"].bare == "a"
+    adapters = graph_of({name: Teacher(adapter="one", view=view) for name, view in views.items()}, with_reference=False)
+    (weights,) = adapters.weights
+    assert set(weights.adapters) == {"a", "b", "c"} and weights.bare is None
+    apart = {"a": Teacher("org/one", view=views["a"]), "b": Teacher("org/one", view=views["b"], on="offload")}
+    assert list(shared(graph_of(apart, with_reference=False))) == ["a", "b"]
+    # One with a view beside one without are two readings, not one policy whose view is in doubt.
+    assert list(shared(graph_of({"a": Teacher("org/one", view=views["a"]), "b": "org/one"}, with_reference=False))) == [
+        "a, b"
+    ]
+
+
+def test_the_template_of_a_reference_is_its_teachers_unless_it_was_given_its_own() -> None:
+    own = {"template": "own"}
+    graph = graph_of({"a": Teacher("a", view=own), "b": Teacher("b", view=own)})
+    assert {name: policy.template for name, policy in graph.policies.items()} == {
+        "a": "a", "b": "b", "reference:a": "a", "reference:b": "b",
+    }  # fmt: skip
+    graph = graph_of({"a": Teacher("a", view=own, reference=Teacher("org/base", view=own))})
+    assert graph.references["reference:a"].template == "reference:a"
+    assert all(weights.has_own_template for weights in graph.weights)
+
+
+@pytest.mark.parametrize("view", [{"tempalte": "own"}, {"template": "mine"}, {"system": 3}])
+def test_a_view_that_is_none_is_refused(view: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="view"):
+        Teacher("a", view=view)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ def run(checkpoints):
         teachers = {name: checkpoints[name] for name in ("math", "code")} if teachers is None else teachers
         facts = facts_of("the student", student, tokenizer=tiny.tokenizer())
         graph = resolve(teachers, reference, student, with_reference=with_reference)
-        return preflight(student, graph, Checks(facts, num_candidates, LONGEST, **options))
+        return preflight(student, graph, Checks(facts, num_candidates, LONGEST, **options))[0]
 
     return run
 

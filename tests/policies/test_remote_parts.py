@@ -1,16 +1,18 @@
 """What policies on Ray are made of, without Ray: checks where the files are, shares of a batch, what is sent."""
 
+from dataclasses import replace
+
 import pytest
 import tiny
 import torch
 import typer
 
 from trustmopd.cli.common import errors
-from trustmopd.policies import Teacher, resolve
+from trustmopd.policies import Rollouts, Teacher, resolve
 from trustmopd.policies.graph import Weights
-from trustmopd.policies.hosts.ray.actor import check_weights
+from trustmopd.policies.hosts.ray.actor import PolicyActor, check_weights
 from trustmopd.policies.hosts.ray.host import shared_by_tokens
-from trustmopd.policies.hosts.ray.policies import _sendable
+from trustmopd.policies.hosts.ray.policies import _arrays, _sendable
 from trustmopd.policies.load import Loader, frozen_twin
 from trustmopd.policies.preflight.checks import Checks, preflight
 from trustmopd.policies.preflight.model_facts import facts_of
@@ -33,7 +35,7 @@ def test_what_is_on_another_machine_is_checked_there_alone(checkpoints, checks, 
     def checked(on):
         teachers = {"math": Teacher(model=str(tmp_path / "not-here"), on=on)}
         graph = resolve(teachers, None, checkpoints["base"])
-        return preflight(checkpoints["base"], graph, checks)
+        return preflight(checkpoints["base"], graph, checks)[0]
 
     assert checked("ray") == tiny.VOCAB
     with pytest.raises(ValueError, match="teacher 'math'.*not-here"):
@@ -84,3 +86,15 @@ def test_an_interrupted_run_is_told_how_to_go_on(capsys):
     said = capsys.readouterr().err
     assert ended.value.exit_code == 1
     assert "teacher 'math'" in said and "trustmopd train recipe.yaml --resume" in said
+
+
+def test_a_question_arrives_with_the_views_and_ends_that_were_sent():
+    ids, mask = torch.arange(12).view(2, 6), torch.ones(2, 6, dtype=torch.long)
+    plain = Rollouts(ids, mask, mask[:, 4:], 2, max_tokens=64)
+    view = replace(plain, input_ids=torch.cat([ids[:, :3], ids], dim=1), attention_mask=torch.ones(2, 9), swap=(3, 4))
+    sent = _arrays(plain) | {"views": {"math": _arrays(view)}}
+    found = PolicyActor()._rollouts(**sent)
+    assert found.read_by("code") is found and found.max_tokens == 64 and found.swap is None
+    for ours, theirs in ((found, plain), (found.read_by("math"), view)):
+        assert torch.equal(ours.input_ids, theirs.input_ids) and ours.swap == theirs.swap
+        assert ours.attention_mask.shape == theirs.attention_mask.shape and bool(ours.attention_mask.all())

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +124,24 @@ def test_what_shares_weights_shares_actors_and_fingerprints_are_those_of_residen
         assert spread.members[name].origin == member.origin, name
 
 
-@pytest.mark.parametrize("options", [{}, {"max_tokens": 16}, {"at_a_time": 64, "bytes_on_device": 0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"max_tokens": 16}, {"at_a_time": 64, "bytes_on_device": 0}, {"viewed": True}], ids=str
+)
 def test_the_logits_are_those_of_resident_policies(pools: Pools, options: dict[str, Any]) -> None:
+    viewed = options.pop("viewed", False)
     asked = rollouts(**options)
+    if viewed:  # a longer prompt and another end for some; the same question without them is another
+        longer = [
+            torch.cat([torch.full((len(LENGTHS), 3), fill), each], 1)
+            for fill, each in ((9, asked.input_ids), (1, asked.attention_mask))
+        ]
+        view = replace(asked, input_ids=longer[0], attention_mask=longer[1], swap=(5, 6))
+        plain, asked = (
+            logits(pools.spread, asked),
+            replace(asked, views={"first": view, "twice": view, REFERENCE: view}),
+        )
+        changed = {name for name, found in logits(pools.spread, asked).items() if not torch.equal(found, plain[name])}
+        assert changed == {"first", "twice", REFERENCE}
     found, expected = logits(pools.spread, asked), logits(pools.resident, asked)
     assert list(found) == list(expected)
     for name in expected:

@@ -175,3 +175,19 @@ def test_an_uncertain_mu_is_named_where_gamma_makes_it_matter() -> None:
     (said,) = judge_mu(errors, 7.0)
     assert "'math'" in said and "1.9" in said
     assert not [*judge_mu(errors, 1.0)]
+
+
+def test_a_view_is_compared_with_the_students_on_the_students_own_responses(make, tmp_path) -> None:
+    """'math' reads what the student reads, by another name; 'code' reads something else; 'if' has no view."""
+    base = tiny.model(0)
+    pool = {name: tiny.specialist(base, seed) for seed, name in enumerate(("math", "code", "if"), 1)}
+    teachers = pool | {
+        "math": Teacher(pool["math"], view={"prompt": "prompt"}),
+        "code": Teacher(pool["code"], view={"system": "say nothing"}),
+    }
+    found = diagnose(make(tmp_path, teachers=teachers, prompts=tiny.prompts(60), **SETTINGS), rollouts_per_domain=8)
+    views = {view.teacher: view for view in found.views}
+    assert list(views) == ["math", "code"]
+    assert views["math"].nats == pytest.approx(0, abs=1e-6) and views["math"].gain == pytest.approx(0, abs=1e-6)
+    assert views["code"].nats > 1e-3 and "say nothing" in views["code"].view
+    assert views["code"].is_likelier in (None, abs(views["code"].gain) == views["code"].gain)

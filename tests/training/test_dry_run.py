@@ -193,3 +193,33 @@ def test_an_engine_that_cannot_evaluate_the_trained_adapter_is_told_before_train
 
 def test_no_is_a_strategy_though_yaml_reads_it_as_false(recipe):
     assert config_of(recipe("training.save_strategy=no"), 0).save_strategy == "no"
+
+
+# ---- Views
+
+
+def test_it_shows_one_prompt_as_each_policy_reads_it_and_what_the_reference_reads(told, recipe):
+    prompted = "teachers.prompted={view: {system: math}}"
+    shown = told("views", "teachers.code.view={system: think}", prompted).splitlines()
+    (student,) = [line for line in shown if line.startswith("the student, ")]
+    assert "teacher 'if'" in student and "the reference:" in student and "user: 0 + 0" in student
+    (code,) = [line for line in shown if line.startswith("teacher 'code'")]
+    assert "system 'think'" in code and "'system: think\\nuser: 0 + 0\\nassistant: '" in code
+    tokens = int(code.partition("): ")[2].split()[0])
+    assert tokens == len("system: think\nuser: 0 + 0\nassistant: ")
+    # A trained teacher's reference reads as it does; that of a prompted one as the student.
+    assert any(line.startswith("the reference of teacher 'code' (system 'think')") for line in shown)
+    assert not any(line.startswith("the reference of teacher 'prompted'") for line in shown)
+    assert "views" not in dry_run(prepare(recipe())).topics
+
+
+def test_a_calibration_and_a_run_know_the_views_that_they_were_made_with(recipe):
+    calibrate_recipe(recipe("teachers.code.view={system: think}"))
+    file = recipe().output / "calibration.json"
+    with pytest.raises(ValueError, match=r"views\.code"):
+        dry_run(prepare(recipe(f"calibration={file}")))
+    with pytest.raises(ValueError, match=r"views\.code"):
+        dry_run(prepare(recipe(f"calibration={file}", "teachers.code.view={system: others}")))
+    train_recipe(recipe("teachers.code.view={system: think}", "training.max_steps=2", "training.save_steps=2"))
+    with pytest.raises(ValueError, match="teacher 'code' was .*system 'think'"):
+        dry_run(prepare(recipe("training.save_steps=2")), resume=True)

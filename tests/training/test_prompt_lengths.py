@@ -6,9 +6,14 @@ import pytest
 import tiny
 from datasets import Dataset
 
-from trustmopd.training.prompt_lengths import fit_prompts, prompt_lengths, truncate
+from trustmopd.prompts.views import PromptView, truncate
+from trustmopd.training.prompt_lengths import fit_prompts
 
 pytestmark = pytest.mark.unit
+
+
+def prompt_lengths(prompts, tokenizer):
+    return PromptView("the student", tokenizer, {}).of_all(prompts).lengths
 
 
 def messages(text, role="user"):
@@ -78,4 +83,4 @@ def test_prompts_over_the_limit_are_refused_if_asked_for_or_if_none_would_be_lef
 
 def test_without_a_limit_no_prompt_is_cut(build, long_prompts):
     args = build(max_prompt_length=None).args
-    assert fit_prompts(long_prompts, [999] * 24, args) == (long_prompts, 0)
+    assert fit_prompts(long_prompts, {"": [999] * 24}, args) == (long_prompts, 0)

@@ -49,6 +49,8 @@ def plan(
             typer.echo(json.dumps(to_json(options, words), indent=1, ensure_ascii=False))
         else:
             _show(options, f"{loaded.name}: {_machine(options[0].setup)}", every, uses_vllm=work.uses_vllm)
+            if work.policies > len(work.frozen):
+                say(f"{work.policies} frozen policies read with {len(work.frozen)} sets of weights, each loaded once.")
             _recommend(options, words, work, memory)
     if fastest(options) is None:
         raise typer.Exit(1)

@@ -69,7 +69,8 @@ def several_bases(recipe: Recipe) -> str:
     stands for a base that is lost."""
     grown: dict[str, list[str]] = {}
     for name, teacher in recipe.teachers.items():
-        own = teacher.reference or TeacherSource(model=recipe.reference or recipe.student)
+        common = TeacherSource(model=recipe.reference or recipe.student)
+        own = teacher.reference if teacher.reference and teacher.reference.model else common
         grown.setdefault(f"{own.model}@{own.revision}" if own.revision else str(own.model), []).append(name)
     told = [f"{' and '.join(names)} from {base}" for base, names in grown.items()]
     return f"teachers grew from several models ({', '.join(told)})" if len(grown) > 1 else ""

@@ -87,7 +87,7 @@ def _passes(work: Workload, setup: Setup) -> float:
         return max(batch * size * policies * _rate("pass", RESIDENT, size) for size, policies in sizes)
     tokens = work.batch / setup.world * (work.prompt + work.response)
     name = OFFLOAD if setup.placement == OFFLOAD else RESIDENT
-    passes = [(name, model.shape.parameters) for model in models if model.bare]
+    passes = [(name, model.shape.parameters) for model in models for _ in range(model.bare)]
     passes += [(ADAPTERS, model.shape.parameters) for model in models for _ in model.adapters]
     taken = tokens * sum(size * _rate("pass", kind, size) for kind, size in passes)
     return max(taken, pinned_bytes(models) / HOST)

@@ -52,14 +52,15 @@ class Setup:
 
 @dataclass(frozen=True)
 class FrozenModel:
-    """One set of frozen weights. `bare`: these weights alone are a policy; `teacher` is its name if it is a teacher.
-    `adapters` are the numbers of parameters of the adapters on them, each a policy. The student's own base takes no
+    """One set of frozen weights. `bare` counts the policies that are these weights alone, each under its own view;
+    `teacher` is the first one's name if it is a teacher. `adapters` are the numbers of parameters of the adapters on
+    them, each a policy. The student's own base takes no
     memory of its own if it is `lent`."""
 
     shape: Shape
     on: str = RESIDENT
     dtype: torch.dtype = torch.bfloat16
-    bare: bool = True
+    bare: int = 1
     adapters: tuple[int, ...] = ()
     is_student: bool = False
     role: str = ""
@@ -140,7 +141,7 @@ class Workload:
     def _as_adapters(self) -> list[FrozenModel]:
         """With every teacher as an adapter on a reference, or else on the student's base."""
         references = [replace(model, on=RESIDENT) for model in self.frozen if not model.teacher]
-        base, *others = references or [FrozenModel(self.student, bare=False, is_student=True)]
+        base, *others = references or [FrozenModel(self.student, bare=0, is_student=True)]
         return [replace(base, adapters=(*base.adapters, *[self.lora for _ in self.full_teachers])), *others]
 
     def micro_batches(self, world: int) -> list[int]:
@@ -221,7 +222,7 @@ def frozen_model(
         shape,
         weights.on,
         dtype,
-        bare=weights.bare is not None,
+        bare=len(weights.sources) - len(weights.adapters),
         adapters=(adapter,) * len(weights.adapters),
         is_student=given is None,
         role=weights.role,

@@ -5,7 +5,7 @@ those candidates. What an answer stores in between is private to it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
@@ -15,12 +15,25 @@ from torch import Tensor, nn
 from trustmopd.heads import Head
 from trustmopd.policies.reading import Sequences, rows_under
 
+#: Two token ids that change places in what a policy is asked.
+Swap = tuple[int, int]
+States = Mapping[int, Float[Tensor, "T H"]]
+
+
+def swapped(ids: Int[Tensor, "..."], swap: Swap | None) -> Int[Tensor, "..."]:
+    """A permutation, its own inverse: the ids of a set of candidates stay distinct."""
+    if swap is None:
+        return ids
+    one, other = swap
+    return torch.where(ids == one, other, torch.where(ids == other, one, ids))
+
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Prompts (padded on the left) with responses (padded on the right). `rows` lists the responses
-    that each policy is asked about; None means all. Policies read `at_a_time` rows in one pass or, with `max_tokens`,
-    as many as fit. Answers stay on the device up to `bytes_on_device`; the rest goes to host memory."""
+    """Prompts (padded on the left) with responses (padded on the right); `views` are the same responses to the prompts
+    of policies that read others, and `swap` is for their ends. `rows` lists the responses that each policy is asked
+    about; None means all. Policies read `at_a_time` rows in one pass or, with `max_tokens`, as many as fit. Answers
+    stay on the device up to `bytes_on_device`; the rest goes to host memory."""
 
     input_ids: Int[Tensor, "B L"]
     attention_mask: Shaped[Tensor, "B L"]
@@ -29,6 +42,11 @@ class Rollouts:
     rows: Mapping[str, list[int]] | None = None
     max_tokens: int | None = None
     bytes_on_device: float = float("inf")
+    views: Mapping[str, "Rollouts"] = field(default_factory=dict)
+    swap: Swap | None = None
+
+    def read_by(self, name: str) -> "Rollouts":
+        return self.views.get(name, self)
 
     def rows_of(self, name: str) -> list[int]:
         return list(range(len(self.input_ids))) if self.rows is None else self.rows.get(name, [])
@@ -91,12 +109,11 @@ class Answer(Protocol):
 
 class LocalAnswer:
     """Hidden states at the response tokens, by row, and the head that turns them into logits. Rows of the head from
-    `vocab_size` on are padding."""
+    `vocab_size` on are padding; the ids of `swap` change places."""
 
-    def __init__(
-        self, name: str, head: Head, states: Mapping[int, Float[Tensor, "T H"]], vocab_size: int | None = None
-    ):
+    def __init__(self, name: str, head: Head, states: States, vocab_size: int | None = None, swap: Swap | None = None):
         self._name, self._head, self._states, self._vocab_size = name, head, dict(states), vocab_size
+        self._swap = swap
 
     @property
     def rows(self) -> frozenset[int]:
@@ -107,14 +124,14 @@ class LocalAnswer:
 
     @torch.no_grad()
     def logits_at(self, rows: Sequence[int], ids: Int[Tensor, "N C"]) -> Float[Tensor, "N C"]:
-        return self._head.logits_of(self._of(rows, ids.device), ids).float()
+        return self._head.logits_of(self._of(rows, ids.device), swapped(ids, self._swap)).float()
 
     @torch.no_grad()
     def top(self, rows: Sequence[int], k: int) -> Top:
         states = self._of(rows, self._head.weight.device)
         ids, log_partition = self._head.top(states, k, self._vocab_size)
         logits = self._head.logits_of(states, ids).float()
-        return Top(ids, logits - log_partition.unsqueeze(-1), log_partition)
+        return Top(swapped(ids, self._swap), logits - log_partition.unsqueeze(-1), log_partition)
 
     def _of(self, rows: Sequence[int], device: torch.device) -> Float[Tensor, "N H"]:
         if strangers := [row for row in rows if row not in self._states]:

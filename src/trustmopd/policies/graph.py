@@ -1,5 +1,6 @@
-"""The frozen policies of a run, resolved once: what each is, what it is measured from, whose weights it shares, and
-where it lives. Preflight, loading, the plan, the dry run and the manifest read this graph; none of them asks again."""
+"""The frozen policies of a run, resolved once: what each is, what it is measured from, whose weights it shares, how it
+reads the prompts, and where it lives. Preflight, loading, the plan, the dry run and the manifest read this graph; none
+of them asks again."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -7,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from trustmopd.policies.teacher import REFERENCE, STUDENT, Teacher, as_reference, as_teachers, model_id
-from trustmopd.recipe.teacher_source import RAY, RESIDENT
+from trustmopd.recipe.teacher_source import OWN, RAY, RESIDENT, View
 
+#: How the student reads.
+STUDENTS = View()
 #: The initial student, where it is asked and is no teacher's reference.
 INITIAL = f"{REFERENCE}:"
 
@@ -17,8 +20,9 @@ INITIAL = f"{REFERENCE}:"
 class Policy:
     """A teacher or a reference. `checkpoint` is what the user gave, with the model under an adapter; None: the initial
     student. `reference` names the policy that a teacher is measured from, if the score needs one, and `base` the
-    reference whose weights an adapter shares. `is_fallback`: it is measured from the initial student in place of what
-    it grew from."""
+    reference whose weights it shares, below an adapter or under another view. `is_fallback`: it is measured from the
+    initial student in place of what it grew from. `template` names the policy whose own chat template its `view` has,
+    if not the student's."""
 
     name: str
     source: str
@@ -27,16 +31,26 @@ class Policy:
     reference: str | None = None
     base: str | None = None
     is_fallback: bool = False
+    view: View = STUDENTS
+    template: str | None = None
 
     @property
     def role(self) -> str:
         return role_of(self.name)
 
+    @property
+    def reading(self) -> str:
+        """How it reads the prompts; empty if as the student does. Policies on the same weights and with the same
+        reading are one."""
+        return f"{self.view} of {role_of(self.template)}" if self.template not in (None, self.name) else str(self.view)
+
 
 @dataclass(frozen=True)
 class Weights:
-    """One set of weights in one place. `checkpoint` is None for the initial student's. `bare` names the policy that is
-    these weights alone, `adapters` those that are adapters on them; `sources` are those of all of them."""
+    """One set of weights in one place. `checkpoint` is None for the initial student's. `bare` names the first policy
+    that is these weights alone, `adapters` those that are adapters on them; `sources` are those of all of them: others
+    are the weights alone under another view. `has_own_template`: some policy reads another template than the
+    student's."""
 
     role: str
     checkpoint: Teacher | None
@@ -46,6 +60,7 @@ class Weights:
     sources: Mapping[str, str] = field(default_factory=dict)
     gpus: float | None = None
     replicas: int = 1
+    has_own_template: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -113,33 +128,60 @@ def resolve(
     student = str(student) if isinstance(student, Path) else student
     initial = f"{student if isinstance(student, str) else model_id(student)} (initial student)"
     distinct: dict[Hashable, Policy] = {}
+    roots: dict[str, Hashable] = {}  # the weights below each policy
 
-    def reference_of(name: str, given: Any) -> Policy:
-        """The one that this is already, or a new one of this name."""
+    def reference_of(name: str, given: Teacher | str | None, view: View, template: str | None = None) -> Policy:
+        """The one that this is already, or a new one of this name. `template`: whose own one its view has."""
         key = _key(given, student)
-        policy = _placed(name, None if key is None else given, placement, initial)
-        _check_one_place(known := distinct.setdefault(key, policy), policy)
+        policy = _placed(name, given if isinstance(given, Teacher) and key is not None else None, placement, initial)
+        policy = replace(policy, view=view, template=template)
+        _check_one_place(known := distinct.setdefault((key, policy.reading), policy), policy)
+        roots[known.name] = key
         return known
 
-    common = reference_of(REFERENCE, None if reference is None else as_reference("the reference", reference))
+    asked = None if reference is None else as_reference("the reference", reference)
+    named = asked if asked and asked.model is not None else None
+    common = reference_of(REFERENCE, named, *_view_of(REFERENCE, asked))
     shared = student if common.checkpoint is None else common.checkpoint.model
     found = {}
     for name, teacher in as_teachers(teachers).items():
-        own = common if teacher.reference is None else reference_of(f"{REFERENCE}:{name}", teacher.reference)
-        is_on_own = teacher.adapter is not None and own is not common and _is_base(own, teacher)
+        own_name, given = f"{REFERENCE}:{name}", teacher.reference
+        checkpoint = teacher if teacher.model is not None else replace(teacher, model=shared)
+        is_bare = teacher.model is None and teacher.adapter is None
+        roots[name] = roots[REFERENCE] if is_bare else _key(checkpoint, student)
+        start = given if given == STUDENT or (isinstance(given, Teacher) and given.model) else common.checkpoint
+        chosen = given if isinstance(given, Teacher) else asked if given is None else None
+        if chosen is not None and chosen.view is not None:
+            seen = _view_of(own_name if given else REFERENCE, chosen)
+        else:  # the prompt is what displaces a prompted policy; of a trained one it must not count
+            seen = _view_of(name, None if roots[name] == _key(start, student) else teacher)
+        own = reference_of(own_name, start, *seen)
+        is_on_own = teacher.adapter is not None and roots[own.name] != roots[REFERENCE] and _is_base(own, teacher)
+        base = REFERENCE if teacher.model is None else own.name if is_on_own else None
+        roots[name] = roots[name] if base is None else roots[base]
+        view, template = _view_of(name, teacher)
         found[name] = replace(
             _placed(name, teacher, placement, initial),
-            checkpoint=teacher if teacher.model is not None else replace(teacher, model=shared),
+            source=common.source if is_bare else teacher.source,
+            checkpoint=checkpoint,
             reference=own.name if with_reference and only in (None, name) else None,
-            base=REFERENCE if teacher.model is None else own.name if is_on_own else None,
-            is_fallback=teacher.reference == STUDENT or (own.checkpoint is None and common.checkpoint is not None),
+            base=base,
+            is_fallback=given == STUDENT or (own.checkpoint is None and common.checkpoint is not None),
+            view=view,
+            template=template,
         )
-    initial_student = reference_of(INITIAL, None).name if with_initial else None
+    initial_student = reference_of(INITIAL, None, View()).name if with_initial else None
     needed = {other for policy in found.values() for other in (policy.reference, policy.base)} | {initial_student}
     references = {policy.name: policy for policy in distinct.values() if policy.name in needed}
     used = [name for name in found if only in (None, name)]
-    weights = _weights([found[name] for name in used], references, initial_student)
+    weights = _weights([found[name] for name in used], references, initial_student, roots)
     return PolicyGraph(found, references, used, weights, placement, initial_student)
+
+
+def _view_of(name: str, given: Teacher | None) -> tuple[View, str | None]:
+    """The view that was asked for, and whose own template it has, if not the student's."""
+    view = (given and given.view) or View()
+    return view, name if view.template == OWN else None
 
 
 def fallback_note(teachers: Iterable[Policy]) -> str:
@@ -188,31 +230,38 @@ def _check_one_place(first: Policy, again: Policy) -> None:
         )
 
 
-def _weights(teachers: list[Policy], references: Mapping[str, Policy], initial: str | None) -> list[Weights]:
-    """Adapters on one base that live at the same place share it, and the reference too if it is this base."""
-    loaded = [_shared(teacher.role, None, [teacher]) for teacher in teachers if teacher.base is None]
+def _weights(
+    teachers: list[Policy], references: Mapping[str, Policy], initial: str | None, roots: Mapping[str, Hashable]
+) -> list[Weights]:
+    """Policies on the same weights that live at the same place share them: adapters, views, and the reference too if
+    it is their base."""
+    ordered, bases = [teacher for teacher in teachers if teacher.base is None], dict[Hashable, Policy]()
     for name, reference in references.items():
-        sharing = [teacher for teacher in teachers if teacher.base == name]
+        bases.setdefault(roots[name], reference)
+        ordered += [teacher for teacher in teachers if teacher.base == name]
         if name == initial or any(teacher.reference == name for teacher in teachers):
-            sharing.append(reference)
-        for on in dict.fromkeys(policy.on for policy in sharing):
-            loaded.append(_shared(reference.role, reference, [policy for policy in sharing if policy.on == on]))
-    return loaded
+            ordered.append(reference)
+    sharing: dict[Hashable, list[Policy]] = {}
+    for policy in ordered:
+        sharing.setdefault((roots[policy.name], policy.on), []).append(policy)
+    return [_shared(bases.get(roots[policies[0].name], policies[0]), policies) for policies in sharing.values()]
 
 
-def _shared(role: str, base: Policy | None, policies: list[Policy]) -> Weights:
-    """The weights of `base`, or of the one policy that has its own. The most `gpus` and `replicas` count."""
-    bare = base or policies[0]
+def _shared(base: Policy, policies: list[Policy]) -> Weights:
+    """The weights of `base`. The most `gpus` and `replicas` count."""
     given = {policy.name: policy.checkpoint or Teacher() for policy in policies}
+    adapters = [policy.name for policy in policies if policy.base is not None and given[policy.name].adapter]
+    bare = [name for name in (base.name, *given) if name in given and name not in adapters]
     return Weights(
-        role,
-        bare.checkpoint,
+        base.role,
+        base.checkpoint,
         policies[0].on,
-        bare=bare.name if bare.name in given else None,
-        adapters={name: replace(teacher, model=None) for name, teacher in given.items() if name != bare.name},
+        bare=bare[0] if bare else None,
+        adapters={name: replace(given[name], model=None) for name in adapters},
         sources={policy.name: policy.source for policy in policies},
         gpus=max((teacher.gpus for teacher in given.values() if teacher.gpus is not None), default=None),
         replicas=max(teacher.replicas or 1 for teacher in given.values()),
+        has_own_template=any(policy.template for policy in policies),
     )
 
 
@@ -223,12 +272,13 @@ def _is_base(reference: Policy, teacher: Teacher) -> bool:
 
 
 def _key(given: Teacher | str | None, student: Any = None) -> Hashable:
-    """Equal keys are one model; None is the student. Another revision or dtype, or an adapter, makes it another."""
+    """Equal keys are one model; None is the student. Another revision or dtype, or an adapter, makes it another; a view
+    does not."""
     if given is None or isinstance(given, str):
         return None
     named = isinstance(given.model, (str, Path))
     is_student = given.model is student or (named and str(given.model) in (STUDENT, student))
-    if is_student and given == Teacher(model=given.model, name=given.name):
+    if is_student and replace(given, reference=None, view=None) == Teacher(model=given.model, name=given.name):
         return None
     here = named and Path(str(given.model)).is_dir()
     model = str(Path(str(given.model)).resolve()) if here else given.model if isinstance(given.model, str) else None

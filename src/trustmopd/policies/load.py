@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -50,10 +51,11 @@ def build_pool(
     trust_remote_code: bool = False,
     elsewhere: "RayPolicies | None" = None,
     vocab_size: int | None = None,
+    views: Mapping[str, str] = MappingProxyType({}),
 ) -> TeacherPool:
     """The initial student of the graph is the student as it is now. With `share`, the reference and all adapters use a
     LoRA student's frozen weights. Policies on Ray are loaded by `elsewhere`. `vocab_size` counts
-    the rows of a head that are no padding."""
+    the rows of a head that are no padding. `views` marks what policies with a view of their own read."""
     loader = Loader(dtype, student=student, share=share, trust_remote_code=trust_remote_code)
     if elsewhere is not None:
         elsewhere.start(graph.at(RAY), loader)  # they load while the others do
@@ -63,11 +65,11 @@ def build_pool(
             found |= load_weights(weights, loader, device)
     if elsewhere is not None:
         found |= elsewhere.members()
-    marks = {name: member.origin.fingerprint for name, member in found.items()}
+    marks = {name: (member.origin.fingerprint, views.get(name)) for name, member in found.items()}
     first = graph.first_copies(lambda one, other: marks[one] == marks[other])
     members = {name: found[name] for name in graph.policies if name in {*graph.used, *first.values()}}
     pool = TeacherPool(members, *_references(graph, first), autocast_dtype, elsewhere, vocab_size)
-    check_fingerprints(members, pool.references)
+    check_fingerprints(members, pool.references, marks)
     return pool
 
 
@@ -77,11 +79,12 @@ def _references(graph: PolicyGraph, first: Mapping[str, str]) -> tuple[dict[str,
     return measured_from, first[graph.initial] if graph.initial else None
 
 
-def unloaded_pool(graph: PolicyGraph, student: Teacher) -> TeacherPool:
+def unloaded_pool(graph: PolicyGraph, student: Teacher, views: Mapping[str, str]) -> TeacherPool:
     """What is known of a pool before its weights are loaded."""
 
     def is_copy(one: str, other: str) -> bool:
-        return same_model(*(graph.references[name].checkpoint or student for name in (one, other)))
+        checkpoints = [graph.references[name].checkpoint or student for name in (one, other)]
+        return views.get(one) == views.get(other) and same_model(*checkpoints)
 
     members = {name: Member(name, Origin(policy.source, UNKNOWN)) for name, policy in graph.policies.items()}
     return TeacherPool(members, *_references(graph, graph.first_copies(is_copy)))
@@ -91,16 +94,20 @@ def load_weights(weights: Weights, loader: "Loader", device: torch.device) -> di
     """The policies of one set of weights."""
     base, shared, own_adapter = loader.weights(weights.role, weights.checkpoint)
     mark, size = fingerprint(base), sum(p.numel() for p in base.parameters())  # before they are spread
-    marks = {weights.bare or "": mark}
+    marks = dict.fromkeys(weights.names, mark)
+    active: dict[str, str] = {}
     for name, teacher in weights.adapters.items():
-        base = loader.add_adapter(base, f"teacher-{name}", teacher)
-        tensors = get_peft_model_state_dict(base, adapter_name=f"teacher-{name}")
-        settings = adapter_settings(base.peft_config[f"teacher-{name}"])
+        loaded = {(weights.adapters[other].adapter, weights.adapters[other].revision): other for other in active}
+        first = loaded.get((teacher.adapter, teacher.revision), name)  # one adapter may be read under several views
+        active[name] = f"teacher-{first}"
+        if first == name:
+            base = loader.add_adapter(base, active[name], teacher)
+        tensors = get_peft_model_state_dict(base, adapter_name=active[name])
+        settings = adapter_settings(base.peft_config[active[name]])
         marks[name] = f"{mark}+{fingerprint_tensors(tensors.items(), settings)}"
     # Tensors that the student uses too are not moved.
     kind = HOSTS[RESIDENT if shared else weights.on]
     host, head = kind(base.eval(), device), Head.of(base)
-    active = {name: f"teacher-{name}" for name in weights.adapters}
     return {
         name: LocalMember(name, Origin(source, marks[name], size), host, head, active.get(name, own_adapter))
         for name, source in weights.sources.items()

@@ -32,11 +32,13 @@ UNKNOWN = "not loaded yet"
 @dataclass(frozen=True)
 class Origin:
     """Where weights come from, their fingerprint and number; the last two are None if the rule does not load them.
-    `parameters` are without the adapters of teachers."""
+    `parameters` are without the adapters of teachers. `view` is how the policy reads the prompts, and a hash of what it
+    reads, if not as the student does."""
 
     source: str
     fingerprint: str | None
     parameters: int | None = None
+    view: str | None = None
 
 
 @dataclass(frozen=True)
@@ -118,17 +120,19 @@ class TeacherPool:
         shelf = Shelf(rollouts.bytes_on_device)
         states: dict[str, dict[int, Tensor]] = {name: {} for name in local}
         for (host, members), following in zip_longest(by_host.items(), list(by_host)[1:]):
-            passes = {member.name: rollouts.passes(rollouts.rows_of(member.name)) for member in members}
+            read = {member.name: rollouts.read_by(member.name) for member in members}
+            passes = {name: each.passes(rollouts.rows_of(name)) for name, each in read.items()}
             with timer("teachers"), host.on_device(sum(map(len, passes.values()))):
                 if following is not None:
                     following.prefetch()
                 for member in members:
                     with timer("reference") if is_reference(member.name) else nullcontext():
                         for rows in passes[member.name]:
-                            kept = shelf.keep(self._hidden_states(member, rollouts, rows))
+                            kept = shelf.keep(self._hidden_states(member, read[member.name], rows))
                             tokens = (rollouts.response_mask[rows] != 0).sum(dim=1).tolist()
                             states[member.name].update(zip(rows, kept.split(tokens), strict=True))
-        answers |= {n: LocalAnswer(n, member.head, states[n], self.vocab_size) for n, member in local.items()}
+        for name, member in local.items():
+            answers[name] = LocalAnswer(name, member.head, states[name], self.vocab_size, rollouts.read_by(name).swap)
         return Answers({name: answers[name] for name in self.members})
 
     def close(self) -> None:

@@ -8,7 +8,8 @@ from types import NoneType
 import torch
 from transformers import PreTrainedModel
 
-from trustmopd.recipe.teacher_source import PLACES, TeacherSource, check_teacher_name, place_named
+from trustmopd.recipe.sections import check_fields
+from trustmopd.recipe.teacher_source import PLACES, TeacherSource, View, check_teacher_name, place_named
 from trustmopd.recipe.teacher_source import REFERENCE as REFERENCE
 from trustmopd.recipe.teacher_source import STUDENT as STUDENT
 
@@ -18,7 +19,8 @@ class Teacher:
     """One specialist: a full checkpoint (`model`), a PEFT adapter over the pool's shared base (`adapter`), or an
     adapter over a base of its own (both). `model` is a Hub id, a path or a loaded model; `revision` and `dtype`
     apply to loading. `reference` is the model it was trained from, if that is not the pool's common reference: a Hub
-    id, a path, a loaded model, a `Teacher`, or "student" for the initial student. `on` is where it lives
+    id, a path, a loaded model, a `Teacher`, or "student" for the initial student. `view` is how it reads the prompts,
+    as {"template": "own"} or {"system": "…"}; with a view alone it is the common reference. `on` is where it lives
     (resident, offload, sharded or ray), if not where `teacher_placement` puts all of them; on Ray it has `replicas`
     that share a batch, with `gpus` each: a part of one, or several."""
 
@@ -31,12 +33,17 @@ class Teacher:
     on: str | None = None
     gpus: float | None = None
     replicas: int | None = None
+    view: View | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.view, Mapping):
+            object.__setattr__(self, "view", check_fields(View, dict(self.view), "view"))
 
     @classmethod
     def of(cls, source: TeacherSource) -> "Teacher":
         """As a recipe names it."""
-        fields = source.model_dump(exclude={"reference"})
-        return cls(**fields, reference=None if source.reference is None else cls.of(source.reference))
+        fields = source.model_dump(exclude={"reference", "view"})
+        return cls(**fields, reference=None if source.reference is None else cls.of(source.reference), view=source.view)
 
     @property
     def source(self) -> str:
@@ -64,7 +71,7 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
         except ValueError as error:
             raise ValueError(f"teacher name {name!r}: {error}") from None
         teacher = given if isinstance(given, Teacher) else Teacher(model=given)
-        if teacher.model is None and teacher.adapter is None:
+        if teacher.model is None and teacher.adapter is None and teacher.view is None:
             raise ValueError(
                 f"teacher '{name}' has neither `model` nor `adapter`: nothing to load. Give one of the two."
             )
@@ -79,9 +86,11 @@ def as_teachers(teachers: Mapping[str, str | Path | PreTrainedModel | Teacher]) 
 
 
 def as_reference(role: str, given: "str | Path | PreTrainedModel | Teacher") -> Teacher:
-    """As a `Teacher` that is called `role`. Adapters may be put on a reference, so it has a model of its own."""
+    """As a `Teacher` that is called `role`. Adapters may be put on a reference, so it has a model of its own; with a
+    view alone it is the common reference."""
     reference = given if isinstance(given, Teacher) else Teacher(model=given)
-    if reference.model is None or reference.reference is not None:
+    is_view = reference.view is not None and reference.adapter is None
+    if (reference.model is None and not is_view) or reference.reference is not None:
         raise ValueError(
             f"{role} is {given!r}, but it must be a model without a reference of its own. Give its path or Hub id, or "
             "leave it out."

@@ -17,6 +17,10 @@ On = Literal["resident", "offload", "sharded", "ray"]
 RESIDENT, OFFLOAD, SHARDED, RAY = PLACES = get_args(On)
 
 
+#: A policy's own chat template, in place of the student's.
+OWN = "own"
+
+
 def place_named(on: Any) -> Any:
     """Recipes of 0.1.0 have another word for resident."""
     return RESIDENT if on == "local" else on
@@ -34,9 +38,26 @@ def check_teacher_name(name: Any) -> Any:
 TeacherName = Annotated[str, AfterValidator(check_teacher_name)]
 
 
+class View(Section):
+    """How a policy reads the prompts. Only the prompt differs: the response is the student's. What is left out is as
+    the student reads it."""
+
+    template: Annotated[Literal["student", "own"], Field(description="Give student or own.")] = "student"
+    system: Annotated[str | None, Field(description="Give a system prompt; '' is none, null the prompt's own.")] = None
+    prompt: Annotated[Text | None, Field(description="Give the column that it reads in place of `prompt`.")] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Field(description="Give arguments of the chat template; null: the student's; {}: none.")
+    ] = None
+
+    def __str__(self) -> str:
+        """What differs from the student's; nothing if nothing does."""
+        return ", ".join(f"{field} {value!r}" for field, value in self.model_dump(exclude_defaults=True).items())
+
+
 class TeacherSource(Section):
     """A checkpoint, a LoRA adapter, or an adapter on a checkpoint of its own; what it was grown from, if that is not
-    the common reference; and where it lives, if not where all teachers do."""
+    the common reference; how it reads the prompts, and where it lives. With a view alone, it is the common reference
+    under that view."""
 
     model: Annotated[Place | None, Field(description="Give a Hub id or a path.")] = None
     adapter: Annotated[Place | None, Field(description="Give the Hub id or the path of a LoRA adapter.")] = None
@@ -45,7 +66,7 @@ class TeacherSource(Section):
     ] = None
     revision: Annotated[Text | None, Field(description="Give a branch, a tag or a commit.")] = None
     dtype: Annotated[Text | None, Field(description="Give the name of a torch dtype, such as bfloat16.")] = None
-
+    view: Annotated[View | None, Field(description="Write {system: …}, or {template: own}.")] = None
     on: Annotated[On | None, BeforeValidator(place_named), Field(description=f"Choose from {', '.join(PLACES)}.")] = (
         None
     )
@@ -59,9 +80,9 @@ class TeacherSource(Section):
 
     @model_validator(mode="after")
     def _can_be_loaded(self) -> "TeacherSource":
-        if self.model is None and self.adapter is None:
+        if self.model is None and self.adapter is None and self.view is None:
             raise ValueError("there is nothing to load. Give `model` (a Hub id or a path), `adapter`, or both.")
-        if self.reference is not None and self.reference.model is None:
+        if self.reference is not None and self.reference.model is None and self.reference.adapter is not None:
             raise ValueError("its reference is an adapter alone. Give `model` too, or a Hub id or path, or student.")
         if self.reference is not None and self.reference.reference is not None:
             raise ValueError("its reference has a `reference` of its own, which would not be read. Leave that out.")

@@ -19,7 +19,7 @@ from trustmopd.runs.checkpoints import read_manifest
 from trustmopd.runs.layout import CHECKPOINT
 from trustmopd.training.prepare import prepare
 from trustmopd.training.prompt_lengths import ROW
-from trustmopd.training.step.batch import Batch
+from trustmopd.training.step.batch import Batch, Rollout, RolloutId
 from trustmopd.training.step.records import TokenTexts
 from trustmopd.training.trainer import TrustMOPDTrainer
 
@@ -58,8 +58,9 @@ def compute_case(
         raise ValueError(
             f"rollout {row} is not a row of the prompt set, which has {len(rows)} rows. Restore the run's prompts."
         )
-    prompt = trainer.train_dataset[rows.index(row)]["prompt"]
-    scored, result = _objective(trainer, prompt, token_ids)
+    example = trainer.train_dataset[rows.index(row)]
+    prompt = example["prompt"]
+    scored, result = _objective(trainer, example, token_ids)
     assert result.scores is not None
     args, mu, teachers = trainer.args, trainer.mu, trainer.pool.teachers
     r = result.scores if mu is None else calibrated_scores(result.scores, mu)
@@ -163,14 +164,15 @@ def _from_here(recipe: Recipe, run: Path, manifest: Mapping[str, Any]) -> Recipe
 
 
 @torch.no_grad()
-def _objective(trainer: TrustMOPDTrainer, prompt: Any, token_ids: Sequence[int]) -> tuple[Any, Any]:
+def _objective(trainer: TrustMOPDTrainer, row: Mapping[str, Any], token_ids: Sequence[int]) -> tuple[Any, Any]:
     device = trainer.accelerator.device
     tensors: dict[str, Any] = {}
-    for part, ids in (("prompt", trainer._tokenize_prompts([prompt])[0][0]), ("completion", list(token_ids))):
+    for part, ids in (("prompt", trainer._tokenize_prompts([row["prompt"]])[0][0]), ("completion", list(token_ids))):
         tensors[f"{part}_ids"] = torch.tensor([ids], device=device)
         tensors[f"{part}_mask"] = torch.ones_like(tensors[f"{part}_ids"])
     trainer.model.to(device).eval()
-    return trainer.objective(Batch.of(tensors))
+    read = trainer.context.views.read(row, trainer.args.max_prompt_length, trainer.args.prompt_truncation)
+    return trainer.objective(Batch.of(tensors, [Rollout(RolloutId(0), "", read=read)]))
 
 
 def _members(name: str, patterns: Sequence[str], texts: Sequence[str]) -> list[int]:

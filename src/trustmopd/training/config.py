@@ -49,6 +49,7 @@ class TrustMOPDConfig(DistillationConfig):
         "domain", "Column with the teacher's name; read by allocation=routed, else only recorded."
     )
     distillation_temperature: float = _field(1.0, "Softmax temperature of scores and loss.")
+    mask_reasoning: bool = _field(False, "Leave the student's <think> … </think> block out of scores and loss.")
 
     # Prompts
     max_prompt_length: int | None = _field(4096, "Longest prompt in tokens; None for no limit.")

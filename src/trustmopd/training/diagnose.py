@@ -9,11 +9,15 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from accelerate.utils import gather_object
+from torch import Tensor
 
-from trustmopd.method import calibrated_scores, reverse_kl
+from trustmopd.method import CandidateState, calibrated_scores, reverse_kl
 from trustmopd.policies.graph import fallback_note
-from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, ReferenceDiagnosis
+from trustmopd.prompts.views import PromptViews
+from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, ReferenceDiagnosis, ViewDiagnosis
+from trustmopd.training import step
 from trustmopd.training.calibrate import CALIBRATION_SEED, calibration_rows
 from trustmopd.training.diagnosis_verdict import judge, judge_health, judge_mu, judge_references, moved_everywhere
 from trustmopd.training.probe import probe
@@ -55,6 +59,8 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
             measured["distance"] = reverse_kl(
                 at.student_logp.expand_as(at.teacher_logp), at.reference_logp.expand_as(at.teacher_logp)
             )
+        if trainer.context.views:
+            measured |= _against_students_view(trainer, batch, at)
         for b, rollout in enumerate(batch.rollouts):
             valid = at.mask[b] != 0
             if bool(valid.any()):
@@ -82,12 +88,46 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
     return Diagnosis(
         domains=domains,
         references=references,
+        views=_judge_views(trainer, found),
         held_out=held_out,
         separates=separates,
         verdict=verdict,
         health=health,
         warnings=[*judge_health(health), *judge_mu(errors, trainer.args.gamma)],
     )
+
+
+def _against_students_view(trainer: "TrustMOPDTrainer", batch: step.Batch, at: CandidateState) -> dict[str, Tensor]:
+    """Teachers' nats a token between their own view and the student's, and how much likelier the sampled token is under
+    their own; 0 where it is no candidate."""
+    asked = step.ask(replace(trainer.context, views=PromptViews()), batch)
+    as_student = trainer.objective(asked)[0].at.teacher_logp
+    asked.release()
+    is_sampled = at.candidate_ids == at.sampled_ids.unsqueeze(-1)
+    gain = torch.where(is_sampled, at.teacher_logp - as_student, 0.0).sum(dim=-1)
+    return {"nats": reverse_kl(at.teacher_logp, as_student), "gain": gain}
+
+
+def _judge_views(trainer: "TrustMOPDTrainer", found: Sequence[dict[str, Any]]) -> list[ViewDiagnosis]:
+    """Of two views, the one under which a teacher finds the responses likelier, by more than two standard errors, is
+    likelier to be right: in a format that it does not know, it expects other ones."""
+    judged, tokens = [], sum(rollout["tokens"] for rollout in found)
+    for k, name in enumerate(trainer.pool.teachers):
+        if name not in trainer.context.views:
+            continue
+        gains = [rollout["gain"][k] / rollout["tokens"] for rollout in found]
+        gain, error = mean(gains), stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else abs(mean(gains))
+        judged.append(
+            ViewDiagnosis(
+                teacher=name,
+                view=trainer.identity.views[name],
+                nats=sum(rollout["nats"][k] for rollout in found) / tokens,
+                gain=gain,
+                error=error,
+                is_likelier=None if abs(gain) <= 2 * error else gain > 0,
+            )
+        )
+    return judged
 
 
 def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int]], bool]:

@@ -12,7 +12,7 @@ import torch
 from trustmopd.planning.memory import checkpoint_bytes
 from trustmopd.planning.this_machine import UnknownMemory
 from trustmopd.planning.workload import FrozenModel, student_dtype_of
-from trustmopd.policies.graph import Policy, fallback_note
+from trustmopd.policies.graph import Policy, fallback_note, role_of
 from trustmopd.recipe.names import SUFFIXES
 from trustmopd.recipe.rollout_engines import VLLM
 from trustmopd.recipe.teacher_source import RAY
@@ -47,6 +47,7 @@ def dry_run(prepared: Prepared, *, resume: Resumed = False, calibrate: bool = Fa
         "student": recipe.student + ("" if recipe.peft is None else f", as a LoRA adapter {recipe.peft}"),
         "teachers": ", ".join(f"{teacher.name} = {teacher.source}" for teacher in used),
         "reference": _references(prepared, used),
+        **({"views": _views(prepared)} if given.views else {}),
         "weights": weights,
         "vocabulary": f"{given.vocab_size} tokens that all models share; {args.num_candidates} candidates a position",
         "allocation": ", ".join(f"{key} {value}" for key, value in recipe.allocation.model_dump().items()),
@@ -151,7 +152,19 @@ def _prompts(prepared: Prepared) -> str:
     texts = [json.dumps(prompt) for prompt in given.prompts["prompt"]]
     repeats = len(texts) - len(set(texts))
     counted = f"{len(texts)}" + (f" ({repeats} of them are repeats)" if repeats else "")
-    return f"{counted} from {prepared.recipe.prompts.path}, {kind}, up to {max(given.prompt_lengths)} tokens"
+    return f"{counted} from {prepared.recipe.prompts.path}, {kind}, up to {given.longest_prompt} tokens"
+
+
+def _views(prepared: Prepared) -> str:
+    """The first prompt as each policy reads it, up to where the response begins."""
+    given, lines = prepared.ingredients, []
+    as_student = ["the student", *(role_of(name) for name in given.graph.policies if name not in given.views)]
+    shown = {", ".join(as_student): given.student_view}
+    shown |= {f"{role_of(name)} ({given.graph.policies[name].reading})": view for name, view in given.views.items()}
+    for who, view in shown.items():
+        ids = view.render(given.prompts[0])
+        lines.append(f"{who}: {len(ids)} tokens, then the response: {view.text(ids)!r}")
+    return "\n".join(lines)
 
 
 def _calibration(prepared: Prepared, *, resumes: bool, anew: bool) -> str:

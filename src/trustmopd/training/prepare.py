@@ -83,7 +83,7 @@ class Prepared:
 
     @cached_property
     def memory(self) -> RunHere:
-        longest = max(self.ingredients.prompt_lengths)
+        longest = self.ingredients.longest_prompt
         return run_here(self.graph, self.recipe.student, self.args, self.lora, longest)
 
     @cached_property

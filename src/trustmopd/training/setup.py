@@ -17,17 +17,18 @@ from transformers import PreTrainedTokenizerBase
 from trustmopd.planning.this_machine import UnknownMemory, run_here
 from trustmopd.policies import PolicyGraph, TeacherPool, build_pool, load_tokenizer, resolve
 from trustmopd.policies.hosts.ray.cluster import check_address, check_ray
-from trustmopd.policies.preflight.checks import Checks, preflight
+from trustmopd.policies.preflight.checks import Checks, check_positions, preflight
 from trustmopd.policies.preflight.model_facts import facts_of
 from trustmopd.policies.teacher import model_id
 from trustmopd.prompts.prompt_set import prompt_hash
+from trustmopd.prompts.views import PromptView, PromptViews, Rendered, views_of
 from trustmopd.recipe.rollout_engines import VLLM
 from trustmopd.recipe.teacher_source import OFFLOAD, RAY, SHARDED
 from trustmopd.training.calibration import Calibration
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.environment import check_environment, check_vllm_can_sample
 from trustmopd.training.prompt_checks import check_prompt_sets, warn_of_prompts
-from trustmopd.training.prompt_lengths import fit_prompts, prompt_lengths, with_rows
+from trustmopd.training.prompt_lengths import fit_prompts, with_rows
 from trustmopd.training.run.across_ranks import all_succeed, first_decides
 
 if TYPE_CHECKING:
@@ -35,12 +36,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_ANY = 2**62
+
 
 @dataclass(frozen=True)
 class Ingredients:
     """What a run is made of, checked. `source` names the student, and `checks` are what policies elsewhere are compared
     with. `vocab_size` counts the rows that the tokenizer uses. `prompts` are those to train on; `overlong` of all were
-    cut or dropped."""
+    cut or dropped. `views` are those of policies that do not read prompts as `student_view` does; `rendered` is what
+    each makes of them, that of the student under an empty name."""
 
     source: str
     graph: PolicyGraph
@@ -48,8 +52,20 @@ class Ingredients:
     tokenizer: PreTrainedTokenizerBase
     vocab_size: int
     prompts: Dataset
-    prompt_lengths: list[int]
     overlong: int
+    student_view: PromptView
+    views: PromptViews
+    rendered: Mapping[str, Rendered]
+
+    @property
+    def longest_prompt(self) -> int:
+        """In tokens, under any view."""
+        return max(max(each.lengths) for each in self.rendered.values())
+
+    @property
+    def view_marks(self) -> dict[str, str]:
+        """How policies read the prompts that do not read them as the student does, and a hash of what they read."""
+        return {name: f"{view.view} ({self.rendered[name].mark})" for name, view in self.views.items()}
 
     @property
     def longest(self) -> int:
@@ -101,16 +117,26 @@ def check_ingredients(
             "to render them. Save the template that it was trained with beside it, or give prompts as plain text."
         )
     warn_of_prompts(prompts, tokenizer, list(graph.teachers), args)
-    lengths = prompt_lengths(prompts, tokenizer, tools, **args.chat_template_kwargs or {})
+    options = {"tools": tools or None, **(args.chat_template_kwargs or {})}
+    student_view = PromptView("the student", tokenizer, options)
+    rendered = {"": student_view.of_all(prompts)}
     assert args.max_completion_length is not None
-    longest = min(max(lengths), args.max_prompt_length or max(lengths)) + args.max_completion_length
+    longest = min(max(rendered[""].lengths), args.max_prompt_length or _ANY) + args.max_completion_length
     facts = facts_of("the student", model, tokenizer=tokenizer, trust_remote_code=args.trust_remote_code)
     checks = Checks(facts, args.num_candidates, longest, args.allow_template_mismatch, bool(args.trust_remote_code))
-    vocab_size = preflight(model, graph, checks)
+    vocab_size, known = preflight(model, graph, checks)
+    views = views_of(graph, facts, known, options)
+    sets = [prompts, *(eval_prompts.values() if isinstance(eval_prompts, Mapping) else filter(None, [eval_prompts]))]
+    made = {view: [view.of_all(each) for each in sets] for view in dict.fromkeys(views.values())}
+    for name, view in views.items():
+        rendered[name] = made[view][0]
+        if name in known:
+            most = min(max(rendered[name].lengths), args.max_prompt_length or _ANY)
+            check_positions(known[name], most + args.max_completion_length)
     if args.rules.rollouts.engine == VLLM:
         check_vllm_can_sample(model, args, longest)
-    fitted, overlong = fit_prompts(with_rows(prompts), lengths, args)
-    return Ingredients(source, graph, checks, tokenizer, vocab_size, fitted, lengths, overlong)
+    fitted, overlong = fit_prompts(with_rows(prompts), {name: each.lengths for name, each in rendered.items()}, args)
+    return Ingredients(source, graph, checks, tokenizer, vocab_size, fitted, overlong, student_view, views, rendered)
 
 
 def _tokenizer(given: Any, source: str, args: TrustMOPDConfig) -> PreTrainedTokenizerBase:
@@ -180,13 +206,14 @@ def load_pool(
         trust_remote_code=args.trust_remote_code,
         elsewhere=_on_ray(given, args, run_id) if graph.at(RAY) else None,
         vocab_size=given.vocab_size,
+        views=given.view_marks,
     )
 
 
 def _check_host_memory(given: Ingredients, student: Any, args: TrustMOPDConfig) -> str:
     asked = given.graph.asked_for(OFFLOAD)
     try:
-        need = run_here(given.graph, student, args, None, max(given.prompt_lengths))
+        need = run_here(given.graph, student, args, None, given.longest_prompt)
     except UnknownMemory as error:
         return f"{asked} pins host memory; how much is not known: {error}"
     return need.check_host_memory(asked)

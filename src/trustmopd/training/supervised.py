@@ -92,7 +92,8 @@ def _sampled(
     recipe, args, prompts = prepared.recipe, prepared.args, prepared.ingredients.prompts
     journal, seen, requests = Journal(path, SAMPLED), Counter[int](), []
     for row in rows:
-        requests.append(Request(str(row), seen[row], prompts[row]["prompt"]))
+        view = prepared.ingredients.views.get(owners[row])
+        requests.append(Request(str(row), seen[row], view.prompt(prompts[row]) if view else prompts[row]["prompt"]))
         seen[row] += 1
     done = by_key(journal.lines)
     assert args.max_completion_length is not None

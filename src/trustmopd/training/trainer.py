@@ -26,6 +26,7 @@ from trustmopd.checkpoints.loading import whole_student
 from trustmopd.method import Objective
 from trustmopd.policies import Teacher
 from trustmopd.prompts.prompt_set import of_one_kind
+from trustmopd.prompts.views import PromptViews, truncate
 from trustmopd.recipe.rules import Grouped
 from trustmopd.training import step
 from trustmopd.training.calibrate import Calibrator
@@ -34,7 +35,6 @@ from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.dropout import settle_dropout
 from trustmopd.training.parallelism import Parallelism
 from trustmopd.training.probe import probe
-from trustmopd.training.prompt_lengths import truncate
 from trustmopd.training.prompt_order import EpochSampler
 from trustmopd.training.rollout_engine import rollout_dtype, rollout_engine
 from trustmopd.training.run.across_ranks import check_same, first_decides
@@ -46,7 +46,7 @@ from trustmopd.training.run.preemption import Preemption
 from trustmopd.training.run.progress import show_progress
 from trustmopd.training.run.run_files import RunFiles
 from trustmopd.training.setup import Ingredients, check_ingredients, check_trainable, graph_of, load_pool
-from trustmopd.training.step.records import TokenRecorder
+from trustmopd.training.step.records import TokenRecorder, TokenTexts
 from trustmopd.training.step.timing import PhaseClock
 
 
@@ -138,7 +138,8 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
         if isinstance(args.rules.emphasis, Grouped):
             emphasis = step.GroupEmphasis(args.rules.emphasis, [*self.teachers], device)
             self.add_callback(emphasis)
-        self.context = step.StepContext(args, self.pool, given.vocab_size, PhaseClock(device), mixed, emphasis)
+        views = PromptViews({name: view for name, view in given.views.items() if name in self.pool.members})
+        self.context = step.StepContext(args, self.pool, given.vocab_size, PhaseClock(device), mixed, emphasis, views)
         recorder = TokenRecorder(self.files.run, self._tokenizer, args.record_allocation_every)
         self.step_log = step.StepLog(
             self.context, self.accelerator, [*self.teachers], recorder, rollout_dtype(args, self.model)
@@ -168,6 +169,7 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
         rollouts = step.rollouts_of(
             *(inputs, gather_object([step.rows_of(inputs)]), self.args),
             teachers=[*self.teachers],
+            views=self.context.views,
             step=self.state.global_step,
             process=self.accelerator.process_index,
         )
@@ -176,7 +178,10 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
             generated = super()._generate_and_score_completions(inputs)
         self.preemption.check()
         with_logp = self.args.rules.rollouts.beside and not self.tools  # a tool's tokens were not sampled
-        batch = step.ask(self.context, step.sampled(generated, inputs, rollouts, turns, with_logp=with_logp))
+        batch = step.sampled(generated, inputs, rollouts, turns, with_logp=with_logp)
+        if self.args.mask_reasoning:
+            batch = step.without_reasoning(batch, TokenTexts(self._tokenizer))
+        batch = step.ask(self.context, batch)
         self.preemption.check()
         # The loss is a mean over responses, so these are the items; TRL counts tokens.
         items = self.accelerator.gather(batch.num_responses).sum()

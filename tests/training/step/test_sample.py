@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from trustmopd import TrustMOPDConfig
+from trustmopd.prompts.views import PromptViews
 from trustmopd.rollouts import Completion, seed_of
 from trustmopd.training.prompt_lengths import DRAW, ROW, SURPLUS
 from trustmopd.training.step import Turns, next_turn, rollouts_of, rows_of, sampled
@@ -27,7 +28,7 @@ def examples(rows, **columns):
 def by_process(args, *processes, step=7):
     """The rollouts of every process."""
     everyone = [rows_of(inputs) for inputs in processes]
-    given = {"args": args, "teachers": TEACHERS, "step": step}
+    given = {"args": args, "teachers": TEACHERS, "views": PromptViews(), "step": step}
     return [rollouts_of(inputs, everyone, process=n, **given) for n, inputs in enumerate(processes)]
 
 

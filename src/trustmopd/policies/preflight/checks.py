@@ -1,7 +1,8 @@
 """Checks before any GPU time is spent: same vocabulary, same chat template, same EOS, complete files.
 
-Prompts are rendered once, with the student's template, and every model reads the student's token ids. A model that
-reads these ids differently would give nonsense and no error, so it is refused here.
+Prompts are rendered with the student's template, except for policies whose view has a template of their own, and every
+model reads the student's token ids. A model that reads these ids differently would give nonsense and no error, so it is
+refused here.
 """
 
 import warnings
@@ -24,6 +25,10 @@ from trustmopd.util.files import meant_here
 _PROBE = "def f(x): return x ** 2  # Ünïcode 東京 ½, \\boxed{42}\n\n- item\tend"
 
 
+#: By policy.
+Known = dict[str, ModelFacts]
+
+
 @dataclass(frozen=True)
 class Checks:
     """What every model of a run is compared with: the student, and `longest`, the tokens of the longest sequence."""
@@ -35,21 +40,32 @@ class Checks:
     trust_remote_code: bool = False
 
 
-def preflight(student: str | Path | PreTrainedModel, graph: PolicyGraph, checks: Checks) -> int:
-    """Check every policy of a run; return the number of vocabulary rows that the tokenizer uses."""
+def preflight(student: str | Path | PreTrainedModel, graph: PolicyGraph, checks: Checks) -> tuple[int, Known]:
+    """Check every policy of a run; return the number of vocabulary rows that the tokenizer uses, and what is known of
+    each policy."""
     facts: dict[str, list[ModelFacts]] = {}
     for policy in (*graph.references.values(), *graph.teachers.values()):
         given = policy.checkpoint
+        if policy.template and checks.allow_template_mismatch:
+            raise ValueError(
+                f"allow_template_mismatch = True, but {policy.role} reads its own template, so there is no mismatch to "
+                "allow. Set it to False, or leave the template out of its view."
+            )
         places = [place for place in (given.model, given.adapter) if isinstance(place, (str, Path))] if given else []
         is_away = any(meant_here(str(place)) and not Path(place).exists() for place in places)
         if given is not None and not (policy.on == RAY and is_away):  # what is on another machine is read there
             under = facts.get(policy.base or "", [checks.student])[0]
             own = replace(given, model=None) if policy.base else given
-            facts[policy.name] = facts_of_checkpoint(policy.role, own, given.model, under, checks.trust_remote_code)
+            known = facts_of_checkpoint(policy.role, own, given.model, under, checks.trust_remote_code)
+            facts[policy.name] = [
+                replace(each, own_template=policy.template is not None)
+                for each in known or [replace(under, role=policy.role)]
+            ]
     vocab_size = check_facts(checks, [each for several in facts.values() for each in several])
     _check_grown(graph, {name: several[0] for name, several in facts.items()}, checks.student)
     check_distinct(graph, Teacher(model=student))
-    return vocab_size
+    initial = {name: checks.student for name, policy in graph.references.items() if policy.checkpoint is None}
+    return vocab_size, {**initial, **{name: several[-1] for name, several in facts.items()}}
 
 
 def facts_of_checkpoint(
@@ -97,16 +113,21 @@ def check_facts(checks: Checks, others: Sequence[ModelFacts]) -> int:
     for other in others:
         if other.tokenizer is not None and other.tokenizer is not student.tokenizer:
             _check_tokenizer(student, other, allowed)
-        _check_end(student, other, allowed)
+        if not other.own_template:
+            _check_end(student, other, allowed)
     check_candidate_count(checks.num_candidates, needed)  # rows after the tokenizer's last token are padding
     for each in (student, *others):
-        if each.positions is not None and checks.longest > each.positions:
-            raise ValueError(
-                f"{each.role} ({each.source}) has {each.positions} positions, but the longest prompt and "
-                f"max_completion_length make {checks.longest} tokens. Beyond its positions a model fails or gives "
-                "nonsense. Lower max_completion_length or max_prompt_length."
-            )
+        check_positions(each, checks.longest)
     return needed
+
+
+def check_positions(model: ModelFacts, longest: int) -> None:
+    if model.positions is not None and longest > model.positions:
+        raise ValueError(
+            f"{model.role} ({model.source}) has {model.positions} positions, but the longest prompt and "
+            f"max_completion_length make {longest} tokens. Beyond its positions a model fails or gives "
+            "nonsense. Lower max_completion_length or max_prompt_length."
+        )
 
 
 def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mismatch: bool) -> None:
@@ -135,7 +156,7 @@ def _check_tokenizer(student: ModelFacts, other: ModelFacts, allow_template_mism
             "student's tokenizer."
         )
     our_template, their_template = (getattr(tok, "chat_template", None) for tok in (ours, theirs))
-    if our_template != their_template:
+    if our_template != their_template and not other.own_template:
         _mismatch(
             f"{other.role} ({other.source}) has a different chat template from the student ({student.source}): "
             f"{_difference(their_template, our_template)}; it would see prompts in a format that it was not trained on",
@@ -157,8 +178,9 @@ def _check_end(student: ModelFacts, other: ModelFacts, allow_template_mismatch: 
 
 def _mismatch(difference: str, allowed: bool) -> None:
     remedy = (
-        "Use the same template and EOS everywhere, or set allow_template_mismatch=True if the difference is harmless "
-        "(in a recipe: training.allow_template_mismatch=true)."
+        "Let it read its own template (view: {template: own}), use the same template and EOS everywhere, or set "
+        "allow_template_mismatch=True if the difference is harmless (in a recipe: "
+        "training.allow_template_mismatch=true)."
     )
     if not allowed:
         raise ValueError(f"{difference}. {remedy}")

@@ -24,16 +24,17 @@ def check_distinct(graph: PolicyGraph, student: Teacher) -> None:
     pairs += [(graph.teachers[n], other) for other in graph.scored.values() for n in graph.measured_from(other.name)]
     for one, other in pairs:
         ours, theirs = (policy.checkpoint or student for policy in (one, other))
-        if same_model(ours, theirs) and _same_adapter(ours.adapter, theirs.adapter):
+        if one.reading == other.reading and same_model(ours, theirs) and _same_adapter(ours.adapter, theirs.adapter):
             raise _refusal(one.name, ours.source, other.name, theirs.source)
 
 
-def check_fingerprints(members: Mapping[str, Any], references: Mapping[str, str]) -> None:
-    """`members` are those of a pool; `references` names the reference of each teacher that has one."""
+def check_fingerprints(members: Mapping[str, Any], references: Mapping[str, str], marks: Mapping[str, Any]) -> None:
+    """`members` are those of a pool; `references` names the reference of each teacher that has one; equal `marks` are
+    one policy."""
     origins = {name: member.origin for name, member in members.items()}
     teachers = [name for name in members if not is_reference(name)]
     for name, other in (*combinations(teachers, 2), *references.items()):
-        if origins[name].fingerprint == origins[other].fingerprint:
+        if marks[name] == marks[other]:
             raise _refusal(name, origins[name].source, other, origins[other].source)
 
 

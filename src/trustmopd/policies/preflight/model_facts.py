@@ -20,7 +20,8 @@ from trustmopd.util.messages import first_line
 @dataclass(frozen=True)
 class ModelFacts:
     """What preflight compares. `positions` is None if a model has no limit, `tokenizer` if a checkpoint has none;
-    `shape` says which architecture it has, and of what size."""
+    `shape` says which architecture it has, and of what size. `own_template`: its prompts are rendered with another
+    template than the student's."""
 
     role: str
     source: str
@@ -29,6 +30,7 @@ class ModelFacts:
     eos_ids: frozenset[int]
     tokenizer: PreTrainedTokenizerBase | None
     shape: str
+    own_template: bool = False
 
 
 def facts_of(

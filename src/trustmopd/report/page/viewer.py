@@ -65,6 +65,7 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
         "own": _own_rule(run),
         "texts": list(texts.places),
         "prompts": {rollout.row: records.prompts.get(rollout.row) for rollout in shown},
+        "views": {rollout.row: records.views.get(rollout.row, {}) for rollout in shown},
         "responses": [
             {
                 "step": rollout.step,

@@ -159,9 +159,10 @@ class Run(Contents):
 
     @property
     def teacher_marks(self) -> dict[str, str | None]:
-        """Fingerprints of the teachers; None for a teacher that the rule did not load."""
+        """Fingerprints of the teachers, and of what they read if it is not the student's prompts; None for a teacher
+        that the rule did not load."""
         named = self._models.get("teachers", {})
-        return {name: (named.get(name) or {}).get("fingerprint") for name in self.teachers}
+        return {name: _mark(named.get(name) or {}) for name in self.teachers}
 
     @cached_property
     def references(self) -> list[Reference]:
@@ -170,7 +171,7 @@ class Run(Contents):
         references: dict[str, Reference] = {}
         for teacher in self.teachers:
             if model := own.get(teacher) or common:
-                mark, name = str(model.get("fingerprint")), "/".join(Path(str(model.get("source"))).parts[-2:])
+                mark, name = str(_mark(model)), "/".join(Path(str(model.get("source"))).parts[-2:])
                 references.setdefault(mark, Reference(name, mark[:8], [])).teachers.append(teacher)
         return list(references.values())
 
@@ -206,6 +207,11 @@ class Run(Contents):
 
     def records(self, *, candidates: bool = False) -> TokenRecords:
         return read_records(self.path, self.teachers, candidates=candidates)
+
+
+def _mark(model: Mapping[str, Any]) -> str | None:
+    mark, view = model.get("fingerprint"), model.get("view")
+    return f"{mark} {view}" if mark and view else mark
 
 
 def method_name(config: Mapping[str, Any]) -> str:

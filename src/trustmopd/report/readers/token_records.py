@@ -81,12 +81,13 @@ def group_name(needs: Sequence[str]) -> str:
 @dataclass
 class TokenRecords:
     """All recorded responses of a run. `texts` has the candidates' texts by token id, `prompts` the prompts by row:
-    ids may repeat."""
+    ids may repeat. `views` are what policies with a view of their own read in their place, by row and policy."""
 
     teachers: list[str]
     rollouts: list[Rollout] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
     prompts: dict[int, str] = field(default_factory=dict)
+    views: dict[int, dict[str, str]] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
 
     def by_group(self) -> dict[str, list[Rollout]]:
@@ -132,6 +133,7 @@ def read_records(run: Path, teachers: Sequence[str] = (), *, candidates: bool = 
         if prompts is None:  # earlier releases had one prompt an id
             prompts = {each.row: metadata["prompts"][each.prompt_id] for each in rollouts}
         records.prompts |= {int(row): _as_text(prompt) for row, prompt in prompts.items()}
+        records.views |= {int(row): shown for row, shown in metadata.get("views", {}).items()}
     return records
 
 

@@ -3,7 +3,7 @@ the run directory and in every checkpoint, where it is the last file to be writt
 
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -48,6 +48,7 @@ class RunIdentity:
     system: str | None
     prompt_hash: str
     overlong_prompts: int
+    views: dict[str, str]
     machine: dict[str, Any]
 
     @property
@@ -90,7 +91,7 @@ def identity_of(
 def expected_identity(given: Ingredients, engine: Parallelism, lora: LoraConfig | None) -> RunIdentity:
     """Before anything is loaded: fingerprints are UNKNOWN, and only some settings of the adapter are known."""
     return _identity(
-        unloaded_pool(given.graph, Teacher(model=given.source)),
+        unloaded_pool(given.graph, Teacher(model=given.source), given.view_marks),
         given,
         engine,
         student=Origin(given.source, UNKNOWN),
@@ -101,7 +102,8 @@ def expected_identity(given: Ingredients, engine: Parallelism, lora: LoraConfig 
 
 
 def _identity(pool: TeacherPool, given: Ingredients, engine: Parallelism, **student: Any) -> RunIdentity:
-    teachers, origins = given.graph.teachers, {name: member.origin for name, member in pool.members.items()}
+    teachers, views = given.graph.teachers, given.view_marks
+    origins = {name: replace(member.origin, view=views.get(name)) for name, member in pool.members.items()}
     return RunIdentity(
         **student,
         reference=origins.get(REFERENCE),
@@ -114,6 +116,7 @@ def _identity(pool: TeacherPool, given: Ingredients, engine: Parallelism, **stud
         system=common_system(given.prompts["prompt"]),
         prompt_hash=given.prompt_hash,
         overlong_prompts=given.overlong,
+        views=views,
         machine={**describe_machine(engine.processes), "engine": asdict(engine)},
     )
 
@@ -142,12 +145,14 @@ def dependencies(run: RunIdentity, args: TrustMOPDConfig) -> dict[str, Any]:
         # Errors name the first difference, so causes come first: another score may need no reference, and another
         # student may be another reference.
         "score": rule_name(args.score),
+        **({"views": run.views} if run.views else {}),
         "student": run.student.fingerprint,
         "teachers": {name: teacher.fingerprint for name, teacher in run.asked.items()},
         "reference": run.reference.fingerprint if run.reference else None,
         **({"own_references": own} if own else {}),
         "tokenizer": run.tokenizer,
         "prompts": run.prompt_hash,
+        **({"mask_reasoning": True} if args.mask_reasoning else {}),
         **{name: getattr(args, name) for name in SAMPLING},
     }
 

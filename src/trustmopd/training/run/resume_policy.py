@@ -30,6 +30,7 @@ LESSONS = (
     "shuffle_dataset",
     "global_batch_size",
     "optim",
+    "mask_reasoning",
 )
 #: Optimizer and scheduler restore these from a checkpoint; `resuming.apply_changes` applies new values.
 STORED = (

@@ -23,6 +23,7 @@ from trustmopd.recipe.rules import PARTS, Scored, part_of
 from trustmopd.runs import RunDirectory
 from trustmopd.runs.checkpoints import RESUME_FROM, check_whole, read_manifest
 from trustmopd.training.calibration import Calibration
+from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.run.resume_policy import LESSONS, STORED, TOLD
 from trustmopd.util.messages import first_line
 
@@ -149,7 +150,8 @@ def _lessons(*configs: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Every setting that decides what is taught, with its old and new value; a variant's parameters one by one."""
     for field in LESSONS:
         if field not in PARTS:
-            was, is_now = (config.get(field) for config in configs)
+            # An earlier release had none of the newer fields: it did what their defaults say.
+            was, is_now = (config.get(field, getattr(TrustMOPDConfig, field)) for config in configs)
             yield field, was, is_now
             continue
         before, after = (part_of(config, field).model_dump() for config in configs)
@@ -267,12 +269,13 @@ def _differs(was: Mapping[str, Any], is_now: Mapping[str, Any]) -> bool:
     """A model that is not loaded yet may be the one before."""
     if not was or not is_now:
         return bool(was) != bool(is_now)
-    return is_now.get("fingerprint") not in (was.get("fingerprint"), UNKNOWN)
+    return was.get("view") != is_now.get("view") or is_now.get("fingerprint") not in (was.get("fingerprint"), UNKNOWN)
 
 
 def _named(ingredient: Mapping[str, Any]) -> str:
     mark = f" ({ingredient['fingerprint']})" if ingredient.get("fingerprint") not in (None, UNKNOWN) else ""
-    return f"{ingredient.get('source', 'none')}{mark}"
+    view = f" with {ingredient['view']}" if ingredient.get("view") else ""
+    return f"{ingredient.get('source', 'none')}{mark}{view}"
 
 
 def _plain(value: Any) -> Any:

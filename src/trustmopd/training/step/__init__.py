@@ -7,6 +7,7 @@ from trustmopd.training.step.candidates import ScoredCandidates, candidates_of
 from trustmopd.training.step.emphasis import GroupEmphasis
 from trustmopd.training.step.note import StepLog
 from trustmopd.training.step.objective import entropy_of, loss_of, objective_of
+from trustmopd.training.step.reasoning import without_reasoning
 from trustmopd.training.step.sample import Turns, next_turn, rollouts_of, rows_of, sampled
 from trustmopd.training.step.token_budget import loss_in_passes, micro_batches
 
@@ -30,4 +31,5 @@ __all__ = [
     "rollouts_of",
     "rows_of",
     "sampled",
+    "without_reasoning",
 ]

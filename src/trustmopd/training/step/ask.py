@@ -4,7 +4,11 @@ this one is learnt from."""
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from trustmopd.policies import Rollouts
+from trustmopd.policies.answers import swapped
+from trustmopd.prompts.views import PromptView
 from trustmopd.training.step.batch import Batch, StepContext
 
 
@@ -26,7 +30,20 @@ def ask(context: StepContext, batch: Batch) -> Batch:
         args.max_tokens_per_micro_batch,
         args.answers_on_device_gib * 2**30,
     )
+    views = {name: _viewed(rollouts, batch, view, name) for name, view in context.views.items()}
+    rollouts = replace(rollouts, views=views)
     return replace(batch, answers=pool.ask(rollouts, timer=context.clock), asked=tuple(range(len(batch))))
+
+
+def _viewed(rollouts: Rollouts, batch: Batch, view: PromptView, name: str) -> Rollouts:
+    """The responses to the prompts as this policy reads them."""
+    prompts = [rollout.read[name] for rollout in batch.rollouts]
+    ids, mask = batch.prompt_ids.new_zeros(2, len(prompts), max(map(len, prompts)))
+    for row, prompt in enumerate(prompts):
+        ids[row, -len(prompt) :] = torch.tensor(prompt)
+        mask[row, -len(prompt) :] = 1
+    input_ids = torch.cat([ids, swapped(batch.response_ids, view.swap)], dim=1)
+    return replace(rollouts, input_ids=input_ids, attention_mask=torch.cat([mask, batch.attended], 1), swap=view.swap)
 
 
 def _rows(owners: Sequence[str | None], name: str) -> list[int]:

@@ -1,7 +1,7 @@
 """What goes through a step: a frozen batch of rollouts, which carries everything that belongs to it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -9,6 +9,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from trustmopd.policies import Answers, TeacherPool
+from trustmopd.prompts.views import PromptViews
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.step.timing import PhaseClock
 
@@ -24,7 +25,7 @@ _PROMPT, _RESPONSE = ("prompt_ids", "prompt_mask"), ("response_ids", "attended",
 class StepContext:
     """What all steps of a run have in common. `vocab_size` counts the rows that all models have. `mixed_dtype` is what
     the student's layers compute in, if it is not the dtype of their weights. `emphasis` weighs groups of tokens, if
-    they do not all count alike."""
+    they do not all count alike. `views` are those of policies that read other prompts."""
 
     args: TrustMOPDConfig
     pool: TeacherPool
@@ -32,6 +33,7 @@ class StepContext:
     clock: PhaseClock
     mixed_dtype: torch.dtype | None = None
     emphasis: "GroupEmphasis | None" = None
+    views: PromptViews = field(default_factory=PromptViews)
 
 
 class RolloutId(NamedTuple):
@@ -44,7 +46,9 @@ class RolloutId(NamedTuple):
 @dataclass(frozen=True)
 class Rollout:
     """Whose response it is. `draw` names its random numbers, which no other rollout of the run has. `teacher` is the
-    index of the prompt's own teacher, if the rule routes by it. `recorded`: it is one of those that a step records."""
+    index of the prompt's own teacher, if the rule routes by it. `recorded`: it is one of those that a step records.
+    `read` is the prompt as policies with a view of their own read it, in token ids; `shown` is its text, for records,
+    without what a view takes from a column of its own."""
 
     id: RolloutId
     draw: str
@@ -54,6 +58,8 @@ class Rollout:
     capabilities: list[str] | None = None
     teacher: int | None = None
     recorded: bool = False
+    read: Mapping[str, list[int]] = field(default_factory=dict)
+    shown: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -133,15 +133,16 @@ def token_table(
     spoken = {
         "texts": {token: texts[token] for token in top_ids.unique().tolist()},
         "prompts_by_row": {rollout.id.row: rollout.prompt for rollout in kept},
+        "views": {rollout.id.row: rollout.shown for rollout in kept if rollout.shown},
     }
     return [pa.table(columns).replace_schema_metadata({METADATA: json.dumps(spoken)})]
 
 
 def write_records(path: Path, tables: Sequence[pa.Table], step: int) -> None:
-    spoken: dict[str, dict[str, Any]] = {"texts": {}, "prompts_by_row": {}}
+    spoken: dict[str, dict[str, Any]] = {}
     for table in tables:
         for kind, entries in json.loads(table.schema.metadata[METADATA]).items():
-            spoken[kind] |= entries
+            spoken[kind] = spoken.get(kind, {}) | entries
     table = pa.concat_tables(tables).sort_by([(name, "ascending") for name in ("rollout", "sample", "position")])
     if not any(table["sample"].to_pylist()):  # one response to each prompt
         table = table.drop_columns("sample")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trustmopd.prompts.views import PromptViews
 from trustmopd.rollouts import Completion, Engine, Params
 from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.prompt_lengths import DRAW, ROW, SURPLUS
@@ -32,11 +33,13 @@ def rollouts_of(
     args: TrustMOPDConfig,
     *,
     teachers: Sequence[str],
+    views: PromptViews,
     step: int,
     process: int,
 ) -> list[Rollout]:
     """A rollout for each prompt of this process. `everyone` are the `rows_of` every process: together they number the
-    responses to the same prompt, and choose those to record. `teachers` are those that labels may name."""
+    responses to the same prompt, and choose those to record. `teachers` are those that labels may name, `views` those
+    of policies that read other prompts."""
     ids = rollout_ids(row for rows in everyone for row in rows)
     recorded = recorded_draws(draw_of(each, seed=args.seed, step=step) for each in ids)
     ids = ids[sum(map(len, everyone[:process])) :][: len(inputs)]
@@ -45,6 +48,7 @@ def rollouts_of(
         own, unnumbered = draw_of(rollout_id, seed=args.seed, step=step), f"{args.seed}/{step}/{process}.{place}"
         draw = example.get(DRAW) or (own if ROW in example else unnumbered)
         domain = _text(example.get(args.domain_column or ""))
+        read = views.read(example, args.max_prompt_length, args.prompt_truncation)
         rollouts.append(
             Rollout(
                 id=rollout_id,
@@ -55,6 +59,8 @@ def rollouts_of(
                 capabilities=_texts(example.get("capabilities")),
                 teacher=_teacher(domain, teachers) if args.rules.allocation.labelled else None,
                 recorded=draw in recorded,
+                read=read,
+                shown={n: view.text(read[n]) for n, view in views.items() if view.view.prompt is None},
             )
         )
     return rollouts

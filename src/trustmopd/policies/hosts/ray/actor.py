@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -131,17 +132,19 @@ class PolicyActor:
         import ray
 
         pool, kept = self._loaded(question.order), {}
-        sent = ray.get(question.rollouts[0])
-        tensors = {name: torch.tensor(value) for name, value in sent.items() if isinstance(value, np.ndarray)}
-        on_device = {name: tensor.to(self._device) for name, tensor in tensors.items()}
-        on_device["input_ids"] = on_device["input_ids"].long()
-        rollouts = Rollouts(**{**sent, **on_device})
+        rollouts = self._rollouts(**ray.get(question.rollouts[0]))
         rollouts = replace(rollouts, bytes_on_device=rollouts.bytes_on_device / len(question.rows))
         for name, rows in question.rows.items():
             began = time.perf_counter()
             kept[name] = pool.ask(replace(rollouts, rows={name: rows}))[name]
             self._reading[question.key, name] = self._since(began)
         self._kept[question.key] = kept
+
+    def _rollouts(self, views: Mapping[str, dict[str, Any]] = MappingProxyType({}), **sent: Any) -> Rollouts:
+        tensors = {name: torch.tensor(value) for name, value in sent.items() if isinstance(value, np.ndarray)}
+        on_device = {name: tensor.to(self._device) for name, tensor in tensors.items()}
+        on_device["input_ids"] = on_device["input_ids"].long()
+        return Rollouts(**{**sent, **on_device}, views={name: self._rollouts(**view) for name, view in views.items()})
 
     def logits_at(self, question: Question, name: str, spans: Sequence[Span], ids: np.ndarray) -> Reply:
         wanted = torch.from_numpy(np.concatenate([ids[start:end] for _, start, end in spans])).long()
@@ -203,4 +206,5 @@ def check_weights(weights: Weights, checks: Checks) -> None:
     for role, checkpoint in given.items():
         facts += facts_of_checkpoint(role, checkpoint, bare.model, under, checks.trust_remote_code)
         under = checks.student if was_sent else facts[0]
-    check_facts(checks, facts)
+    # Templates of their own were checked where prompts are rendered.
+    check_facts(checks, [replace(each, own_template=weights.has_own_template) for each in facts])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -123,14 +124,9 @@ class RayPolicies:
         import ray
 
         self._candidates = None
-        tensors = {
-            "input_ids": rollouts.input_ids.to(torch.int32),
-            "attention_mask": rollouts.attention_mask != 0,
-            "response_mask": rollouts.response_mask != 0,
-        }
-        arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
-        budget = {name: getattr(rollouts, name) for name in ("at_a_time", "max_tokens", "bytes_on_device")}
-        return ray.put(arrays | budget), sum(array.nbytes for array in arrays.values())
+        sent = _arrays(rollouts) | {"views": {name: _arrays(view) for name, view in rollouts.views.items()}}
+        parts = [part for each in (sent, *sent["views"].values()) for part in each.values()]
+        return ray.put(sent), sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
 
     def _put_candidates(self, ids: Tensor) -> Any:
         import ray
@@ -158,6 +154,16 @@ class RayPolicies:
         if not self._connected_before:
             ray.shutdown()  # and with it the cluster, if it was started here
         self._cluster = None
+
+
+def _arrays(rollouts: Rollouts) -> dict[str, Any]:
+    tensors = {
+        "input_ids": rollouts.input_ids.to(torch.int32),
+        "attention_mask": rollouts.attention_mask != 0,
+        "response_mask": rollouts.response_mask != 0,
+    }
+    others = {name: getattr(rollouts, name) for name in ("at_a_time", "max_tokens", "bytes_on_device", "swap")}
+    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()} | others
 
 
 def _sendable(weights: Weights, loader: Loader) -> Weights:

@@ -242,7 +242,8 @@
     state.response = response;
     state.position = state.tallest = 0;
     const { prompt, step, row, name, group, marks, conflicts } = run.responses[index];
-    $("prompt").textContent = run.prompts[row] ?? `prompt ${prompt} (its text was not recorded)`;
+    const own = Object.entries(run.views[row] ?? {}).map(([policy, text]) => `\n\n${policy} reads:\n${text}`);
+    $("prompt").textContent = (run.prompts[row] ?? `prompt ${prompt} (its text was not recorded)`) + own.join("");
     const place = state.shown.findIndex((shown) => shown.index === Number(index)) + 1, all = run.responses.length;
     $("count").textContent = `Response ${place} of ${state.shown.length}${state.shown.length < all ? ` (filtered from ${all})` : ""}`;
     $("about").textContent = `Step ${step}, rollout ${name}, prompt ${prompt}, ${group}, ${[`${response.T} tokens`, ...marks].join(", ")}${conflicts.length ? `; teachers conflict at ${conflicts.length} (underlined)` : ""}`;
