@@ -184,28 +184,88 @@ def test_a_position_shows_scores_and_what_everyone_thought_of_the_candidates(
     assert about.startswith(f"step {rollout.step}, {rollout.row}, {rollout.group}, moves {moved.max():.2f}:")
 
 
-def test_the_page_opens_with_the_response_that_has_the_sharpest_change(
+def distances(rollout: Rollout) -> np.ndarray:
+    """Of the target from the student at each token, by torch."""
+
+    def opinion(who: str) -> torch.Tensor:
+        logp, rest = rollout.candidates.logp[who], rollout.candidates.rest[who]
+        return torch.cat([torch.tensor(logp).double(), torch.tensor(rest).double()[:, None].log()], dim=-1)
+
+    teachers = torch.stack([opinion(name) for name in recorded.TEACHERS])
+    target = mixed_target(teachers, torch.tensor(rollout.weights).double()).exp()
+    return ((target - opinion("student").exp()).abs().sum(dim=-1) / 2).numpy()
+
+
+def learnt(rollout: Rollout) -> np.ndarray:
+    """At each token the change of weights × the distance of the target from the student."""
+    return np.r_[0, 0.5 * np.abs(np.diff(rollout.weights.astype(float), axis=1)).sum(axis=0)] * distances(rollout)
+
+
+def test_the_page_opens_where_an_early_step_teaches_most(
     visit: Callable, page_file: Path, rollouts: list[Rollout]
 ) -> None:
     page = visit(page_file)
-    moved = [0.5 * np.abs(np.diff(rollout.weights.astype(float), axis=1)).sum(axis=0).max() for rollout in rollouts]
-    opening = int(np.argmax(moved))
+    last = np.median([rollout.step for rollout in rollouts]) / 2
+    most = {
+        n: learnt(rollout).max() for n, rollout in enumerate(rollouts) if rollout.step <= max(last, rollouts[0].step)
+    }
+    opening = max(most, key=most.__getitem__)
     assert page.get_attribute("html", "data-shown") == str(opening) == page.input_value("#viewer-response")
-    change = 0.5 * np.abs(np.diff(rollouts[opening].weights.astype(float), axis=1)).sum(axis=0)
     chosen = page.locator("#viewer-tokens [aria-selected]")
-    assert chosen.get_attribute("data-t") == str(int(change.argmax()) + 1)
+    assert chosen.get_attribute("data-t") == str(int(learnt(rollouts[opening]).argmax()))
     assert page.evaluate("scrollY") == 0  # the page itself stays at its top
 
 
-def test_a_long_response_opens_with_its_sharpest_change_in_view(visit: Callable, tmp_path: Path) -> None:
+def test_a_long_response_opens_with_its_token_in_view(visit: Callable, tmp_path: Path) -> None:
     run = open_run(recorded.make_run(tmp_path / "run", steps=1, rollouts=1, tokens=2000))
     page = visit(write_report([run], tmp_path))
     t = page.evaluate("trustmopd.state.position")
-    moved = 0.5 * np.abs(np.diff(run.records().rollouts[0].weights.astype(float), axis=1)).sum(axis=0)
-    assert t > 500 and moved[t - 1] == pytest.approx(moved.max())
+    assert t > 100 and t == learnt(run.records(candidates=True).rollouts[0]).argmax()
     box, token = (page.locator(each).bounding_box() for each in ("#viewer-tokens", f"#token-{t}"))
     assert box["y"] <= token["y"] <= box["y"] + box["height"] - token["height"]
     assert page.evaluate("scrollY") == 0
+
+
+def test_a_link_opens_the_page_at_its_token(visit: Callable, page_file: Path) -> None:
+    page = visit(page_file)
+    choose(page, 3)
+    page.locator("#viewer-tokens .token").nth(2).click()
+    link, where = page.get_attribute("#viewer-link", "href"), page.inner_text("#viewer-where")
+    page.select_option("#viewer-response", "0")
+    page.wait_for_selector("html[data-shown='0']")
+    page.evaluate("link => { location.hash = link; }", link)
+    page.wait_for_selector("html[data-shown='3']")
+    page.wait_for_function("where => document.getElementById('viewer-where').textContent === where", arg=where)
+
+
+def test_tokens_at_which_target_and_student_agree_can_be_passed_over(visit: Callable, tmp_path: Path) -> None:
+    base = tiny.model(0)
+    teachers = {name: tiny.specialist(base, seed, 0.02) for seed, name in enumerate(recorded.TEACHERS)}
+    run = tmp_path / "run"
+    small_runs.trainer(run, base, teachers, max_steps=1, record_allocation_every=1, max_completion_length=20).train()
+    records, page = open_run(run).records(candidates=True), visit(viewer(run).path)
+    page.check("#viewer-differ")
+    count = 0
+    for index, rollout in enumerate(records.rollouts):
+        choose(page, index)
+        faded = [int(token.get_attribute("data-t")) for token in page.locator("#viewer-tokens .token.same").all()]
+        same = distances(rollout) < 0.1
+        assert faded == np.flatnonzero(same).tolist()
+        changes = page.evaluate("trustmopd.state.changes.map((change) => change.t)")
+        assert not same[changes].any()
+        count += len(faded)
+    assert 0 < count < sum(len(rollout.texts) for rollout in records.rollouts)
+
+
+def test_on_a_phone_the_details_of_a_tapped_token_are_in_sight(browser: Any, page_file: Path) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    page.wait_for_selector("html[data-shown]")
+    page.locator("#viewer-tokens .token").nth(1).tap()
+    token, detail = (page.locator(each).bounding_box() for each in ("#token-1", "#viewer-where"))
+    assert token["y"] + token["height"] <= detail["y"] < 844 - 200
+    context.close()
 
 
 def test_candidates_that_nobody_likes_are_counted_with_all_others_until_asked_for(

@@ -12,7 +12,7 @@ import numpy as np
 from trustmopd.report.readers.run import Run
 from trustmopd.report.readers.token_records import Rollout, TokenRecords, own_reference
 from trustmopd.report.statistics.trust import moved_weight
-from trustmopd.runs.columns import REFERENCE
+from trustmopd.runs.columns import REFERENCE, STUDENT
 
 #: Responses on one page: more would make it too large.
 RESPONSES = 64
@@ -53,7 +53,12 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
     routed = run.config.get("allocation") == "routed"
     packed = dict(enumerate(_pack(rollout, records, texts, policies, scored, routed) for rollout in shown))
     moved = [float(moved_weight(rollout.weights).max(initial=0.0)) for rollout in shown]
-    opening = int(np.argmax(moved))  # the first responses often follow a single teacher
+    # Where a teacher takes over and teaches something; early, while the student has something to learn.
+    early = max(shown[0].step, np.median([rollout.step for rollout in shown]) / 2)
+    opening = max(
+        (n for n, rollout in enumerate(shown) if rollout.step <= early),
+        key=lambda n: taught(shown[n], records.teachers).max(),
+    )
     data = {
         "teachers": records.teachers,
         "policies": policies,
@@ -63,6 +68,7 @@ def make_viewer(run: Run, records: TokenRecords, limit: int = RESPONSES) -> View
         "scored": scored,
         "rules": _rules(scored, bool(run.mu)),
         "own": _own_rule(run),
+        "groups": list(records.by_group()),
         "texts": list(texts.places),
         "prompts": {rollout.row: records.prompts.get(rollout.row) for rollout in shown},
         "views": {rollout.row: records.views.get(rollout.row, {}) for rollout in shown},
@@ -106,6 +112,21 @@ def _conflicts(rollout: Rollout, teachers: list[str]) -> list[int]:
         return []
     first = np.stack([rollout.candidates.logp[name][:, 0] for name in teachers]).astype(float)
     return np.flatnonzero(first.std(axis=0) > CONFLICT).tolist()
+
+
+def taught(rollout: Rollout, teachers: list[str]) -> np.ndarray:
+    """The change of weights at each token × the distance of the target from the student there; as in viewer.js."""
+    found, moved = rollout.candidates, np.r_[0.0, moved_weight(rollout.weights)]
+    if found is None or not {*teachers} <= found.logp.keys():
+        return moved
+
+    def opinion(who: str) -> np.ndarray:
+        return np.c_[found.logp[who], np.log(found.rest[who].astype(float).clip(1e-30))]
+
+    logs = np.einsum("kt,ktc->tc", rollout.weights, np.stack([opinion(name) for name in teachers]))
+    target = np.exp(logs - logs.max(axis=-1, keepdims=True))
+    target /= target.sum(axis=-1, keepdims=True)
+    return moved * np.abs(target - np.exp(opinion(STUDENT))).sum(axis=-1)
 
 
 def choose(rollouts: list[Rollout], limit: int) -> list[Rollout]:

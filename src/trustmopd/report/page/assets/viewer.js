@@ -84,6 +84,22 @@
     return tokens.map(() => mean);
   }
 
+  // The target's distribution over the stored candidates and all others; null where a teacher with weight was not asked.
+  function targetOf(opinions, weights) {
+    const teachers = run.teachers.map((teacher) => opinions[run.policies.indexOf(teacher)]);
+    const heard = run.teachers.map((_, k) => k).filter((k) => weights[k] > 0);
+    return heard.every((k) => teachers[k]) ? mixedTarget(heard.map((k) => teachers[k]), heard.map((k) => weights[k])) : null;
+  }
+
+  // The probability that the target moves from some candidates to others, at each token.
+  const DIFFERS = 0.1;
+  function distances(response, weights) {
+    return weights.map((each, t) => {
+      const opinions = run.policies.map((_, policy) => opinion(response, policy, t)), target = targetOf(opinions, each);
+      return target ? target.reduce((sum, p, i) => sum + Math.abs(p - Math.exp(opinions[0][i])), 0) / 2 : 0;
+    });
+  }
+
   const movedWeight = (before, after) => before.reduce((sum, w, k) => sum + Math.abs(after[k] - w), 0) / 2;
 
   function opinion(response, policy, t) {
@@ -150,13 +166,17 @@
     $("gamma-value").textContent = String(Number(gamma.toPrecision(3)));
     if (!state.response) return;
     state.weights = weightsOf(state.response, rule, gamma);
+    const only = $("differ").checked, far = only || state.fresh ? distances(state.response, state.weights) : [];
+    state.taught = state.fresh ? state.weights.map((weights, t) => (t ? movedWeight(state.weights[t - 1], weights) * far[t] : 0)) : state.taught;
+    state.fresh = false;
     state.changes = state.weights.slice(1).map((weights, t) => ({ t: t + 1, moved: movedWeight(state.weights[t], weights) }))
-      .filter((change) => change.moved > 0.01).sort((a, b) => b.moved - a.moved).slice(0, 20).sort((a, b) => a.t - b.t);
+      .filter((change) => change.moved > 0.01 && (!only || far[change.t] >= DIFFERS)).sort((a, b) => b.moved - a.moved).slice(0, 20).sort((a, b) => a.t - b.t);
     const tokens = $("tokens").children;
     state.weights.forEach((weights, t) => {
       const k = leading(weights);
       tokens[t].style.background = shade(k, weights[k]);
       tokens[t].style.borderBottom = `3px ${line(k)} ${colour(k)}`;
+      tokens[t].classList.toggle("same", only && far[t] < DIFFERS);
     });
     for (const row of $("rows").querySelectorAll(".row-tokens")) {
       const k = Number(row.dataset.k);
@@ -184,6 +204,7 @@
   function drawDetail(t) {
     const response = state.response, weights = state.weights[t], { T } = response;
     const text = run.texts[response.texts[t]];
+    $("link").href = linkTo(t);
     $("where").textContent = `Token ${t + 1} of ${T}, position ${response.positions[t]}: “${inLine(text)}”, student's entropy ${number(response.entropy[t])}`;
     const scored = run.scored;
     $("teachers").replaceChildren(table(["teacher", ...(scored ? ["score ρ", ...(run.mu ? ["r = ρ/μ"] : [])] : []), "weight"],
@@ -193,9 +214,7 @@
         return [teacher, ...(scored ? [number(score), ...(run.mu ? [number(score / run.mu[k])] : [])] : []), bar];
       })));
     const opinions = run.policies.map((_, policy) => opinion(response, policy, t));
-    const teachers = run.teachers.map((teacher) => opinions[run.policies.indexOf(teacher)]);
-    const heard = run.teachers.map((_, k) => k).filter((k) => weights[k] > 0);
-    const target = heard.every((k) => teachers[k]) ? mixedTarget(heard.map((k) => teachers[k]), heard.map((k) => weights[k])) : null;
+    const target = targetOf(opinions, weights);
     const shares = [...opinions.map((logp) => logp.map(Math.exp)), ...(target ? [target] : [])];
     const ids = response.candidates.subarray(t * response.c, (t + 1) * response.c);
     // The target too: where teachers exclude each other's favourites, what none of them likes may be likeliest.
@@ -217,6 +236,17 @@
 
   // ---- Moving about
 
+  // As --case takes it. A page inside a page, as in a notebook, has no address to change.
+  const linkTo = (t) => {
+    const { step, name } = run.responses[state.response.index];
+    return `#token=${step}/${name}:${state.response.positions[t]}`;
+  };
+  const linked = () => {
+    const [, step, name, position] = location.hash.match(/^#token=(\d+)\/([\d.]+):(\d+)$/) ?? [];
+    const index = run.responses.findIndex((response) => String(response.step) === step && response.name === name);
+    return index < 0 ? null : { index, position: Number(position) };
+  };
+
   function choose(t, scroll = true) {
     const tokens = $("tokens").children;
     if (!tokens.length) return;
@@ -236,11 +266,23 @@
     if (ahead) choose(ahead.t);
   }
 
+  async function follow() {
+    const link = linked();
+    if (!link) return;
+    $("group").value = $("search").value = "";
+    await filter(link.index);
+    const t = state.response.positions.indexOf(link.position);
+    if (t >= 0) choose(t, false);
+    $("tokens").scrollTop = $("tokens").children[state.position].offsetTop - $("tokens").clientHeight / 2;
+    $("tokens").scrollIntoView({ block: "center" });
+  }
+
   async function show(index) {
     const response = await readResponse(index);
     if (String(index) !== $("response").value) return; // another was chosen meanwhile
     state.response = response;
     state.position = state.tallest = 0;
+    state.fresh = true;
     const { prompt, step, row, name, group, marks, conflicts } = run.responses[index];
     const own = Object.entries(run.views[row] ?? {}).map(([policy, text]) => `\n\n${policy} reads:\n${text}`);
     $("prompt").textContent = (run.prompts[row] ?? `prompt ${prompt} (its text was not recorded)`) + own.join("");
@@ -249,16 +291,17 @@
     $("about").textContent = `Step ${step}, rollout ${name}, prompt ${prompt}, ${group}, ${[`${response.T} tokens`, ...marks].join(", ")}${conflicts.length ? `; teachers conflict at ${conflicts.length} (underlined)` : ""}`;
     drawTokens();
     drawWeights();
-    const sharpest = state.changes.reduce((best, change) => (change.moved > best.moved ? change : best), { t: 0, moved: 0 });
-    choose(sharpest.t, false);
+    const opening = state.taught.indexOf(Math.max(...state.taught));
+    choose(opening, false);
     // Within its own box: a page that opens must not jump down to the viewer.
-    $("tokens").scrollTop = $("tokens").children[sharpest.t].offsetTop - $("tokens").clientHeight / 2;
+    $("tokens").scrollTop = $("tokens").children[opening].offsetTop - $("tokens").clientHeight / 2;
     document.documentElement.dataset.shown = String(index);
   }
 
   function showNone() {
     Object.assign(state, { response: null, weights: [], changes: [], position: 0 });
     for (const id of ["prompt", "tokens", "rows", "where", "teachers", "candidates", "rare", "changes"]) $(id).replaceChildren();
+    $("link").removeAttribute("href");
     $("tokens").removeAttribute("aria-activedescendant");
     $("count").textContent = `0 of ${run.responses.length} responses`;
     $("about").textContent = "No response matches.";
@@ -276,7 +319,7 @@
     if (!state.shown.length) return showNone();
     const index = first ?? state.shown[0].index;
     $("response").value = String(index);
-    show(index);
+    return show(index);
   }
 
   function step(direction) {
@@ -323,13 +366,16 @@
     state.tallest = 0;
     if (state.response) drawDetail(state.position);
   });
+  $("differ").addEventListener("change", drawWeights);
+  addEventListener("hashchange", follow);
   $("group").addEventListener("change", () => filter());
   $("search").addEventListener("input", () => filter());
   $("response").addEventListener("change", () => show(Number($("response").value)));
   $("next").addEventListener("click", () => jump(1));
   $("previous").addEventListener("click", () => jump(-1));
 
-  for (const group of new Set(run.responses.map((response) => response.group))) {
+  const shownGroups = new Set(run.responses.map((response) => response.group));
+  for (const group of run.groups.filter((name) => shownGroups.has(name))) {
     $("group").append(element("option", group, { value: group }));
   }
   for (const [value, name] of run.rules) $("rule").append(element("option", name, { value }));
@@ -339,5 +385,6 @@
   $("legend").replaceChildren(...run.teachers.map((teacher, k) =>
     element("span", teacher, { class: "key", style: `--own: ${colour(k)}; --line: ${line(k)}` })));
   window.trustmopd = { run, state, trustWeights, mixedTarget };
-  filter(run.opening);
+  if (linked()) follow();
+  else filter(run.opening);
 })();
