@@ -155,6 +155,18 @@ def test_prompts_of_one_id_keep_their_own_texts_in_the_viewer(recipe: Path) -> N
     assert texts == {n + 4 * place: f"{name} {n}" for place, name in enumerate("ab") for n in range(4)}
 
 
+@pytest.mark.parametrize("id", [{"file": 1}, [1], 1])
+def test_an_id_may_be_anything_and_is_counted(recipe: Path, id: object) -> None:
+    write("ids.jsonl", [{"id": id, "prompt": asked(str(n))} for n in range(4)])
+    with pytest.warns(UserWarning, match="1 ids each stand"):
+        cli("train", recipe, "prompts.path=ids.jsonl", "--dry-run")
+
+
+def test_a_folder_or_a_name_that_is_no_benchmark_or_checkpoint_is_named(recipe: Path, models: Path) -> None:
+    assert "is not a whole checkpoint" in cli("evaluate", models, "--benchmarks", "testbed_math", "--dry-run", code=1)
+    assert "''" in cli("evaluate", models / "base", "--benchmarks", "", "--dry-run", code=1)
+
+
 def test_parts_of_text_are_read_as_the_text_that_they_are(recipe: Path) -> None:
     parts = [[{"type": "text", "text": "2 + "}, {"type": "text", "text": str(n)}] for n in range(8)]
     write("parts.jsonl", [{"prompt": asked(each)} for each in parts])

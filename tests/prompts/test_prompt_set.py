@@ -239,6 +239,10 @@ def test_a_conversation_written_out_as_text_is_refused(tmp_path, written, kind):
             [{"role": "user", "content": [{"type": "text", "text": " "}]}],
             [{"role": "user", "content": [{"text": "a"}]}],
         ),
+        (
+            [{"role": "assistant", "content": "", "tool_calls": "add"}],
+            [{"role": "user", "content": "a", "tool_calls": None}],
+        ),
         ([{"role": "user", "content": [{"type": "text"}]}], [{"role": "user", "content": [{"text": "a"}]}]),
     ],
 )

@@ -139,11 +139,13 @@ def test_the_student_is_no_distance_from_itself_and_a_fallback_is_told(build) ->
         "if": Teacher(model=tiny.specialist(other, 3), reference=other),
     }
     trainer = build(model=base, teachers=teachers, prompts=tiny.prompts(60), **SETTINGS)
-    own, apart = diagnose(trainer, rollouts_per_domain=3).references
+    found = diagnose(trainer, rollouts_per_domain=3)
+    own, apart = found.references
     assert (own.teachers, apart.teachers) == (["math", "code"], ["if"])
     assert f"{own.distance:.3f}" == "0.000" and apart.distance > 0.001
     assert "fall-back" in own.verdict and "code: measured" in own.verdict and "fall-back" not in apart.verdict
     assert trainer.identity.fallbacks == ["code"]
+    assert not found.separates and "allocation.rule=routed" in found.verdict, "all prompts have labels"
 
 
 def test_overlap_mass_and_shares_are_measured_on_all_rollouts(trainer: TrustMOPDTrainer) -> None:

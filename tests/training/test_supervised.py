@@ -1,11 +1,13 @@
 """Supervised training on the teachers' own responses, with the checkpoints that ship."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from trustmopd import load_recipe
 from trustmopd.quickstart.experiment import Experiment, Scale
@@ -53,6 +55,19 @@ def test_each_prompt_is_answered_by_the_teacher_of_its_label_and_the_student_lea
     journal = (recipe.output / "sft/responses.jsonl").read_bytes()
     sft_recipe(recipe)
     assert (recipe.output / "sft/responses.jsonl").read_bytes() == journal, "nothing is sampled twice"
+
+
+def test_prompts_are_rendered_as_distillation_renders_them(recipe_of, tmp_path):
+    """A template that has to be told how to think."""
+    folders = {name: shutil.copytree(checkpoint(name), tmp_path / name) for name in ("reference", *DOMAINS)}
+    for folder in folders.values():
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        demand = "{% if thinking is not defined %}{{ raise_exception('thinking?') }}{% endif %}"
+        tokenizer.chat_template = demand + tokenizer.chat_template
+        tokenizer.save_pretrained(folder)
+    recipe = recipe_of(student=str(folders["reference"]), teachers={name: str(folders[name]) for name in DOMAINS})
+    recipe.training["chat_template_kwargs"] = {"thinking": False}
+    assert (sft_recipe(recipe) / "model.safetensors").is_file()
 
 
 def test_a_prompt_without_a_label_is_answered_by_the_teacher_that_moved_most_there(recipe_of):

@@ -80,7 +80,7 @@ def evaluate(
             "seed": seed,
         }
         options = EvaluationOptions(
-            [name.strip() for name in benchmarks.split(",")] if benchmarks else None,
+            [name.strip() for name in benchmarks.split(",")] if benchmarks is not None else None,
             local_copies(data or []),
             limit,
             {name: value for name, value in sampling.items() if value is not None},
@@ -154,7 +154,7 @@ def _show(found: "EvaluationResult") -> None:
             counts = {
                 "cut short": facts["truncated"],
                 "not sampled (prompt longer than the model's context)": facts["overlong"],
-                "graded with an error": facts["grader_errors"],
+                "graded with an error, which is in their `details`": facts["grader_errors"],
             }
             if missing := facts.get("no_answer"):
                 say(f"{name}, {benchmark}: no answer was found in {missing:g} of {facts['responses']:g} responses.")

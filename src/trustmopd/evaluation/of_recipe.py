@@ -86,7 +86,7 @@ def evaluate(what: Any, benchmarks: Any = None, out: str | Path | None = None, *
     one = isinstance(benchmarks, str | QuestionFile | Benchmark)
     wish, folder = EvaluationOptions([benchmarks] if one else benchmarks, **options), folder_of(what)
     run, checkpoint = RunDirectory(folder), newest_checkpoint(folder)
-    if checkpoint is None:
+    if checkpoint is None or not run.manifest.is_file():
         if run.metrics.exists():
             raise ValueError(f"the run {folder} has saved no checkpoint. Set save_strategy, or give a model's folder.")
         places, own = {folder.name: str(what)}, Path("runs", "evaluation", folder.name)

@@ -83,6 +83,8 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
             ReferenceDiagnosis(source=source, teachers=own, distance=distance, separates=separates, verdict=verdict)
         )
     separates, verdict = judge_references(references) if references else judge(domains, teachers, score)
+    if not separates and all(domain.leads is not None for domain in domains):
+        verdict += "\nYou have labels: allocation.rule=routed trains by them."
     errors = {} if trainer.calibration is None else {name: trainer.calibration.error(name) for name in teachers}
     health = totals.reduce(trainer.accelerator) | shares.finish(trainer.accelerator)
     return Diagnosis(

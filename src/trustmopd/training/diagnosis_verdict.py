@@ -37,7 +37,7 @@ def judge(
                 f"{score.capitalize()} does not separate {pool}: on '{own}' prompts teacher '{rival}' scores "
                 f"{scores[rival]} against {scores[own]} of '{own}', so trust would follow the wrong teacher there. "
                 "Expect little or no gain over allocation uniform. The usual cause is a specialist that moved far from "
-                "its reference outside its domain. You have labels: allocation.rule=routed trains by them."
+                "its reference outside its domain."
             )
         if domain.leads is not None and domain.leads <= 0.5:
             return False, (

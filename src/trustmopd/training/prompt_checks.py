@@ -64,8 +64,8 @@ def warn_of_prompts(
             stacklevel=4,
         )
     if "id" in prompts.column_names:
-        pairs = {(id, json.dumps(prompt)) for id, prompt in zip(prompts["id"], prompts["prompt"], strict=True)}
-        if repeated := sum(count > 1 for count in Counter(id for id, _ in pairs if id is not None).values()):
+        pairs = {(str(id), json.dumps(prompt)) for id, prompt in zip(prompts["id"], prompts["prompt"], strict=True)}
+        if repeated := sum(count > 1 for id, count in Counter(id for id, _ in pairs).items() if id != "None"):
             warnings.warn(
                 f"{repeated} ids each stand for different prompts. Records and reports go by the row.", stacklevel=4
             )

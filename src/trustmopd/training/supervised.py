@@ -58,6 +58,7 @@ def sft_recipe(recipe: Recipe, accepts: Accepts = lambda row, response: True) ->
         {
             "prompt": prompts[int(line["id"])]["prompt"],
             "completion": [{"role": "assistant", "content": line["response"]}],
+            **({"chat_template_kwargs": args.chat_template_kwargs} if args.chat_template_kwargs else {}),
         }
         for line in kept
     ]
@@ -93,7 +94,8 @@ def _sampled(
     journal, seen, requests = Journal(path, SAMPLED), Counter[int](), []
     for row in rows:
         view = prepared.ingredients.views.get(owners[row])
-        requests.append(Request(str(row), seen[row], view.prompt(prompts[row]) if view else prompts[row]["prompt"]))
+        prompt = view.prompt(prompts[row]) if view else prompts[row]["prompt"]
+        requests.append(Request(str(row), seen[row], prompt, args.chat_template_kwargs or {}))
         seen[row] += 1
     done = by_key(journal.lines)
     assert args.max_completion_length is not None

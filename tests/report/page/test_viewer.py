@@ -181,7 +181,7 @@ def test_a_position_shows_scores_and_what_everyone_thought_of_the_candidates(
     assert said.endswith(f"student's entropy {rollout.entropy[at]:.3f}")
     moved = 0.5 * np.abs(np.diff(rollout.weights.astype(float), axis=1)).sum(axis=0)
     about = page.locator("#viewer-response option").nth(5).inner_text()
-    assert about.startswith(f"step {rollout.step}, {rollout.row}, {rollout.group}, moves {moved.max():.2f}:")
+    assert about.startswith(f"step {rollout.step}, {rollout.row}, {rollout.group}, moves {moved.max():.2f}")
 
 
 def distances(rollout: Rollout) -> np.ndarray:
@@ -469,7 +469,7 @@ def test_sixty_four_responses_of_two_thousand_tokens_open_in_two_seconds(visit: 
 
 def test_cut_and_repeated_responses_and_conflicting_tokens_are_marked(visit: Callable, tmp_path: Path) -> None:
     run = open_run(recorded.make_run(tmp_path, steps=1, rollouts=3, max_completion_length=5))
-    page = visit(write_viewer(run))
+    page = visit(viewer(run.path).path)
     records = run.records(candidates=True)
     told = page.evaluate("window.trustmopd.run.responses.map(({ marks, conflicts }) => [marks, conflicts])")
     for rollout, (marks, conflicts) in zip(records.rollouts, told, strict=True):

@@ -34,6 +34,8 @@ def malformed(prompt: Any) -> str | None:
                 )
             if not isinstance(_text(part), str):
                 return f"the 'content' of a message has {part!r:.60}, which is not text"
+        if not isinstance(message.get("tool_calls") or [], list):
+            return f"the 'tool_calls' of a message are {message['tool_calls']!r:.60}, not a list"
         may_be_silent = message.get("tool_calls") or message["role"] == "tool"
         if not may_be_silent and not "".join(map(_text, parts)).strip():
             return "a message has no 'content', or it is blank"

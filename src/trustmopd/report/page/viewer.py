@@ -108,7 +108,7 @@ def _marks(rollout: Rollout, longest: int | None) -> list[str]:
 
 def _conflicts(rollout: Rollout, teachers: list[str]) -> list[int]:
     """The tokens at whose likeliest candidate the teachers are further apart than `CONFLICT`."""
-    if rollout.candidates is None or len(teachers) < 2:
+    if rollout.candidates is None or len(teachers) < 2 or not {*teachers} <= rollout.candidates.logp.keys():
         return []
     first = np.stack([rollout.candidates.logp[name][:, 0] for name in teachers]).astype(float)
     return np.flatnonzero(first.std(axis=0) > CONFLICT).tolist()
