@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 from trustmopd.cli.common import app, console, errors, plain, say, show_table
 from trustmopd.runs import newest_checkpoint
 from trustmopd.runs.layout import CHECKPOINT, CHECKPOINTS, MERGED
+from trustmopd.runs.watched import described
 from trustmopd.util.text_tables import text_table
 
 if TYPE_CHECKING:
@@ -217,6 +218,8 @@ def _show_trained(run: "SeedRun") -> None:
     for sentence in run.unsettled:
         say(sentence)
     say(f"Student: {run.student or 'not kept (see training.save_strategy)'}")
+    if found := described(run.run):
+        say(f"Watched: {found}")
     say(f"Metrics: {run.run.metrics}")
 
 

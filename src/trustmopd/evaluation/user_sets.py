@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from trustmopd.evaluation.benchmark import Benchmark, Grade, Row, read_local, text_of
 from trustmopd.evaluation.benchmarks import ifeval, module_at
 from trustmopd.evaluation.graders import answers, instructions, mathematics, programs
+from trustmopd.evaluation.graders.reasoning import strip_reasoning
 from trustmopd.evaluation.sandbox.sandbox import check_sandbox
 from trustmopd.prompts.reading.messages import malformed, plain
 from trustmopd.recipe.names import GRADERS
@@ -111,6 +112,22 @@ def _of_answers(path: Path, name: str, grader: Any) -> _Kind:
     domain = "math" if {*used} <= {"number", "math"} else name
     ready = mathematics.ready if "math" in used else lambda: None
     return _Kind(domain, answers.grade_by_name, ready, checked, ", ".join(used))
+
+
+def is_graded(row: Mapping[str, Any]) -> bool:
+    """Whether it has a grader's fields. Parquet has the columns of all rows, empty in some."""
+    return any(row.get(field) is not None for field in _KINDS)
+
+
+def grade_by_fields(row: Row, response: str) -> Grade:
+    """A row of a set with several kinds, such as a prompt set: each by its own fields."""
+    response = strip_reasoning(response)
+    kind = _KINDS[next(field for field in _KINDS if row.get(field) is not None)]
+    if kind is not None:
+        return kind.grader({**row, **kind.checked(row)}, response)
+    answer = _answer(row)
+    grader = row.get("grader") or answers.default_graders([answer])[answer]
+    return answers.grade_by_name(_graded_by(grader, row), response)
 
 
 def _of_function(name: str, grader: Any) -> _Kind:

@@ -1,5 +1,6 @@
 """One YAML file describes one experiment. Read and checked without torch: a mistake costs a second, not a GPU hour."""
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
@@ -41,6 +42,11 @@ class QuestionFile(Section):
 
     path: Annotated[Place, AfterValidator(check_benchmark_name), Field(description="Give a file of rows.")]
     grader: Annotated[str, AfterValidator(check_grader_name), Field(description="Give a grader's name.")] | None = None
+
+
+def _source(benchmark: Any) -> str:
+    """What two mentions of one benchmark have in common, checked or not."""
+    return os.path.normpath(benchmark if isinstance(benchmark, str) else dict(benchmark).get("path", ""))
 
 
 def _benchmark(value: Any) -> Any:
@@ -105,6 +111,24 @@ class Evaluation(Asking):
     data: Annotated[dict[str, Place], Field(description="Give local files by benchmark, {aime25: path}.")] = {}
 
 
+class Watch(Section):
+    """What is graded while a student is trained: its rollouts, where prompts carry answers, and benchmarks."""
+
+    benchmarks: Annotated[list[Benchmark], AfterValidator(_distinct), Field(description="Give a list of these.")] = []
+    every: Annotated[int, Field(gt=0, description="Steps between two samples of the benchmarks.")] = 20
+    prompts: Annotated[int, Field(gt=0, description="Prompts of each benchmark.")] = 64
+    save_best: Annotated[bool, Field(description="Write true to keep the checkpoint with the best score.")] = False
+
+    @model_validator(mode="after")
+    def _can_choose(self) -> "Watch":
+        if self.save_best and not self.benchmarks:
+            raise ValueError(
+                "save_best = True, but no benchmark is watched, and the rollouts of two steps have other prompts. Name "
+                "benchmarks, or leave save_best out."
+            )
+        return self
+
+
 class Recipe(Section):
     """One experiment. Paths are relative to the current directory."""
 
@@ -158,6 +182,12 @@ class Recipe(Section):
             raise ValueError(f"allocation.teacher = {given!r}: no teacher has this name. Choose from {names}.")
         if self.allocation.labelled and self.prompts.domain_column is None:
             raise ValueError("prompts.domain_column = None, but routing needs it. Give the column of teachers' names.")
+        watched, scored = (self.training.get("watch") or {}).get("benchmarks", []), self.evaluation.benchmarks
+        if both := {*map(_source, watched)} & {*map(_source, scored)}:
+            raise ValueError(
+                f"{min(both)} is in both training.watch and evaluation: a checkpoint that was chosen by a score cannot "
+                "be judged by it. Watch other prompts, such as a file of your own."
+            )
         return self
 
     def config_fields(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from huggingface_hub import ModelCardData
 from trustmopd.runs.cost import read_cost
 from trustmopd.runs.layout import CHECKPOINT, TITLES, RunDirectory, as_commands
 from trustmopd.runs.schemas import read_file
+from trustmopd.runs.watched import described
 from trustmopd.util.files import write_text
 from trustmopd.util.text_tables import text_table
 
@@ -28,8 +29,8 @@ _BEGIN, _END = "<!-- results of the run -->\n", "<!-- end of results -->\n"
 
 
 def results(run: RunDirectory) -> str:
-    """Scores, if this run was evaluated; the prompts, if it has a recipe; cost as far as it is known."""
-    parts = [part for part in (_scores(run), _data(run), _cost(run)) if part]
+    """Scores, if this run was evaluated or watched; the prompts, if it has a recipe; cost as far as it is known."""
+    parts = [part for part in (_scores(run), _watched(run), _data(run), _cost(run)) if part]
     return _BEGIN + "\n".join(parts) + _END
 
 
@@ -74,6 +75,10 @@ def _scores(run: RunDirectory) -> str:
         ],
     )
     return f"**Scores** in percent, on {', '.join(benchmarks)}:\n\n{table.to_markdown()}"
+
+
+def _watched(run: RunDirectory) -> str:
+    return f"**While training**: {found}.\n" if (found := described(run)) else ""
 
 
 def _data(run: RunDirectory) -> str:

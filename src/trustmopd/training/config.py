@@ -11,8 +11,10 @@ import torch
 import torch.distributed as dist
 from trl import DistillationConfig
 
+from trustmopd.recipe.recipe import Watch
 from trustmopd.recipe.rollout_engines import ROLLOUTS
 from trustmopd.recipe.rules import DISPLACEMENT, EMPHASES, EVEN, MEAN, PARTS, RULES, SCORES, TARGETS, TRUST
+from trustmopd.recipe.sections import check_fields
 from trustmopd.runs.guard import ACTIONS, NAMES, WARN
 from trustmopd.training.config_checks import check_mappings, check_types, check_values
 from trustmopd.training.variants import Variants, resolve_variants, rule_name
@@ -91,6 +93,11 @@ class TrustMOPDConfig(DistillationConfig):
         0.3, "With use_vllm: largest mean difference, in nats, between its log-probs and the student's in a step."
     )
 
+    # Accuracy while training
+    watch: dict | None = _field(
+        None, "What is graded meanwhile, as {benchmarks: […], every: 20, prompts: 64, save_best: false}; None: nothing."
+    )
+
     # Records
     record_allocation_every: int = _field(10, "Write token records of some rollouts every this many steps; 0: never.")
     run_dir: str | None = _field(None, "Where manifest, calibration, metrics and records go; None: output_dir.")
@@ -120,6 +127,7 @@ class TrustMOPDConfig(DistillationConfig):
             if getattr(self, name) is False:  # YAML reads `no` as false
                 setattr(self, name, "no")
         self._variants = resolve_variants(self)
+        self._watching = None if self.watch is None else check_fields(Watch, self.watch, "watch")
         check_types(self)
         check_values(self)
         self._derive_precision()
@@ -136,6 +144,11 @@ class TrustMOPDConfig(DistillationConfig):
     def rules(self) -> Variants:
         """What varies, each as one value with its parameters."""
         return self._variants
+
+    @property
+    def watching(self) -> Watch | None:
+        """`watch`, checked."""
+        return self._watching
 
     @property
     def scored(self) -> bool:

@@ -146,6 +146,8 @@ def check_values(args: "TrustMOPDConfig") -> None:
     if args.rules.allocation.rule == "single" and args.single_teacher is None:
         raise ValueError("allocation = 'single' needs single_teacher, the name of the one teacher to learn from.")
     _check_parts(args)
+    if args.watching is not None and args.watching.save_best:
+        _check_save_best(args)
     for name, reason in _UNSET.items():
         if (value := getattr(args, name)) != getattr(type(args), name):
             raise ValueError(f"{name} = {value!r} cannot be used here: {reason}. Leave {name} unset.")
@@ -172,6 +174,17 @@ def _check_parts(args: "TrustMOPDConfig") -> None:
         raise ValueError(
             f"emphasis = {emphasis.rule!r} goes by the prompts' labels, but domain_column = None. Name their column, "
             "or set emphasis.by = leader."
+        )
+
+
+def _check_save_best(args: "TrustMOPDConfig") -> None:
+    """The best checkpoint is kept beside the newest ones, and scored beside the last."""
+    if args.save_strategy == "no":
+        raise ValueError("watch.save_best = True, but save_strategy = 'no' saves nothing. Change one of them.")
+    if args.save_total_limit == 1:
+        raise ValueError(
+            "watch.save_best = True, but save_total_limit = 1 would keep the best checkpoint alone, and not the last. "
+            "Raise it to 2."
         )
 
 

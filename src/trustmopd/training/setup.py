@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from trustmopd.training.environment import check_environment, check_vllm_can_sam
 from trustmopd.training.prompt_checks import check_prompt_sets, warn_of_prompts
 from trustmopd.training.prompt_lengths import fit_prompts, with_rows
 from trustmopd.training.run.across_ranks import all_succeed, first_decides
+from trustmopd.training.watched_prompts import HeldOut, held_out
 
 if TYPE_CHECKING:
     from trustmopd.policies.hosts.ray.policies import RayPolicies
@@ -44,7 +45,7 @@ class Ingredients:
     """What a run is made of, checked. `source` names the student, and `checks` are what policies elsewhere are compared
     with. `vocab_size` counts the rows that the tokenizer uses. `prompts` are those to train on; `overlong` of all were
     cut or dropped. `views` are those of policies that do not read prompts as `student_view` does; `rendered` is what
-    each makes of them, that of the student under an empty name."""
+    each makes of them, that of the student under an empty name. `held_out` are prompts to watch."""
 
     source: str
     graph: PolicyGraph
@@ -56,6 +57,7 @@ class Ingredients:
     student_view: PromptView
     views: PromptViews
     rendered: Mapping[str, Rendered]
+    held_out: Sequence[HeldOut] = ()
 
     @property
     def longest_prompt(self) -> int:
@@ -135,8 +137,11 @@ def check_ingredients(
             check_positions(known[name], most + args.max_completion_length)
     if args.rules.rollouts.engine == VLLM:
         check_vllm_can_sample(model, args, longest)
+    watched = [] if args.watching is None else all_succeed(partial(held_out, args, tokenizer, prompts, longest))
     fitted, overlong = fit_prompts(with_rows(prompts), {name: each.lengths for name, each in rendered.items()}, args)
-    return Ingredients(source, graph, checks, tokenizer, vocab_size, fitted, overlong, student_view, views, rendered)
+    return Ingredients(
+        source, graph, checks, tokenizer, vocab_size, fitted, overlong, student_view, views, rendered, watched
+    )
 
 
 def _tokenizer(given: Any, source: str, args: TrustMOPDConfig) -> PreTrainedTokenizerBase:

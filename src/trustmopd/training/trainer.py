@@ -23,6 +23,7 @@ from trl.extras.profiling import profiling_context
 from trl.models import unwrap_model_for_generation
 
 from trustmopd.checkpoints.loading import whole_student
+from trustmopd.evaluation.grading import GradingPool
 from trustmopd.method import Objective
 from trustmopd.policies import Teacher
 from trustmopd.prompts.prompt_set import of_one_kind
@@ -48,6 +49,7 @@ from trustmopd.training.run.run_files import RunFiles
 from trustmopd.training.setup import Ingredients, check_ingredients, check_trainable, graph_of, load_pool
 from trustmopd.training.step.records import TokenRecorder, TokenTexts
 from trustmopd.training.step.timing import PhaseClock
+from trustmopd.training.watch import Watcher
 
 
 class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
@@ -145,8 +147,11 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
             self.context, self.accelerator, [*self.teachers], recorder, rollout_dtype(args, self.model)
         )
         show_progress(self)
-        self.add_callback(self.files)
-        self.add_callback(self.preemption)
+        self.grading = GradingPool()
+        self.watcher = None if args.watching is None else Watcher(self, args.watching, given.held_out)
+        for callback in (self.files, self.preemption, self.watcher):
+            if callback is not None:
+                self.add_callback(callback)
 
     # ---- Rollouts
 
@@ -179,6 +184,8 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
         self.preemption.check()
         with_logp = self.args.rules.rollouts.beside and not self.tools  # a tool's tokens were not sampled
         batch = step.sampled(generated, inputs, rollouts, turns, with_logp=with_logp)
+        if self.watcher is not None and self.model.training:
+            self.watcher.submit(batch, inputs)  # graded while the frozen policies read
         if self.args.mask_reasoning:
             batch = step.without_reasoning(batch, TokenTexts(self._tokenizer))
         batch = step.ask(self.context, batch)

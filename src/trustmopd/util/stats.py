@@ -43,6 +43,14 @@ def recovery(score: float, initial: float, routed: float) -> float:
     return (score - initial) / (routed - initial) if routed != initial else float("nan")
 
 
+def share_interval(share: float, count: float) -> tuple[float, float]:
+    """Wilson's 95% interval of a share of `count` independent cases."""
+    z = 1.96
+    centre, scale = share + z * z / (2 * count), 1 + z * z / count
+    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
 def bootstrap_means(rows: Sequence[Sequence[float]], *, draws: int = 10_000, seed: int = 0) -> np.ndarray:
     """Means of resampled columns, [draws, rows]. All rows (methods) get the same columns (prompts) in a draw, so that
     differences and ratios of the means can be resampled too. Give one column per independent unit: a prompt's mean

@@ -6,7 +6,7 @@ from pathlib import Path
 if find_spec("matplotlib") is None:
     raise ValueError("figures need matplotlib. Install it: pip install 'trustmopd[viewer]'")
 
-from trustmopd.report.figures import score_figures, trust_figures
+from trustmopd.report.figures import score_figures, trust_figures, watch_figures
 from trustmopd.report.figures.drawing import Picture
 from trustmopd.report.statistics.comparison import Comparison
 
@@ -21,6 +21,7 @@ _FIGURES = {
     "transfer": score_figures.draw_transfer,
     "weights": trust_figures.draw_weights,
     "groups": trust_figures.draw_groups,
+    "watched": watch_figures.draw_watched,
     "training": score_figures.draw_training,
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 from trustmopd.report.readers.contents import Missing
 from trustmopd.report.readers.run import Certainty, Reference, Run
 from trustmopd.report.readers.token_records import TokenRecords
+from trustmopd.report.statistics.learning import Point, learning_curves
 from trustmopd.report.statistics.over_training import not_numbers, series
 from trustmopd.report.statistics.trust import (
     Change,
@@ -19,14 +20,15 @@ from trustmopd.report.statistics.trust import (
 from trustmopd.runs import newest_checkpoint
 from trustmopd.runs.guard import WARN, Guard, unsettled
 from trustmopd.runs.layout import RECORDS
+from trustmopd.runs.watched import Watched, watched
 from trustmopd.util.files import without_nan
 from trustmopd.util.stats import Spread
 
 
 @dataclass(frozen=True)
 class Summary:
-    """`displacement`, `scores`, `allocation` and `margins` are by group of prompts, from token records; `series`
-    from the metrics of every step."""
+    """`displacement`, `scores`, `allocation` and `margins` are by group of prompts, from token records; `series`,
+    `watched` and `curves` (of accuracy) from the metrics of every step."""
 
     path: str
     method: str
@@ -53,6 +55,8 @@ class Summary:
     margins: dict[str, list[float]]
     sharpest_changes: list[Change]
     series: dict[str, list[float]]
+    watched: list[Watched]
+    curves: dict[str, dict[str, list[Point]]]
     evaluation: dict[str, dict[str, float]]
     own_scores: dict[str, float]
     certainty: Certainty
@@ -101,6 +105,8 @@ def summarise_run(run: Run) -> Summary:
         "margins": margins(records),
         "sharpest_changes": sharpest_changes(records) if len(teachers) > 1 else [],
         "series": series(run.logged_steps, teachers),
+        "watched": watched(run.logged),
+        "curves": learning_curves(run.logged),
         "warnings": [
             *not_numbers(run.logged_steps, teachers),
             *map(str, alarms),

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trustmopd.report.statistics.comparison import Comparison
-from trustmopd.report.tables import cost_tables, score_tables, trust_tables
+from trustmopd.report.tables import cost_tables, score_tables, trust_tables, watch_tables
 from trustmopd.report.tables.titled import Titled
 
 #: In the order of the page.
@@ -13,6 +13,7 @@ _TABLES = (
     score_tables.ablation_table,
     score_tables.gamma_table,
     score_tables.transfer_table,
+    watch_tables.watched_table,
     trust_tables.calibration_table,
     trust_tables.scores_before_table,
     trust_tables.score_table,

@@ -4,6 +4,7 @@ When a checkpoint is whole is decided in `run_files.py`, what a resumed run may 
 """
 
 import logging
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointingTrainer(Trainer):
-    """A base of `TrustMOPDTrainer`, which has its `files`, `calibrator`, `step_log`,
-    `guarding` and `preemption`."""
+    """A base of `TrustMOPDTrainer`, which has its `files`, `calibrator`, `step_log`, `guarding`, `preemption` and
+    `grading`."""
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        with self.files.alone(self.accelerator), self.preemption.heeded():
+        with self.files.alone(self.accelerator), self.preemption.heeded(), closing(self.grading):
             try:
                 trained = self._train(resume_from_checkpoint, *args, **kwargs)
                 self.preemption.check()  # asked in the last step: other seeds may follow

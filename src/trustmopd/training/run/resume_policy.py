@@ -55,7 +55,7 @@ _OF_TRANSFORMERS = (
 #: Fields of TRL and our own that do not. A new field counts as a change until it is listed here.
 _HOUSEKEEPING = (
     *("allow_template_mismatch", "calibration_path", "record_allocation_every", "run_dir", "teacher_placement"),
-    *("ray_address", "ray_timeout", "rollouts", *FLAT.values()),
+    *("ray_address", "ray_timeout", "rollouts", "watch", *FLAT.values()),
     *("max_tokens_per_micro_batch", "answers_on_device_gib", "rollout_timeout", "logprob_gap_limit", "guard"),
     *("log_completions", "log_unique_prompts", "num_completions_to_print", "teacher_model_name_or_path"),
     *("vllm_enable_sleep_mode", "vllm_gpu_memory_utilization", "vllm_group_port", "vllm_mode", "vllm_model_impl"),

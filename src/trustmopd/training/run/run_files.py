@@ -122,7 +122,7 @@ class RunFiles(TrainerCallback):
             shutil.copyfile(output_dir / MODEL_CARD, checkpoint.path / MODEL_CARD)  # PEFT's is blank
             self.save_beside(checkpoint)
             for old in whole_checkpoints(output_dir, self.run_id)[: -limit if limit else 0]:
-                if str(old) != state.best_model_checkpoint:
+                if old != Path(state.best_model_checkpoint or ""):
                     shutil.rmtree(old)
         self.saved = state.global_step
 
@@ -134,7 +134,8 @@ class RunFiles(TrainerCallback):
         self.save_beside(self.run)
         if self.recipe is not None:  # also on resume: overrides may have changed it
             write_text(self.run.recipe, self.recipe)
-        lines = self.run.metrics.read_text().splitlines() if self.run.metrics.is_file() else []
+        resumed = state.global_step and self.run.metrics.is_file()
+        lines = self.run.metrics.read_text().splitlines() if resumed else []
         kept = [line for line in lines if _step_of(line) <= state.global_step]
         write_text(self.run.metrics, "".join(f"{line}\n" for line in kept))
         for step, file in self.run.recorded().items():
