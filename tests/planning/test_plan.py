@@ -368,9 +368,17 @@ def test_adapters_on_a_reference_of_another_size_are_counted_by_that_size(tmp_pa
     assert [model.policies for model in works[0].frozen] == [1, 1, 3]  # math, the student, the 32B base
 
 
+def test_the_ways_worth_choosing_come_first_in_eighty_columns_and_all_if_asked(recipe: Path) -> None:
+    usable = {row["usable"] for row in planned(recipe, "--gpus", 8)}
+    few, every = (invoke(recipe, "--gpus", 8, *option).stdout.splitlines() for option in ((), ("--all",)))
+    rows = [line for line in few if line.startswith("│")]
+    assert usable == {True, False} and len(rows) == 6 and max(map(len, rows)) <= 80
+    assert all(" yes " in row for row in rows) and len([line for line in every if line.startswith("│")]) > 20
+
+
 def test_only_a_recipe_with_vllm_is_told_what_vllm_excludes(recipe: Path) -> None:
     def excluded(*words: str | int) -> str:
-        return str(invoke(recipe, *words).stdout).partition("* This")[2].partition("Fastest")[0]
+        return str(invoke(recipe, *words, "--all").stdout).partition("* This")[2].partition("Fastest")[0]
 
     assert "vLLM" not in excluded("--gpus", 1)
     assert "vLLM" in excluded("--gpus", 8, "rollouts.engine=vllm")
@@ -402,8 +410,8 @@ def test_a_servers_gpus_are_counted_beside_those_that_train() -> None:
         if "extra_gpus" not in more:
             assert more["gpu_hours"] == pytest.approx(2 * own["gpu_hours"], abs=0.011), "of eight GPUs, not of four"
         assert more["gib"]["rollout_engine"] == 0 and more["launch"].count("--num_processes 4") == 1
-    title, _, said = invoke(*four).stdout.partition("\n")
-    assert "4 GPUs for the vLLM server" in title and "vLLM server has 4 GPUs" in said
+    title, _, said = invoke(*four).stdout.partition("┏")
+    assert "4 GPUs for the vLLM server" in " ".join(title.split()) and "vLLM server has 4 GPUs" in said
 
 
 def test_a_server_that_cannot_be_is_refused(recipe: Path) -> None:
