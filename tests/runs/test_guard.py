@@ -29,6 +29,9 @@ SICK = {
     "balance": ("domain/math/gradient", [0.4] * 6 + [0.94] * 12),
     "overlap": ("overlap/if", [0.95, 0.9, 0.6, 0.5]),
     "conflict": ("conflict/cancelled", [0.6, 0.5, 0.6]),
+    "far": ("overlap/if", [0.4, 0.4, 0.4]),
+    "uncertain": ("mu_error/if", [0.1] * 12),
+    "unsolved": ("watch/held-out", [0.0] * 4),
     "watch": ("watch/held-out", [0.6, 0.62, 0.4, 0.41]),
 }
 
@@ -47,7 +50,13 @@ def test_each_rule_speaks_once_of_a_sick_series_and_names_its_first_step(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_no_rule_speaks_of_a_series_that_stays_where_it_began(name):
     metric, values = SICK[name]
-    healthy = 0.99 if name == "mass" else 0.05 if name in ("late", "conflict") else values[0]
+    healthy = (
+        0.99
+        if name in ("mass", "far", "unsolved")
+        else 0.04
+        if name in ("late", "conflict", "uncertain")
+        else values[0]
+    )
     assert Guard().read(lines(metric, [healthy] * 40)) == []
 
 
@@ -69,6 +78,21 @@ def test_a_metric_of_several_teachers_is_judged_for_each():
 def test_lines_without_a_metric_and_values_that_are_no_numbers_are_passed_over():
     mixed = [{"step": 1}, {"step": 2, "loss": float("nan")}, {"step": 3, "loss": "none"}, *lines("loss", [0.1] * 20)]
     assert Guard().read(mixed) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "bad", "good"),
+    [
+        ("overlap/a", 0.3, 0.9),
+        ("domain/a/gradient", 0.94, 0.5),
+        ("conflict/cancelled", 0.6, 0.1),
+        ("mu_error/a", 0.1, 0.01),
+    ],
+)
+def test_one_line_again_and_again_is_judged_by_levels_alone(metric, bad, good):
+    (alarm,) = Guard().read([{"step": 0, "loss": 1.0, metric: bad}] * 10)
+    assert alarm.metric == metric and "step" not in str(alarm)
+    assert Guard().read([{"step": 0, "loss": 1.0, metric: good}] * 10) == []
 
 
 def test_a_resumed_guard_does_not_say_again_what_its_history_said():

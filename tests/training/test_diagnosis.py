@@ -8,7 +8,7 @@ from trustmopd import Teacher, TrustMOPDTrainer
 from trustmopd.runs.schemas import DomainDiagnosis, ReferenceDiagnosis
 from trustmopd.training.calibrate import calibration_rows
 from trustmopd.training.diagnose import diagnose
-from trustmopd.training.diagnosis_verdict import judge, judge_health, judge_mu, judge_references, moved_everywhere
+from trustmopd.training.diagnosis_verdict import judge, judge_references, moved_everywhere
 
 SETTINGS = {"num_candidates": 12, "global_batch_size": 8, "max_completion_length": 8}
 
@@ -154,29 +154,11 @@ def test_overlap_mass_and_shares_are_measured_on_all_rollouts(trainer: TrustMOPD
         assert 0 < found.health[f"overlap/{name}"] <= 1 and 0 < found.health[f"teacher_mass/{name}"] <= 1
     gradients = [value for name, value in found.health.items() if name.startswith("domain/") and "gradient" in name]
     assert len(gradients) == len(found.domains) and sum(gradients) == pytest.approx(1)
-    assert found.warnings == [*judge_health(found.health), *judge_mu(errors_of(trainer), trainer.args.gamma)]
-
-
-def errors_of(trainer: TrustMOPDTrainer) -> dict[str, float]:
     made = trainer.calibration
-    return {name: made.spread[name] / made.mu[name] / made.tokens**0.5 for name in trainer.pool.teachers}
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ("metric", "bad", "good"),
-    [("overlap/math", 0.3, 0.9), ("domain/code/gradient", 0.94, 0.5), ("conflict/cancelled", 0.6, 0.1)],
-)
-def test_a_pool_is_warned_of_what_will_get_in_its_way(metric: str, bad: float, good: float) -> None:
-    assert len([*judge_health({metric: bad})]) == 1 and not [*judge_health({metric: good})]
-
-
-@pytest.mark.unit
-def test_an_uncertain_mu_is_named_where_gamma_makes_it_matter() -> None:
-    errors = {"math": 0.1, "code": 0.01}
-    (said,) = judge_mu(errors, 7.0)
-    assert "'math'" in said and "1.9" in said
-    assert not [*judge_mu(errors, 1.0)]
+    error = made.spread["math"] / made.mu["math"] / made.tokens**0.5
+    assert found.health["mu_error/math"] == pytest.approx(error)
+    doubtful = [warning for warning in found.warnings if "#uncertain" in warning]
+    assert len(doubtful) == sum(found.health[f"mu_error/{name}"] > 0.05 for name in made.mu)
 
 
 def test_a_view_is_compared_with_the_students_on_the_students_own_responses(make, tmp_path) -> None:

@@ -40,27 +40,30 @@ class Rule:
         return max(known) if self.rises else min(known)
 
 
-_SLOWER = "lower learning_rate"
+_SLOWER, _DRIFTS = "lower learning_rate", "mu no longer describes this teacher"
 #: Of a teacher's score, which is 1 on the calibration rollouts if it is calibrated. Outside mu no longer describes it:
 #: with gamma = 7, a factor of 1.5 against the other teachers multiplies its share of the weight by 17.
 BAND = (1 / 1.5, 1.5)
 # Rows as lines, so that thresholds can be compared.
 # fmt: off
 RULES = (
-    Rule("clipped", "completions/clipped_ratio", "cut off", "raise max_completion_length", level=0.1),
-    Rule("length", "completions/mean_length", "length", "look for a teacher that does not stop", times=2.0),
-    Rule("loss", "loss", "the loss", _SLOWER, times=3.0),
-    Rule("repetition", "completions/repetition", "repeated 4-grams", _SLOWER, level=0.2, plus=0.1),
-    Rule("entropy", "entropy", "the student's entropy", _SLOWER, level=0.05, times=2.5),
-    Rule("entropy", "entropy", "the student's entropy", _SLOWER, rises=False, times=0.2),
-    Rule("mass", "candidates/student_mass", "candidates hold", "raise num_candidates", rises=False, level=0.95),
-    Rule("drift", "score/*", "its mean score", "look at its weight, or drop the teacher", times=BAND[1]),
-    Rule("drift", "score/*", "its mean score", "look at its weight", rises=False, times=BAND[0]),
-    Rule("late", "position/4/gap", "gap at the end", "look for a teacher without the student's EOS", level=0.5),
-    Rule("balance", "domain/*/gradient", "share of gradient", "sample fewer of its prompts", level=0.8, plus=0.2),
-    Rule("overlap", "overlap/*", "likeliest tokens shared", _SLOWER, rises=False, times=0.75, patience=2),
-    Rule("conflict", "conflict/cancelled", "tokens cancelled", "drop one teacher, or route", level=0.4, patience=2),
-    Rule("watch", "watch/*", "watched accuracy", "keep an earlier checkpoint", rises=False, plus=-0.1, patience=2),
+    Rule("clipped", "completions/clipped_ratio", "responses are cut off", "raise max_completion_length", level=0.1),
+    Rule("length", "completions/mean_length", "responses grow", "look for a teacher that does not stop", times=2.0),
+    Rule("loss", "loss", "the student moves away from its teachers", _SLOWER, times=3.0),
+    Rule("repetition", "completions/repetition", "responses repeat themselves", _SLOWER, level=0.2, plus=0.1),
+    Rule("entropy", "entropy", "the student is less and less certain", _SLOWER, level=0.05, times=2.5),
+    Rule("entropy", "entropy", "responses become alike", _SLOWER, rises=False, times=0.2),
+    Rule("mass", "candidates/student_mass", "too few candidates", "raise num_candidates", rises=False, level=0.95),
+    Rule("uncertain", "mu_error/*", "mu is little known", "raise calibration_batches", level=0.05),
+    Rule("drift", "score/*", _DRIFTS, "look at its weight, or drop the teacher", times=BAND[1]),
+    Rule("drift", "score/*", _DRIFTS, "look at its weight, or drop the teacher", rises=False, times=BAND[0]),
+    Rule("late", "position/4/gap", "ends of responses disagree", "find the teacher without this EOS", level=0.5),
+    Rule("balance", "domain/*/gradient", "one domain takes over", "sample fewer of its prompts", level=0.8),
+    Rule("far", "overlap/*", "this teacher is far away", "warm up: trustmopd sft", rises=False, level=0.5, patience=2),
+    Rule("overlap", "overlap/*", "student and teacher part", _SLOWER, rises=False, times=0.75, patience=2),
+    Rule("conflict", "conflict/cancelled", "teachers cancel out", "drop one teacher, or route", level=0.4, patience=2),
+    Rule("unsolved", "watch/*", "nobody solves these prompts", "try easier ones", rises=False, level=0.02, patience=3),
+    Rule("watch", "watch/*", "watched accuracy falls", "keep the best checkpoint", rises=False, plus=-0.1, patience=2),
 )
 # fmt: on
 NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
@@ -68,6 +71,8 @@ NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
 
 @dataclass(frozen=True)
 class Alarm:
+    """`step` is 0 where nothing was trained."""
+
     rule: Rule
     metric: str
     step: int
@@ -77,11 +82,11 @@ class Alarm:
     action: str = WARN
 
     def __str__(self) -> str:
-        return (
-            f"guard, step {self.step}: {self.rule.what} ({self.metric}) is {self.value:.3g}, "
-            f"{'above' if self.rule.rises else 'below'} {self.rule.limit(self.start):.3g} since step {self.since}; the "
-            f"run began with {self.start:.3g}. To try: {self.rule.remedy}. See docs/symptoms.md#{self.rule.name}"
-        )
+        way = "above" if self.rule.rises else "below"
+        seen = f"{self.metric} is {self.value:.3g}, {way} {self.rule.limit(self.start):.3g}"
+        if self.step:
+            seen = f"guard, step {self.step}: {seen} since step {self.since} (at first {self.start:.3g})"
+        return f"{seen}: {self.rule.what}. To try: {self.rule.remedy}. See docs/symptoms.md#{self.rule.name}"
 
 
 def actions_of(setting: Any) -> dict[str, str]:

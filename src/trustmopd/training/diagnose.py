@@ -16,10 +16,11 @@ from torch import Tensor
 from trustmopd.method import CandidateState, calibrated_scores, reverse_kl
 from trustmopd.policies.graph import fallback_note
 from trustmopd.prompts.views import PromptViews
+from trustmopd.runs.guard import Guard
 from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, ReferenceDiagnosis, ViewDiagnosis
 from trustmopd.training import step
 from trustmopd.training.calibrate import CALIBRATION_SEED, calibration_rows
-from trustmopd.training.diagnosis_verdict import judge, judge_health, judge_mu, judge_references, moved_everywhere
+from trustmopd.training.diagnosis_verdict import judge, judge_references, moved_everywhere
 from trustmopd.training.probe import probe
 from trustmopd.training.prompt_lengths import ROW
 from trustmopd.training.step.groups import GroupTotals
@@ -85,8 +86,9 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
     separates, verdict = judge_references(references) if references else judge(domains, teachers, score)
     if not separates and all(domain.leads is not None for domain in domains):
         verdict += "\nYou have labels: allocation.rule=routed trains by them."
-    errors = {} if trainer.calibration is None else {name: trainer.calibration.error(name) for name in teachers}
     health = totals.reduce(trainer.accelerator) | shares.finish(trainer.accelerator)
+    if trainer.calibration is not None:
+        health |= {f"mu_error/{name}": trainer.calibration.error(name) for name in teachers}
     return Diagnosis(
         domains=domains,
         references=references,
@@ -95,7 +97,7 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
         separates=separates,
         verdict=verdict,
         health=health,
-        warnings=[*judge_health(health), *judge_mu(errors, trainer.args.gamma)],
+        warnings=[*map(str, Guard().read([{"step": 0, **health}] * 10))],  # whatever its patience
     )
 
 

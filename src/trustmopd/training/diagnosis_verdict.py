@@ -1,7 +1,7 @@
 """What the scores of a diagnosis say: does displacement put each domain's own teacher in the lead?"""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from trustmopd.runs.schemas import DomainDiagnosis, ReferenceDiagnosis
 
@@ -69,44 +69,6 @@ def moved_everywhere(domains: Sequence[DomainDiagnosis], teachers: Collection[st
                 "displacement says little about where it is good."
             )
     return "".join(said)
-
-
-#: Overlap below which a teacher is too far away; share of the gradient, and of cancelled targets, above which there is
-#: a warning, as the guard gives.
-FAR, UNEVEN, CANCELLED = 0.5, 0.8, 0.4
-#: A factor of the odds of a weight: a relative error of mu of 5%, at gamma 7.
-UNSURE = 1.4
-
-
-def judge_health(health: Mapping[str, float]) -> Iterator[str]:
-    """What will get in the way of distilling this pool; nothing if all is well. `health` are metrics of a step."""
-    for metric, value in health.items():
-        kind, _, name = metric.partition("/")
-        if kind == "overlap" and value < FAR:
-            yield (
-                f"Too far: {value:.0%} of the student's likeliest tokens are among those of '{name}', which can judge "
-                "little of what the student writes. Warm up first with `trustmopd sft`."
-            )
-        if kind == "domain" and name.endswith("/gradient") and value > UNEVEN:
-            yield (
-                f"Out of balance: the prompts of '{name.removesuffix('/gradient')}' take {value:.0%} of the gradient. "
-                "Sample fewer of them, or use an emphasis."
-            )
-    if (share := health.get("conflict/cancelled", 0.0)) > CANCELLED:
-        yield (
-            f"In conflict: where teachers have moved, {share:.0%} of the targets stay at the reference. Drop a "
-            "teacher, or give each its own prompts (routed)."
-        )
-
-
-def judge_mu(errors: Mapping[str, float], gamma: float) -> Iterator[str]:
-    """Of each mu's relative standard error: what it can do to the odds of a weight."""
-    for name, error in errors.items():
-        if (odds := (1 + error) ** gamma) > UNSURE:
-            yield (
-                f"mu of '{name}' is only known to ±{error:.0%}: at gamma {gamma:g} the odds of its weight may be off "
-                f"by a factor of {odds:.1f}. Raise calibration_batches."
-            )
 
 
 def _noise(*scores: tuple[DomainDiagnosis, str]) -> float:
