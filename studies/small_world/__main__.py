@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trustmopd.cli.common import errors, say
+from trustmopd.cli.common import errors, say, show_table
 from trustmopd.quickstart.shipped import SHIPPED
 
 app = typer.Typer(
@@ -68,6 +68,26 @@ def compare_rules(
             raise ValueError(f"--stage {unknown[0]}: there is no such stage. Choose from {', '.join(STAGES)}.")
         stages = stage or [*STAGES]
         run_cells(work(prepared(out, Scale(), stages, jobs), stages), jobs, seconds)
+
+
+@app.command("guard", epilog="Example: python -m studies.small_world guard --seeds 5")
+def check_guard(
+    seeds: Annotated[int, typer.Option(min=0, max=5, help="Of each healthy run; 0: only the sick ones.")] = 5,
+    train: Annotated[bool, typer.Option(help="--no-train: only read what is there.")] = True,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs", "guard"),
+) -> None:
+    """Sick runs made on purpose, and healthy ones: what does the guard say? Finished runs stay."""
+    with errors("the same command", kept="finished runs"):
+        import torch
+
+        from studies.small_world.guarded import guard_table, healthy, run_guarded, sick
+        from trustmopd.quickstart.experiment import quiet
+
+        torch.set_num_threads(1)
+        quiet()
+        if train:
+            run_guarded(out, [*sick(), *healthy(seeds)])
+        show_table(guard_table(out), "what the guard says")
 
 
 @app.command(epilog="Example: python -m studies.small_world build --out runs/drifting --regime drifting")

@@ -17,7 +17,9 @@ from trustmopd.quickstart.prompts import prompt_set
 from trustmopd.quickstart.shipped import checkpoint
 from trustmopd.quickstart.tasks import DOMAINS
 from trustmopd.runs import RunDirectory
+from trustmopd.runs.guard import Guard
 from trustmopd.util.files import write_text
+from trustmopd.util.text_tables import TextTable, text_table
 
 SICK_STEPS = 40
 
@@ -78,6 +80,20 @@ def run_guarded(out: Path, cells: list[GuardCell]) -> None:
             calibration.parent.mkdir(exist_ok=True)
             shutil.copy(run.calibration, calibration)
         write_text(run.path / "done", "")
+
+
+def guard_table(out: Path) -> TextTable:
+    """What the guard says of every run below `out`, from its metrics: its rules as they are now."""
+    rows = []
+    for file in sorted(out.glob("*/*/metrics.jsonl")):
+        lines = [line for line in map(json.loads, file.read_text().splitlines()) if "loss" in line]
+        run = [f"{file.parent.parent.name}/{file.parent.name}", str(len(lines))]
+        alarms = Guard().read(lines)
+        rows += [
+            [*run, alarm.rule.name, str(alarm.step), alarm.metric, f"{alarm.start:.3g} to {alarm.value:.3g}"]
+            for alarm in alarms
+        ] or [[*run, *"----"]]
+    return text_table(("run", "steps", "rule", "at step", "metric", "value"), rows, left=("rule", "metric"))
 
 
 def _without_eos(folder: Path) -> Mapping[str, Any]:
