@@ -121,12 +121,13 @@ def _contradiction(folder: Path) -> Mapping[str, Any]:
 
 
 def _drifting(folder: Path) -> Mapping[str, Any]:
-    """The math specialist went four times as far as it should have."""
+    """The math specialist moved everywhere: noise of a third of each weight's standard deviation."""
+    generator = torch.Generator().manual_seed(0)
 
     def change(model: Any, reference: Any) -> None:
-        start = dict(reference.named_parameters())
-        for name, weight in model.named_parameters():
-            weight.data = start[name].data + 4 * (weight.data - start[name].data)
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.data += 0.33 * weight.data.std() * torch.randn(weight.shape, generator=generator)
 
     return _teachers(math=_altered(folder, "math", change))
 

@@ -60,11 +60,11 @@ RULES = (
     Rule("drift", "score/*", _DRIFTS, "look at its weight, or drop the teacher", rises=False, times=BAND[0]),
     Rule("late", "position/4/gap", "ends of responses disagree", "find the teacher without this EOS", level=0.5),
     Rule("balance", "domain/*/gradient", "one domain takes over", "sample fewer of its prompts", level=0.9),
-    Rule("far", "overlap/*", "this teacher is far away", "warm up: trustmopd sft", rises=False, level=0.5, patience=2),
+    Rule("far", "overlap/*", "this teacher is far away", "warm up: trustmopd sft", rises=False, level=0.6, patience=2),
     Rule("overlap", "overlap/*", "student and teacher part", _SLOWER, rises=False, times=0.75, patience=2),
     Rule("conflict", "conflict/cancelled", "teachers cancel out", "drop one teacher, or route", level=0.4, patience=2),
     Rule("unsolved", "watch/*", "nobody solves these prompts", "try easier ones", rises=False, level=0.02, patience=3),
-    Rule("watch", "watch/*", "watched accuracy falls", "keep the best checkpoint", rises=False, plus=-0.1, patience=2),
+    Rule("watch", "watch/*", "watched accuracy falls", "keep the best checkpoint", rises=False, plus=-0.2, patience=2),
 )
 # fmt: on
 NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
