@@ -148,8 +148,10 @@ def test_advice_names_the_recipe_of_the_run_where_it_has_one(tmp_path: Path, nam
     shutil.copy(folder / "manifest.json", folder / "checkpoints" / "checkpoint-1")
     if named:
         (folder / "recipe.yaml").write_text("name: mine\n")
-    recipe = shlex.quote(str(folder / "recipe.yaml")) if named else "RECIPE"
+    recipe = shlex.quote(str(folder / "recipe.yaml"))
     commands = [f"trustmopd train {recipe} --resume", f"trustmopd evaluate {recipe}"]
+    if not named:  # a run of a script
+        commands = ["train --resume", f"trustmopd evaluate {shlex.quote(str(folder))} --benchmarks FILE"]
     page, said = html.unescape(page_of(folder, out=tmp_path)), run("analyze", folder)
     for command in commands:
         assert f"<code>{command}</code>" in page and f"`{command}`" in said
