@@ -8,7 +8,7 @@ from trustmopd import Teacher, TrustMOPDTrainer
 from trustmopd.runs.schemas import DomainDiagnosis, ReferenceDiagnosis
 from trustmopd.training.calibrate import calibration_rows
 from trustmopd.training.diagnose import diagnose
-from trustmopd.training.diagnosis_verdict import judge, judge_references, moved_everywhere
+from trustmopd.training.diagnosis_verdict import judge, judge_references, judge_views, moved_everywhere
 
 SETTINGS = {"num_candidates": 12, "global_batch_size": 8, "max_completion_length": 8}
 
@@ -170,8 +170,17 @@ def test_a_view_is_compared_with_the_students_on_the_students_own_responses(make
         "code": Teacher(pool["code"], view={"system": "say nothing"}),
     }
     found = diagnose(make(tmp_path, teachers=teachers, prompts=tiny.prompts(60), **SETTINGS), rollouts_per_domain=8)
-    views = {view.teacher: view for view in found.views}
-    assert list(views) == ["math", "code"]
-    assert views["math"].nats == pytest.approx(0, abs=1e-6) and views["math"].gain == pytest.approx(0, abs=1e-6)
-    assert views["code"].nats > 1e-3 and "say nothing" in views["code"].view
-    assert views["code"].is_likelier in (None, abs(views["code"].gain) == views["code"].gain)
+    assert [name for name in found.health if name.endswith("/nats")] == ["view/math/nats", "view/code/nats"]
+    assert found.health["view/math/nats"] == pytest.approx(0, abs=1e-6)
+    assert found.health["view/code/nats"] > 1e-3
+    assert found.health["view/math/gain"] == pytest.approx(0, abs=1e-6)
+    assert [said for said in found.warnings if said in judge_views(found.health)]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("gain", "right"), [(0.3, "Its own is more"), (-0.3, "The student's is more"), (0.1, "Neither is more")]
+)
+def test_the_likelier_view_is_named_beyond_two_standard_errors(gain: float, right: str) -> None:
+    (said,) = judge_views({"view/math/nats": 0.4, "view/math/gain": gain, "view/math/error": 0.1})
+    assert right in said and "'math'" in said

@@ -267,14 +267,6 @@ def _show(found: "Diagnosis") -> None:
     show_table(
         text_table(("teacher", "overlap", "mass on candidates", "entropy"), shared), "in common with the student"
     )
-    if found.views:
-        likelier = {True: "its own", False: "the student's", None: "not decided"}
-        compared = [
-            (v.teacher, v.view, f"{v.nats:.3f}", f"{v.gain:+.3f} ± {v.error:.3f}", likelier[v.is_likelier])
-            for v in found.views
-        ]
-        columns = ("teacher", "its view", "nats apart", "responses likelier by", "more likely right")
-        show_table(text_table(columns, compared, left=("its view", "more likely right")), "own view, not the student's")
     if not found.held_out:
         say("Too few prompts: some were used for both calibration and diagnosis.")
     console.print(plain(found.verdict, "bold"))

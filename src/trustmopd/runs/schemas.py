@@ -126,26 +126,12 @@ class ReferenceDiagnosis(Shape):
     verdict: str
 
 
-class ViewDiagnosis(Shape):
-    """One teacher's own view against the student's: the mean KL divergence between what it says under the two, in nats
-    a response token; how much likelier it finds the student's tokens under its own, with the standard error over
-    responses; and whether its own is likelier to be right."""
-
-    teacher: str
-    view: str
-    nats: FiniteFloat
-    gain: FiniteFloat
-    error: FiniteFloat
-    is_likelier: bool | None
-
-
 class Diagnosis(Shape):
     """By domain, and by reference: teachers that grew from different models are judged apart. `references` is empty if
     the score needs none. `health` are metrics of a step over all rollouts, `warnings` what they say."""
 
     domains: list[DomainDiagnosis]
     references: list[ReferenceDiagnosis] = []
-    views: list[ViewDiagnosis] = []
     held_out: bool
     separates: bool | None
     verdict: str

@@ -17,10 +17,10 @@ from trustmopd.method import CandidateState, calibrated_scores, reverse_kl
 from trustmopd.policies.graph import fallback_note
 from trustmopd.prompts.views import PromptViews
 from trustmopd.runs.guard import Guard
-from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, ReferenceDiagnosis, ViewDiagnosis
+from trustmopd.runs.schemas import Diagnosis, DomainDiagnosis, ReferenceDiagnosis
 from trustmopd.training import step
 from trustmopd.training.calibrate import CALIBRATION_SEED, calibration_rows
-from trustmopd.training.diagnosis_verdict import judge, judge_references, moved_everywhere
+from trustmopd.training.diagnosis_verdict import judge, judge_references, judge_views, moved_everywhere
 from trustmopd.training.probe import probe
 from trustmopd.training.prompt_lengths import ROW
 from trustmopd.training.step.groups import GroupTotals
@@ -86,18 +86,17 @@ def diagnose(trainer: "TrustMOPDTrainer", rollouts_per_domain: int = 256) -> Dia
     separates, verdict = judge_references(references) if references else judge(domains, teachers, score)
     if not separates and all(domain.leads is not None for domain in domains):
         verdict += "\nYou have labels: allocation.rule=routed trains by them."
-    health = totals.reduce(trainer.accelerator) | shares.finish(trainer.accelerator)
+    health = totals.reduce(trainer.accelerator) | shares.finish(trainer.accelerator) | _of_views(trainer, found)
     if trainer.calibration is not None:
         health |= {f"mu_error/{name}": trainer.calibration.error(name) for name in teachers}
     return Diagnosis(
         domains=domains,
         references=references,
-        views=_judge_views(trainer, found),
         held_out=held_out,
         separates=separates,
         verdict=verdict,
         health=health,
-        warnings=[*map(str, Guard().read([{"step": 0, **health}] * 10))],  # whatever its patience
+        warnings=[*map(str, Guard().read([{"step": 0, **health}] * 10)), *judge_views(health)],  # whatever its patience
     )
 
 
@@ -112,26 +111,15 @@ def _against_students_view(trainer: "TrustMOPDTrainer", batch: step.Batch, at: C
     return {"nats": reverse_kl(at.teacher_logp, as_student), "gain": gain}
 
 
-def _judge_views(trainer: "TrustMOPDTrainer", found: Sequence[dict[str, Any]]) -> list[ViewDiagnosis]:
-    """Of two views, the one under which a teacher finds the responses likelier, by more than two standard errors, is
-    likelier to be right: in a format that it does not know, it expects other ones."""
-    judged, tokens = [], sum(rollout["tokens"] for rollout in found)
+def _of_views(trainer: "TrustMOPDTrainer", found: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Of each teacher with a view: means over responses of nats and gain, and the standard error of the gain."""
+    means: dict[str, float] = {}
     for k, name in enumerate(trainer.pool.teachers):
-        if name not in trainer.context.views:
-            continue
-        gains = [rollout["gain"][k] / rollout["tokens"] for rollout in found]
-        gain, error = mean(gains), stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else abs(mean(gains))
-        judged.append(
-            ViewDiagnosis(
-                teacher=name,
-                view=trainer.identity.views[name],
-                nats=sum(rollout["nats"][k] for rollout in found) / tokens,
-                gain=gain,
-                error=error,
-                is_likelier=None if abs(gain) <= 2 * error else gain > 0,
-            )
-        )
-    return judged
+        if name in trainer.context.views:
+            nats, gains = ([each[kind][k] / each["tokens"] for each in found] for kind in ("nats", "gain"))
+            error = stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else abs(gains[0])
+            means |= {f"view/{name}/nats": mean(nats), f"view/{name}/gain": mean(gains), f"view/{name}/error": error}
+    return means
 
 
 def _choose(trainer: "TrustMOPDTrainer", count: int) -> tuple[dict[str, list[int]], bool]:

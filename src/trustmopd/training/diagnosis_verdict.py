@@ -1,7 +1,7 @@
 """What the scores of a diagnosis say: does displacement put each domain's own teacher in the lead?"""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trustmopd.runs.schemas import DomainDiagnosis, ReferenceDiagnosis
 
@@ -69,6 +69,18 @@ def moved_everywhere(domains: Sequence[DomainDiagnosis], teachers: Collection[st
                 "displacement says little about where it is good."
             )
     return "".join(said)
+
+
+def judge_views(health: Mapping[str, float]) -> Iterator[str]:
+    """Of two views, the one under which a teacher finds the responses likelier, by more than two standard errors, is
+    likelier to be right: in a format that it does not know, it expects other ones."""
+    for name in (metric.split("/")[1] for metric in health if metric.startswith("view/") and metric.endswith("/nats")):
+        nats, gain, error = (health[f"view/{name}/{what}"] for what in ("nats", "gain", "error"))
+        right = "Its own is" if gain > 2 * error else "The student's is" if gain < -2 * error else "Neither is"
+        yield (
+            f"'{name}' under its own view is {nats:.3f} nats a token from itself under the student's, and finds the "
+            f"student's responses likelier by {gain:.3f} ± {error:.3f}. {right} more likely to be right."
+        )
 
 
 def _noise(*scores: tuple[DomainDiagnosis, str]) -> float:
