@@ -97,11 +97,11 @@ test-ray: $(DISTRIBUTED)/.installed ## Teachers on Ray: a cluster of two nodes o
 $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt '$(TORCH)'
-	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt '$(VLLM)' -e '.[test]'
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt '$(VLLM)' -e '.[ray,test]'
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
-test-vllm: $(VLLM_STAMP) ## The tests of rollouts by vLLM, on the CPU
+test-vllm: $(VLLM_STAMP) ## The tests of rollouts and teachers by vLLM, on the CPU
 	$(OFFLINE) VLLM_NO_USAGE_STATS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm_cpu
 
 test-gpu: ## All tests that use a GPU, with GPU_PYTHON=python: that of an environment with CUDA and vLLM

@@ -295,6 +295,25 @@ def test_a_teacher_larger_than_a_gpu_gets_several() -> None:
     assert gpus_of(large, given, small_gpus, 0.92 * 80 * 2**30) == 1
 
 
+def test_vllm_spreads_over_a_power_of_two_and_fp8_halves_the_layers() -> None:
+    given, gpus = work("smollm3-3b"), Setup("ray", "DDP", "bfloat16", gpus=8, memory=8)
+    model = replace(given.models(gpus)[0], engine="vllm")
+    rounded = replace(model, quantization="fp8")
+    layers = model.shape.parameters - model.shape.root
+    assert model.bytes - rounded.bytes == layers and replace(rounded, on="resident").body == 2 * layers + (
+        2 * model.shape.embedding
+    )
+    on_vllm, in_fp8 = (gpus_of(each, given, gpus, 0.92 * 2.5 * 2**30) for each in (model, rounded))
+    assert on_vllm > in_fp8 > 1 and {on_vllm, in_fp8} <= {2, 4, 8, 16}
+
+
+def test_a_recipe_with_vllm_is_planned_with_it_on_ray_alone(recipe: Path) -> None:
+    on_vllm = ("training.teacher_placement=ray", "training.teacher_engine=vllm")
+    rows = {row["placement"]: row for row in planned(recipe, *on_vllm, "--gpus", 8, "--memory", 80)}
+    assert rows["ray"]["extra_gpus"] == 4 and "training.teacher_engine" not in rows["ray"]["set"]
+    assert rows["resident"]["set"]["training.teacher_engine"] == "transformers"
+
+
 def test_an_adapter_on_a_reference_of_its_own_is_no_model_of_its_own(recipe: Path, tmp_path: Path) -> None:
     """As the run loads it: the reference once, and the adapter on it; for a rule without scores, too."""
     base = tiny.model(5, hidden=48, layers=3)

@@ -217,3 +217,39 @@ def test_the_template_of_a_reference_is_its_teachers_unless_it_was_given_its_own
 def test_a_view_that_is_none_is_refused(view: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="view"):
         Teacher("a", view=view)  # type: ignore[arg-type]
+
+
+# ---- What reads them
+
+
+def test_the_engine_of_all_is_of_policies_on_ray_that_name_none() -> None:
+    teachers = {"a": "a", "b": Teacher("b", engine="transformers"), "c": Teacher("c", on="resident")}
+    graph = graph_of(teachers, "ray", reference="base", engine="vllm", quantization="fp8")
+    assert {name: policy.home for name, policy in graph.policies.items()} == {
+        "a": ("ray", "vllm", "fp8"),
+        "b": ("ray", "transformers", None),
+        "c": ("resident", "transformers", None),
+        REFERENCE: ("ray", "vllm", "fp8"),
+    }
+
+
+def test_adapters_share_a_base_that_the_same_engine_reads() -> None:
+    teachers = {"a": Teacher(adapter="a"), "b": Teacher(adapter="b", engine="transformers"), "c": Teacher(adapter="c")}
+    graph = graph_of(teachers, "ray", reference="base", engine="vllm")
+    assert {names: weights.engine for names, weights in shared(graph).items()} == {
+        f"a, c, {REFERENCE}": "vllm",
+        "b": "transformers",
+    }
+
+
+@pytest.mark.parametrize(
+    ("teacher", "fact"),
+    [
+        (Teacher("a", engine="vllm"), "on: resident"),
+        (Teacher("a", on="ray", quantization="fp8"), "engine = transformers"),
+        (Teacher("a", on="ray", engine="transformers", quantization="fp8"), "engine = transformers"),
+    ],
+)
+def test_an_engine_without_a_process_and_a_rounding_without_an_engine_are_refused(teacher: Teacher, fact: str) -> None:
+    with pytest.raises(ValueError, match=f"teacher 'a'.*{fact}"):
+        graph_of({"a": teacher})

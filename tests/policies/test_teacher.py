@@ -26,6 +26,9 @@ def test_a_name_that_cannot_be_a_column_is_refused(name):
     [
         (Teacher(), ["teacher 'code'", "`model`", "`adapter`"]),
         (Teacher("a", dtype="bf16"), ["teacher 'code'", "'bf16'"]),
+        (Teacher("http://localhost:8000/v1"), ["teacher 'code'", "http://localhost:8000/v1", "engine: vllm"]),
+        (Teacher("a", engine="sglang"), ["teacher 'code'", "'sglang'", "vllm"]),
+        (Teacher("a", quantization="int3"), ["teacher 'code'", "'int3'", "fp8"]),
         (7, ["teacher 'code'", "int"]),
         (Teacher("a", reference=7), ["the reference of teacher 'code'", "int"]),
         (Teacher("a", reference=Teacher(adapter="b")), ["the reference of teacher 'code'", "'b'"]),

@@ -9,11 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import replay
 import small_runs
 import tiny
+
+from trustmopd.quickstart.experiment import Experiment, Scale
+from trustmopd.util.files import write_text
 
 TEACHERS = replay.TEACHERS
 
@@ -24,6 +28,19 @@ def write_recipe(folder: Path, **training: object) -> Path:
     path = small_runs.recipe(folder, small_runs.checkpoints(folder), given, name="remote")
     tiny.prompts(2000).to_json(folder / "prompts.jsonl")
     return path
+
+
+def quickstart(folder: Path, steps: int) -> Path:
+    """The small world's recipe, as `trustmopd quickstart` trains it, of fewer steps."""
+    recipe = Experiment(folder, Scale(steps=steps)).recipe("trust", "multicap", {"rule": "trust"}, 0, folder / "run")
+    path = folder / "trust.yaml"
+    write_text(path, recipe.to_yaml())
+    return path
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if "loss" in line]
 
 
 @dataclass(frozen=True)

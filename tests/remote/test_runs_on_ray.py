@@ -13,9 +13,7 @@ import pytest
 from processes import started
 
 from trustmopd import load_recipe, train_recipe
-from trustmopd.quickstart.experiment import Experiment, Scale
 from trustmopd.runs import whole_checkpoints
-from trustmopd.util.files import write_text
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
@@ -26,23 +24,10 @@ LIMIT, GRACE = 20, 40
 NAMES = (*(f"teacher '{name}'" for name in driving.TEACHERS), "the reference")
 
 
-def quickstart(folder: Path) -> Path:
-    """The small world's recipe, as `trustmopd quickstart` trains it, of fewer steps."""
-    recipe = Experiment(folder, Scale(steps=STEPS)).recipe("trust", "multicap", {"rule": "trust"}, 0, folder / "run")
-    path = folder / "trust.yaml"
-    write_text(path, recipe.to_yaml())
-    return path
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if "loss" in line]
-
-
 def test_a_quickstart_on_two_nodes_has_the_losses_of_resident_teachers_though_an_actor_dies(
     cluster: Any, tmp_path: Path
 ) -> None:
-    recipe = quickstart(tmp_path)
+    recipe = driving.quickstart(tmp_path, STEPS)
     remote = ("training.teacher_placement=ray", f"training.ray_address={cluster.address}", "training.use_cpu=true")
     with driving.driver(recipe, tmp_path / "ray", *remote) as run:
         run.until(5)
@@ -54,7 +39,7 @@ def test_a_quickstart_on_two_nodes_has_the_losses_of_resident_teachers_though_an
         assert run.process.returncode == 0, run.said()
         driving.wait_for(lambda: not driving.actors(os.getpid()), 30)  # though the cluster goes on
     train_recipe(load_recipe(recipe, [f"output={tmp_path / 'resident'}", "training.use_cpu=true"]))
-    found, expected = metrics(tmp_path / "ray"), metrics(tmp_path / "resident")
+    found, expected = driving.metrics(tmp_path / "ray"), driving.metrics(tmp_path / "resident")
     assert len(found) == len(expected) == STEPS
     for name in ("loss", "weight/math", "score/code", "agreement/max_weight"):
         assert [each[name] for each in found] == pytest.approx([each[name] for each in expected], rel=0, abs=1e-6)

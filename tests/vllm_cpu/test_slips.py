@@ -1,6 +1,8 @@
 """Recipes with vLLM from the command line: what a dry run tells and refuses, and a run that is too slow."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +57,37 @@ def test_a_dry_run_tells_who_samples(recipe: str) -> None:
 def test_a_dry_run_refuses_what_vllm_would(field: str, value: str, recipe: str) -> None:
     status, said = train(recipe, f"training.{field}={value}", "--dry-run")
     assert status == 1 and field in said
+
+
+ON_VLLM = ("training.teacher_placement=ray", "training.teacher_engine=vllm", "training.use_vllm=false")
+
+
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [
+        (("training.teacher_engine=vllm",), "teacher_engine"),
+        (("training.teacher_placement=ray", "training.teacher_quantization=fp8"), "teacher_quantization"),
+        (("teachers.math.engine=vllm",), "on: resident"),
+        (("teachers.math.model=http://127.0.0.1:8000/v1",), "engine: vllm"),
+        ((*ON_VLLM, "teachers.math.model=QUANTISED"), "quantised"),
+    ],
+)
+def test_a_dry_run_refuses_teachers_that_vllm_cannot_read(
+    words: tuple[str, ...], fact: str, recipe: str, world: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray")
+    quantised = shutil.copytree(world / "tied-math", tmp_path / "quantised")
+    config = json.loads((quantised / "config.json").read_text())
+    given = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+    (quantised / "config.json").write_text(json.dumps(config | {"quantization_config": given}))
+    status, said = train(recipe, *(word.replace("QUANTISED", str(quantised)) for word in words), "--dry-run")
+    assert status == 1 and fact in " ".join(said.split()), said
+
+
+def test_a_dry_run_with_teachers_on_vllm_passes(recipe: str) -> None:
+    pytest.importorskip("ray")
+    status, said = train(recipe, *ON_VLLM, "--dry-run")
+    assert status == 0 and "vllm" in said, said
 
 
 def test_the_guide_s_commands_are_those_of_vllm_and_pass_a_dry_run(recipe: str) -> None:

@@ -28,11 +28,15 @@ from trustmopd.planning.workload import (
     Setup,
     Workload,
 )
+from trustmopd.policies.hosts.ray.vllm_pool import SHARE
 from trustmopd.recipe import Recipe
+from trustmopd.recipe.rollout_engines import TRANSFORMERS
 
 SCHEMA_VERSION = 1
 #: Share of a GPU's memory that a plan may fill: the driver, the libraries and gaps between tensors take the rest.
 USABLE = 0.92
+#: Tokens that vLLM reads in one pass, and caches for it.
+CACHED = 8192
 #: Rows whose seconds differ by less than this share count as equally fast: rates are known to 5%.
 TIE = 0.05
 _DEEPSPEED = {
@@ -132,9 +136,14 @@ def fits(gib: Gib, setup: Setup) -> bool:
 
 
 def gpus_of(model: FrozenModel, work: Workload, setup: Setup, usable: float) -> int:
-    """GPUs of one replica, with `usable` bytes each: its weights may be spread, what it computes with may not."""
+    """GPUs of one replica, with `usable` bytes each: its weights may be spread, what it computes with may not. vLLM
+    spreads its cache too, over a power of two, and leaves hidden states in host memory."""
     shape = model.shape
     reading = reading_bytes(work, setup, [shape])
+    if model.on_vllm:
+        cache = (CACHED + work.prompt + work.response) * shape.key_value * shape.layers * model.dtype.itemsize
+        least = math.ceil((model.bytes + cache) / max(SHARE * usable - reading, 0.05 * usable))
+        return int(1 << (least - 1).bit_length())
     kept = min(work.answers_on_device, work.batch * work.response * shape.hidden * work.compute_bytes)
     room = max(usable - reading - kept, 0.05 * usable)
     return max(1, math.ceil(model.bytes / room))
@@ -205,6 +214,8 @@ def _fields(recipe: Recipe, work: Workload, setup: Setup, *, fewer_rows: bool) -
         "training.teacher_placement": placement,
         "training.model_init_kwargs": {**(given.get("model_init_kwargs") or {}), "dtype": setup.student_dtype},
     }
+    if placement != RAY and given.get("teacher_engine"):  # which is for policies on Ray
+        fields |= {"training.teacher_engine": TRANSFORMERS, "training.teacher_quantization": None}
     micro_batch = work.micro_batch_on(setup.world)
     accumulation = work.batch // setup.world // micro_batch
     by_rows = given.get("max_tokens_per_micro_batch") is None

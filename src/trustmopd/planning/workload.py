@@ -10,7 +10,7 @@ from peft import LoraConfig
 
 from trustmopd.planning.shapes import Shape, dtype_of, lora_parameters, shape_of
 from trustmopd.policies.graph import PolicyGraph, Weights, is_reference
-from trustmopd.recipe.rollout_engines import VLLM
+from trustmopd.recipe.rollout_engines import TRANSFORMERS, VLLM
 from trustmopd.recipe.teacher_source import OFFLOAD as OFFLOAD
 from trustmopd.recipe.teacher_source import RAY as RAY
 from trustmopd.recipe.teacher_source import RESIDENT as RESIDENT
@@ -52,10 +52,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class FrozenModel:
-    """One set of frozen weights. `bare` counts the policies that are these weights alone, each under its own view;
-    `teacher` is the first one's name if it is a teacher. `adapters` are the numbers of parameters of the adapters on
-    them, each a policy. The student's own base takes no
-    memory of its own if it is `lent`."""
+    """One set of frozen weights; on Ray `engine` reads them. `bare` counts the policies that are these weights alone,
+    each under its own view; `teacher` is the first one's name if it is a teacher. `adapters` are the numbers of
+    parameters of the adapters on them, each a policy. The student's own base takes no memory of its own if it is
+    `lent`."""
 
     shape: Shape
     on: str = RESIDENT
@@ -66,6 +66,12 @@ class FrozenModel:
     role: str = ""
     teacher: str | None = None
     lent: bool = False
+    engine: str = TRANSFORMERS
+    quantization: str | None = None
+
+    @property
+    def on_vllm(self) -> bool:
+        return self.on == RAY and self.engine == VLLM
 
     @property
     def policies(self) -> int:
@@ -77,7 +83,8 @@ class FrozenModel:
 
     @property
     def bytes(self) -> int:
-        return self.head + self.body
+        own_embedding = self.head if self.on_vllm and not self.shape.embedding else 0  # a tied head is ours alone
+        return self.head + self.body + own_embedding
 
     @property
     def head(self) -> int:
@@ -87,7 +94,9 @@ class FrozenModel:
     @property
     def body(self) -> int:
         """Bytes of everything else."""
-        return (self.shape.parameters - self.shape.head) * self.dtype.itemsize
+        layers = self.shape.parameters - self.shape.root
+        size = 1 if self.on_vllm and self.quantization else self.dtype.itemsize
+        return layers * size + self.shape.embedding * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -227,6 +236,8 @@ def frozen_model(
         is_student=given is None,
         role=weights.role,
         teacher=None if weights.bare is None or is_reference(weights.bare) else weights.bare,
+        engine=weights.engine,
+        quantization=weights.quantization,
     )
 
 

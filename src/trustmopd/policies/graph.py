@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trustmopd.policies.teacher import REFERENCE, STUDENT, Teacher, as_reference, as_teachers, model_id
+from trustmopd.recipe.rollout_engines import TRANSFORMERS, VLLM
 from trustmopd.recipe.teacher_source import OWN, RAY, RESIDENT, View
 
 #: How the student reads.
@@ -33,6 +34,8 @@ class Policy:
     is_fallback: bool = False
     view: View = STUDENTS
     template: str | None = None
+    engine: str = TRANSFORMERS
+    quantization: str | None = None
 
     @property
     def role(self) -> str:
@@ -43,6 +46,11 @@ class Policy:
         """How it reads the prompts; empty if as the student does. Policies on the same weights and with the same
         reading are one."""
         return f"{self.view} of {role_of(self.template)}" if self.template not in (None, self.name) else str(self.view)
+
+    @property
+    def home(self) -> tuple[str, str, str | None]:
+        """Policies may share weights if this is the same."""
+        return self.on, self.engine, self.quantization
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,8 @@ class Weights:
     gpus: float | None = None
     replicas: int = 1
     has_own_template: bool = False
+    engine: str = TRANSFORMERS
+    quantization: str | None = None
 
     @property
     def names(self) -> list[str]:
@@ -118,22 +128,26 @@ def resolve(
     student: Any,
     *,
     placement: str = RESIDENT,
+    engine: str = TRANSFORMERS,
+    quantization: str | None = None,
     with_reference: bool = True,
     with_initial: bool = False,
     only: str | None = None,
 ) -> PolicyGraph:
-    """From the arguments of the trainer. `with_reference`: the rules need one, `with_initial`: and the initial student.
+    """From the arguments of the trainer. `placement`, and on Ray `engine` and `quantization`, are of policies that name
+    none. `with_reference`: the rules need one, `with_initial`: and the initial student.
     `only`: the one teacher that the rule asks. A reference that is the student, by object or by name, is the initial
     student."""
     student = str(student) if isinstance(student, Path) else student
-    initial = f"{student if isinstance(student, str) else model_id(student)} (initial student)"
+    source = f"{student if isinstance(student, str) else model_id(student)} (initial student)"
+    usual = Policy("", source, None, placement, engine=engine, quantization=quantization)
     distinct: dict[Hashable, Policy] = {}
     roots: dict[str, Hashable] = {}  # the weights below each policy
 
     def reference_of(name: str, given: Teacher | str | None, view: View, template: str | None = None) -> Policy:
         """The one that this is already, or a new one of this name. `template`: whose own one its view has."""
         key = _key(given, student)
-        policy = _placed(name, given if isinstance(given, Teacher) and key is not None else None, placement, initial)
+        policy = _placed(name, given if isinstance(given, Teacher) and key is not None else None, usual)
         policy = replace(policy, view=view, template=template)
         _check_one_place(known := distinct.setdefault((key, policy.reading), policy), policy)
         roots[known.name] = key
@@ -161,7 +175,7 @@ def resolve(
         roots[name] = roots[name] if base is None else roots[base]
         view, template = _view_of(name, teacher)
         found[name] = replace(
-            _placed(name, teacher, placement, initial),
+            _placed(name, teacher, usual),
             source=common.source if is_bare else teacher.source,
             checkpoint=checkpoint,
             reference=own.name if with_reference and only in (None, name) else None,
@@ -205,22 +219,35 @@ def role_of(name: str) -> str:
     return f"the reference of teacher '{teacher}'" if teacher else "the reference"
 
 
-def _placed(name: str, checkpoint: Teacher | None, placement: str, initial: str) -> Policy:
-    """In its own place, or in that of all policies. `initial` is the source of the initial student."""
+def _placed(name: str, checkpoint: Teacher | None, usual: Policy) -> Policy:
+    """Where it says, or as `usual`, which is also the initial student."""
     own = checkpoint or Teacher()
-    on = own.on or placement
+    on = own.on or usual.on
     if on != RAY and (own.gpus, own.replicas) != (None, None):
         raise ValueError(
             f"{role_of(name)} has gpus = {own.gpus} and replicas = {own.replicas}, but lives on: {on}. They are for "
             "policies on Ray. Remove them, or set on: ray."
         )
-    return Policy(name, checkpoint.source if checkpoint else initial, checkpoint, on)
+    engine = own.engine or (usual.engine if on == RAY else TRANSFORMERS)
+    quantization = own.quantization or (usual.quantization if engine == VLLM else None)
+    if engine == VLLM and on != RAY:
+        raise ValueError(
+            f"{role_of(name)} has engine = {engine}, but lives on: {on}. vLLM runs in actors. Set on: ray, or leave "
+            "engine out."
+        )
+    if quantization and engine != VLLM:
+        raise ValueError(
+            f"{role_of(name)} has quantization = {quantization}, but engine = {engine}, which reads weights as they "
+            "are. Set on: ray and engine: vllm, or leave quantization out."
+        )
+    source = checkpoint.source if checkpoint else usual.source
+    return Policy(name, source, checkpoint, on, engine=engine, quantization=quantization)
 
 
 def _check_one_place(first: Policy, again: Policy) -> None:
     """One reference has one place."""
     places = [
-        {"on": each.on, "gpus": each.gpus, "replicas": each.replicas}
+        {name: getattr(each, name) for name in ("on", "gpus", "replicas", "engine", "quantization")}
         for each in (first.checkpoint or Teacher(), again.checkpoint or Teacher())
     ]
     if places[0] != places[1]:
@@ -243,7 +270,7 @@ def _weights(
             ordered.append(reference)
     sharing: dict[Hashable, list[Policy]] = {}
     for policy in ordered:
-        sharing.setdefault((roots[policy.name], policy.on), []).append(policy)
+        sharing.setdefault((roots[policy.name], policy.home), []).append(policy)
     return [_shared(bases.get(roots[policies[0].name], policies[0]), policies) for policies in sharing.values()]
 
 
@@ -262,6 +289,8 @@ def _shared(base: Policy, policies: list[Policy]) -> Weights:
         gpus=max((teacher.gpus for teacher in given.values() if teacher.gpus is not None), default=None),
         replicas=max(teacher.replicas or 1 for teacher in given.values()),
         has_own_template=any(policy.template for policy in policies),
+        engine=policies[0].engine,
+        quantization=policies[0].quantization,
     )
 
 

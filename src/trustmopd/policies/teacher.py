@@ -9,7 +9,16 @@ import torch
 from transformers import PreTrainedModel
 
 from trustmopd.recipe.sections import check_fields
-from trustmopd.recipe.teacher_source import PLACES, TeacherSource, View, check_teacher_name, place_named
+from trustmopd.recipe.teacher_source import (
+    PLACES,
+    POLICY_ENGINES,
+    QUANTIZATIONS,
+    TeacherSource,
+    View,
+    check_not_endpoint,
+    check_teacher_name,
+    place_named,
+)
 from trustmopd.recipe.teacher_source import REFERENCE as REFERENCE
 from trustmopd.recipe.teacher_source import STUDENT as STUDENT
 
@@ -22,7 +31,8 @@ class Teacher:
     id, a path, a loaded model, a `Teacher`, or "student" for the initial student. `view` is how it reads the prompts,
     as {"template": "own"} or {"system": "…"}; with a view alone it is the common reference. `on` is where it lives
     (resident, offload, sharded or ray), if not where `teacher_placement` puts all of them; on Ray it has `replicas`
-    that share a batch, with `gpus` each: a part of one, or several."""
+    that share a batch, with `gpus` each: a part of one, or several. There `engine` computes its hidden states
+    (transformers or vllm), if not what `teacher_engine` names; vLLM's weights may have a `quantization` (fp8)."""
 
     model: str | Path | PreTrainedModel | None = None
     adapter: str | Path | None = None
@@ -33,6 +43,8 @@ class Teacher:
     on: str | None = None
     gpus: float | None = None
     replicas: int | None = None
+    engine: str | None = None
+    quantization: str | None = None
     view: View | None = None
 
     def __post_init__(self) -> None:
@@ -103,7 +115,15 @@ def _checked(role: str, given: Teacher) -> Teacher:
         raise ValueError(
             f"{role} is a {type(given.model).__name__}. Give a path, a Hub id or a loaded transformers model."
         )
+    if isinstance(given.model, str):
+        try:
+            check_not_endpoint(given.model)
+        except ValueError as error:
+            raise ValueError(f"{role} is {given.model!r}: {error}") from None
     check_dtype(f"dtype of {role}", given.dtype)
+    for name, choices in {"engine": POLICY_ENGINES, "quantization": QUANTIZATIONS}.items():
+        if (value := getattr(given, name)) not in (None, *choices):
+            raise ValueError(f"{role} has {name} = {value!r}. Choose from {', '.join(choices)}.")
     on = place_named(given.on)
     if on not in (None, *PLACES):
         raise ValueError(f"{role} has on = {given.on!r}. Choose from {', '.join(PLACES)}.")

@@ -45,7 +45,7 @@ class VLLMRollouts(Rollouts):
     logprob_gap_limit: Annotated[float, Field(gt=0, description="In nats; beyond it the run stops.")] = 0.3
 
 
-VLLM = "vllm"
+TRANSFORMERS, VLLM = "transformers", "vllm"
 ROLLOUTS = {kind.model_fields["engine"].default: kind for kind in (TransformersRollouts, VLLMRollouts)}
 
 

@@ -15,6 +15,11 @@ STUDENT = "student"
 #: Where a policy's weights live: on every GPU that trains, in its host memory, spread over the processes, in an actor.
 On = Literal["resident", "offload", "sharded", "ray"]
 RESIDENT, OFFLOAD, SHARDED, RAY = PLACES = get_args(On)
+#: What computes hidden states in an actor on Ray, and how vLLM may round the weights.
+Engine = Literal["transformers", "vllm"]
+POLICY_ENGINES = get_args(Engine)
+Quantization = Literal["fp8"]
+QUANTIZATIONS = get_args(Quantization)
 
 
 #: A policy's own chat template, in place of the student's.
@@ -24,6 +29,15 @@ OWN = "own"
 def place_named(on: Any) -> Any:
     """Recipes of 0.1.0 have another word for resident."""
     return RESIDENT if on == "local" else on
+
+
+def check_not_endpoint(model: Any) -> Any:
+    if str(model).startswith(("http://", "https://")):
+        raise ValueError(
+            "a server (vLLM's, SGLang's) tells the log-probabilities of tokens that it chooses, not of the student's "
+            "candidates at each position. Give the checkpoint, with on: ray and engine: vllm: it then runs in vLLM."
+        )
+    return model
 
 
 def check_teacher_name(name: Any) -> Any:
@@ -59,7 +73,9 @@ class TeacherSource(Section):
     the common reference; how it reads the prompts, and where it lives. With a view alone, it is the common reference
     under that view."""
 
-    model: Annotated[Place | None, Field(description="Give a Hub id or a path.")] = None
+    model: Annotated[
+        Place | None, AfterValidator(check_not_endpoint), Field(description="Give a Hub id or a path.")
+    ] = None
     adapter: Annotated[Place | None, Field(description="Give the Hub id or the path of a LoRA adapter.")] = None
     reference: Annotated[
         "TeacherSource | None", Field(description="Give what this teacher was grown from, or student.")
@@ -72,6 +88,8 @@ class TeacherSource(Section):
     )
     gpus: Annotated[float | None, Field(ge=0, description="GPUs of one replica on Ray: 0.25, 1, 2, …")] = None
     replicas: Annotated[int | None, Field(ge=1, description="Copies on Ray that share a batch.")] = None
+    engine: Annotated[Engine | None, Field(description=f"On Ray: {' or '.join(POLICY_ENGINES)}.")] = None
+    quantization: Annotated[Quantization | None, Field(description="With engine vllm: fp8, or leave it out.")] = None
 
     @model_validator(mode="before")
     @classmethod

@@ -69,6 +69,10 @@ class TrustMOPDConfig(DistillationConfig):
     allow_template_mismatch: bool = _field(
         False, "Turn a chat template or EOS difference from an error into a warning."
     )
+    teacher_engine: str = _field(
+        "transformers", "Policies on Ray: what computes their hidden states, transformers or vllm."
+    )
+    teacher_quantization: str | None = _field(None, "With vllm: fp8, or None for weights as they are.")
     ray_address: str | None = _field(
         None, "Teachers on Ray: the cluster's address; None: start one on this machine, and stop it afterwards."
     )

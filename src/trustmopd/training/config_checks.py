@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from trustmopd.method.allocation import check_gamma
 from trustmopd.policies.teacher import check_dtype
 from trustmopd.recipe.rules import SCORES, Grouped, Shift
-from trustmopd.recipe.teacher_source import PLACES
+from trustmopd.recipe.teacher_source import PLACES, POLICY_ENGINES, QUANTIZATIONS
 from trustmopd.runs.guard import actions_of
 from trustmopd.util.messages import choose_from
 
@@ -107,6 +107,9 @@ def check_values(args: "TrustMOPDConfig") -> None:
     _choice("granularity", args.granularity, ("token", "response"))
     _choice("prompt_truncation", args.prompt_truncation, ("left", "right", "drop", "error"))
     _choice("teacher_placement", args.teacher_placement, PLACES)
+    _choice("teacher_engine", args.teacher_engine, POLICY_ENGINES)
+    if args.teacher_quantization is not None:
+        _choice("teacher_quantization", args.teacher_quantization, QUANTIZATIONS)
     _choice("vllm_mode", args.vllm_mode, ("colocate", "server"))
     _choice("vllm_model_impl", args.vllm_model_impl, ("vllm", "transformers", "auto"))
     if args.vllm_server_base_url and not args.vllm_server_base_url.startswith(("http://", "https://")):

@@ -97,8 +97,13 @@ def _memory(prepared: Prepared) -> tuple[str, str, bool | None]:
     weights = ", ".join(f"{m.name} {_size(m.bytes)} ({str(m.dtype).removeprefix('torch.')})" for m in here)
     weights += f"; {_size(sum(model.bytes for model in here))} in all"
     if away:
-        weights += f". On Ray: {', '.join(f'{model.name} {_size(model.bytes)}' for model in away)}"
+        weights += f". On Ray: {', '.join(f'{model.name} {_size(model.bytes)}{_read_by(model)}' for model in away)}"
     return weights, str(memory), memory.fits
+
+
+def _read_by(model: FrozenModel) -> str:
+    """What does, where it is not transformers."""
+    return f" ({', '.join(filter(None, (model.engine, model.quantization)))})" if model.on_vllm else ""
 
 
 def _disk(prepared: Prepared) -> str:

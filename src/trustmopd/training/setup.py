@@ -30,6 +30,7 @@ from trustmopd.training.environment import check_environment, check_vllm_can_sam
 from trustmopd.training.prompt_checks import check_prompt_sets, warn_of_prompts
 from trustmopd.training.prompt_lengths import fit_prompts, with_rows
 from trustmopd.training.run.across_ranks import all_succeed, first_decides
+from trustmopd.training.vllm_checks import check_vllm_can_read
 from trustmopd.training.watched_prompts import HeldOut, held_out
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def graph_of(model: Any, teachers: Mapping[str, Any], reference: Any, args: Trus
         reference,
         model,
         placement=args.teacher_placement,
+        engine=args.teacher_engine,
+        quantization=args.teacher_quantization,
         with_reference=args.needs_reference,
         with_initial=args.rules.target.needs_initial,
         only=args.single_teacher if args.rules.allocation.rule == "single" else None,
@@ -127,6 +130,7 @@ def check_ingredients(
     facts = facts_of("the student", model, tokenizer=tokenizer, trust_remote_code=args.trust_remote_code)
     checks = Checks(facts, args.num_candidates, longest, args.allow_template_mismatch, bool(args.trust_remote_code))
     vocab_size, known = preflight(model, graph, checks)
+    check_vllm_can_read(model, graph, args)
     views = views_of(graph, facts, known, options)
     sets = [prompts, *(eval_prompts.values() if isinstance(eval_prompts, Mapping) else filter(None, [eval_prompts]))]
     made = {view: [view.of_all(each) for each in sets] for view in dict.fromkeys(views.values())}
@@ -238,5 +242,6 @@ def _on_ray(given: Ingredients, args: TrustMOPDConfig, run_id: str) -> "RayPolic
         vocab_size=given.vocab_size,
         may_use_gpus=not args.use_cpu,
         checks=given.checks,
+        longest=min(given.longest_prompt, args.max_prompt_length or _ANY) + (args.max_completion_length or 0),
     )
     return RayPolicies(terms, decide=first_decides)

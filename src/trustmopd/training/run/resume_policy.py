@@ -45,7 +45,10 @@ STORED = (
     "optim_args",
 )
 #: Other settings that may change when a run is resumed. The run warns of a change.
-TOLD = ("max_steps", "num_train_epochs", "max_grad_norm", "bf16", "fp16", "teacher_dtype", "use_vllm")
+TOLD = (
+    *("max_steps", "num_train_epochs", "max_grad_norm", "bf16", "fp16"),
+    *("teacher_dtype", "teacher_quantization", "use_vllm"),
+)
 
 #: Further fields of transformers that change what is learnt. Most others are about logging, saving and devices.
 _OF_TRANSFORMERS = (
@@ -55,7 +58,7 @@ _OF_TRANSFORMERS = (
 #: Fields of TRL and our own that do not. A new field counts as a change until it is listed here.
 _HOUSEKEEPING = (
     *("allow_template_mismatch", "calibration_path", "record_allocation_every", "run_dir", "teacher_placement"),
-    *("ray_address", "ray_timeout", "rollouts", "watch", *FLAT.values()),
+    *("ray_address", "ray_timeout", "teacher_engine", "rollouts", "watch", *FLAT.values()),
     *("max_tokens_per_micro_batch", "answers_on_device_gib", "rollout_timeout", "logprob_gap_limit", "guard"),
     *("log_completions", "log_unique_prompts", "num_completions_to_print", "teacher_model_name_or_path"),
     *("vllm_enable_sleep_mode", "vllm_gpu_memory_utilization", "vllm_group_port", "vllm_mode", "vllm_model_impl"),

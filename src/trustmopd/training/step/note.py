@@ -84,8 +84,10 @@ class StepLog:
 
     def _note_usage(self) -> None:
         """What policies elsewhere computed and sent, over all processes, and how long a process waited for each."""
+        device = self.accelerator.device
+        for name, gap in (self.pool.elsewhere.gaps if self.pool.elsewhere else {}).items():
+            self._totals.add(f"teacher_gap/{name}", torch.tensor(gap, device=device))
         for name, usage in (self.pool.elsewhere.take_usage() if self.pool.elsewhere else {}).items():
-            device = self.accelerator.device
             self._totals.add(f"ray/seconds/{name}", torch.tensor(usage.seconds, device=device), count=0)
             self._totals.add(f"ray/bytes/{name}", torch.tensor(usage.bytes, device=device), count=0)
             self._totals.add(f"ray/waiting/{name}", torch.tensor(usage.waiting, device=device))

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,14 +21,17 @@ from torch import Tensor
 
 from trustmopd.policies.answers import Answer, Rollouts
 from trustmopd.policies.graph import Weights, role_of
+from trustmopd.policies.hosts.ray.vllm_pool import VLLMPool, load_vllm
 from trustmopd.policies.load import Loader, load_weights
 from trustmopd.policies.pool import Origin, TeacherPool
 from trustmopd.policies.preflight.checks import Checks, check_facts, facts_of_checkpoint
+from trustmopd.recipe.rollout_engines import VLLM
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How policies are loaded and asked: fields of the configuration, and what a policy is checked against."""
+    """How policies are loaded and asked: fields of the configuration, and what a policy is checked against. No prompt
+    with its response has more than `longest` tokens, in any view."""
 
     run_id: str
     address: str | None
@@ -39,6 +42,7 @@ class Terms:
     vocab_size: int | None
     may_use_gpus: bool
     checks: Checks | None
+    longest: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,12 @@ class Order:
 
 @dataclass(frozen=True)
 class Loaded:
-    """`born` is unique to each process."""
+    """`born` is unique to each process. `gaps` are the nats by which vLLM differs from transformers, where it reads."""
 
     born: str
     process: int
     origins: Mapping[str, Origin]
+    gaps: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def fingerprints(self) -> dict[str, str | None]:
@@ -92,8 +97,8 @@ class PolicyActor:
     def __init__(self) -> None:
         self._order: list[Any] = []
         self._born = uuid.uuid4().hex
-        self._pool: TeacherPool | None = None
-        self._heads: dict[str, torch.device] = {}
+        self._pool: TeacherPool | VLLMPool | None = None
+        self._heads = torch.device("cpu")
         self._kept: dict[str, dict[str, Answer]] = {}
         self._reading: dict[tuple[str, str], float] = {}
         self._device = torch.device("cpu")
@@ -104,10 +109,11 @@ class PolicyActor:
 
     def load(self, order: list[Any]) -> Loaded:
         self._order = order
-        members = self._loaded(order).members
-        return Loaded(self._born, os.getpid(), {name: member.origin for name, member in members.items()})
+        pool = self._loaded(order)
+        origins = {name: member.origin for name, member in pool.members.items()}
+        return Loaded(self._born, os.getpid(), origins, pool.gaps if isinstance(pool, VLLMPool) else {})
 
-    def _loaded(self, given: list[Any]) -> TeacherPool:
+    def _loaded(self, given: list[Any]) -> TeacherPool | VLLMPool:
         if self._pool is None:
             import ray
 
@@ -118,10 +124,14 @@ class PolicyActor:
             self._order = given
             if terms.checks is not None:
                 check_weights(weights, terms.checks)
-            device_map = "auto" if (weights.gpus or 0) > 1 else None
-            loader = Loader(terms.dtype, trust_remote_code=terms.trust_remote_code, device_map=device_map)
+            loader = Loader(terms.dtype, trust_remote_code=terms.trust_remote_code)
+            if weights.engine == VLLM:
+                self._pool = load_vllm(weights, loader, self._device, terms.longest, terms.vocab_size)
+                self._heads = self._device
+                return self._pool
+            loader = replace(loader, device_map="auto" if (weights.gpus or 0) > 1 else None)
             members = load_weights(weights, loader, self._device)
-            self._heads = {name: member.head.weight.device for name, member in members.items()}
+            self._heads = next(iter(members.values())).head.weight.device
             self._pool = TeacherPool(members, {}, autocast_dtype=terms.autocast_dtype, vocab_size=terms.vocab_size)
         return self._pool
 
@@ -159,7 +169,7 @@ class PolicyActor:
         self, question: Question, name: str, compute: Callable[[Answer, torch.device], Sequence[Tensor]]
     ) -> Reply:
         self.read(question)
-        began, device = time.perf_counter(), self._heads[name]
+        began, device = time.perf_counter(), self._heads
         with _current(device):
             arrays = [tensor.cpu().numpy() for tensor in compute(self._kept[question.key][name], device)]
         seconds = self._since(began) + self._reading.pop((question.key, name), 0.0)

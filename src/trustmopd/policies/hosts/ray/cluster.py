@@ -95,12 +95,12 @@ def open_cluster(address: str | None, *, cpus: int, shared_memory: int) -> Clust
             _init(ray, address)
         return Cluster(address)
     token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
-    ray = _ray(token)
-    if ray.is_initialized():
+    if is_connected():
         raise ValueError(
             "ray_address = None starts a cluster, but this process is connected to one already. Give its address, or "
             "call ray.shutdown() first."
         )
+    ray = _ray(token)
     with _loopback(True), _free_gpus() as gpus:
         context = ray.init(
             address="local",
@@ -162,11 +162,11 @@ def _ray(token: str | None = None) -> Any:
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # each is told by a later call
     os.environ.setdefault("RAY_worker_niceness", "0")  # 15 otherwise: training would wait for actors that may not run
     if token is not None:
-        os.environ["RAY_AUTH_TOKEN"] = token
-        if "ray" not in sys.modules:
-            os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ |= {"RAY_AUTH_TOKEN": token, "RAY_AUTH_MODE": "token"}
     import ray
 
+    if token is not None and not ray.is_initialized():
+        ray._raylet.Config.initialize("")  # where vLLM is installed, TRL has imported it, and so Ray, before
     return ray
 
 

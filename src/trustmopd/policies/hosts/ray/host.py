@@ -47,6 +47,12 @@ class RayHost:
         self._loaded, self._loading = found, []
         return found[0]
 
+    @property
+    def gaps(self) -> dict[str, float]:
+        """Of vLLM from transformers, in nats: the largest among the replicas."""
+        names = {name for each in self._loaded for name in each.gaps}
+        return {name: max(each.gaps.get(name, 0.0) for each in self._loaded) for name in names}
+
     def reply(self, replica: int, name: str, send: Callable[[], Any]) -> Reply:
         """Also notes what it cost, and checks a process that was started anew."""
         began = time.perf_counter()

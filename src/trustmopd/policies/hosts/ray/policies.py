@@ -135,6 +135,11 @@ class RayPolicies:
             self._candidates = ids, ray.put(ids.to(torch.int32).cpu().numpy())
         return self._candidates[1]
 
+    @property
+    def gaps(self) -> dict[str, float]:
+        """Nats by which policies that vLLM reads differ from transformers' forward."""
+        return {name: gap for host in self._hosts for name, gap in host.gaps.items()}
+
     def take_usage(self) -> dict[str, Usage]:
         taken = {name: usage for host in self._hosts for name, usage in host.usage.items()}
         for host in self._hosts:
