@@ -152,4 +152,6 @@ def test_a_privileged_column_reaches_neither_the_student_nor_any_file(tmp_path: 
     assert all("be brief" in shown["if"] for shown in views.values())
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())["models"]
     assert "hinted" in manifest["teachers"]["math"]["view"] and manifest["teachers"]["code"]["view"] is None
+    card = next((tmp_path / "run").rglob("README.md")).read_text()
+    assert "system 'be brief'" in card and "prompt 'hinted'" in card
     assert "hinted" in manifest["own_references"]["math"]["view"]

@@ -71,7 +71,8 @@ def model_card(
     own = {name: each.source for name, each in run.own_references.items()}
     own |= dict.fromkeys(run.fallbacks, f"{student} (the student: a fall-back, unless the teacher grew from it)")
     rows += [(f"reference of `{name}`", source, "") for name, source in own.items()]
-    rows += [(f"teacher `{n}`", teacher.source, f"{mu[n]:.4g}" if mu else "") for n, teacher in teachers.items()]
+    read = {name: f", with {view}".replace("|", "\\|") for name, view in run.views.items()}
+    rows += [(f"teacher `{n}`", t.source + read.get(n, ""), f"{mu[n]:.4g}" if mu else "") for n, t in teachers.items()]
     data = ModelCardData(
         base_model=None if Path(student).exists() or "/" not in student else student,
         datasets=dataset,
