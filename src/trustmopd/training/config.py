@@ -110,7 +110,8 @@ class TrustMOPDConfig(DistillationConfig):
     guard: str | dict = _field(WARN, f"What the guard does: {', '.join(ACTIONS)}; or by rule: {', '.join(NAMES)}.")
 
     # The paper's optimization and rollouts
-    global_batch_size: int = _field(64, "Prompts per step over all processes; accumulation follows unless it is set.")
+    global_batch_size: int = _field(64, "Responses per step over all processes; accumulation follows unless set.")
+    num_generations: int = _field(1, "Responses to each prompt of a step.")
     per_device_train_batch_size: int = _field(4, "Micro-batch per process.")
     gradient_accumulation_steps: int | None = _field(None, "None: global_batch_size / (micro-batch × processes).")
     max_steps: int = _field(116, "Optimization steps.")
@@ -153,6 +154,10 @@ class TrustMOPDConfig(DistillationConfig):
     def watching(self) -> Watch | None:
         """`watch`, checked."""
         return self._watching
+
+    @property
+    def prompts_per_step(self) -> int:
+        return self.global_batch_size // self.num_generations
 
     @property
     def scored(self) -> bool:
@@ -215,6 +220,11 @@ class TrustMOPDConfig(DistillationConfig):
                 f"global_batch_size = {self.global_batch_size} is not a multiple of {split} = "
                 f"{'' if by_tokens else f'{rows} × '}{world_size}. Change one of them, or set "
                 "gradient_accumulation_steps."
+            )
+        if self.global_batch_size % self.num_generations:
+            raise ValueError(
+                f"global_batch_size = {self.global_batch_size} counts responses, and is not a multiple of "
+                f"num_generations = {self.num_generations}. Change one of them."
             )
         rows = self.global_batch_size // world_size if by_tokens else rows
         self.per_device_train_batch_size = rows

@@ -30,6 +30,7 @@ _RANGES = {
     "calibration_batches": (1, _ANY),
     "min_relative_mu": (0, 1),
     "global_batch_size": (1, _ANY),
+    "num_generations": (1, _ANY),
     "per_device_train_batch_size": (1, _ANY),
     "gradient_accumulation_steps": (1, _ANY),
     "max_tokens_per_micro_batch": (1, _ANY),

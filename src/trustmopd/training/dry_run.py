@@ -194,7 +194,7 @@ def _calibration(prepared: Prepared, *, resumes: bool, anew: bool) -> str:
 def steps_of(args: TrustMOPDConfig, prompts: int) -> int:
     if args.max_steps > 0:
         return args.max_steps
-    return math.ceil(prompts // args.global_batch_size * args.num_train_epochs)
+    return math.ceil(prompts // args.prompts_per_step * args.num_train_epochs)
 
 
 def _training(args: TrustMOPDConfig, prompts: int) -> str:
@@ -204,9 +204,11 @@ def _training(args: TrustMOPDConfig, prompts: int) -> str:
     split = f"{args.per_device_train_batch_size} × {args.gradient_accumulation_steps} accumulation"
     if args.max_tokens_per_micro_batch is not None:
         split = f"at most {args.max_tokens_per_micro_batch:,} tokens a pass"
+    several = f" with {args.num_generations} responses each" if args.num_generations > 1 else ""
     return (
-        f"{steps} steps of {args.global_batch_size} prompts ({split}), learning rate {args.learning_rate:g}; "
-        f"{responses / prompts:.3g} passes over the prompts; responses up to {args.max_completion_length} tokens, "
+        f"{steps} steps of {args.prompts_per_step} prompts{several} ({split}), learning rate {args.learning_rate:g}; "
+        f"{steps * args.prompts_per_step / prompts:.3g} passes over the prompts; "
+        f"responses up to {args.max_completion_length} tokens, "
         f"{responses * args.max_completion_length:,} in all at most"
     )
 

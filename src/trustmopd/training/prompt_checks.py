@@ -33,10 +33,10 @@ def check_prompt_sets(prompts: Any, evaluated: Any, teachers: Sequence[str], arg
         check_prompts(dataset)
         if args.rules.allocation.labelled:
             check_labels(dataset, args.domain_column, list(teachers))
-    if len(prompts) < args.global_batch_size:
+    if len(prompts) < args.prompts_per_step:
         raise ValueError(
-            f"the prompt set has {len(prompts)} prompts, fewer than one batch of global_batch_size = "
-            f"{args.global_batch_size}. Add prompts, or lower global_batch_size."
+            f"the prompt set has {len(prompts)} prompts, fewer than the {args.prompts_per_step} of one batch of "
+            f"global_batch_size = {args.global_batch_size}. Add prompts, or lower global_batch_size."
         )
     scores = {"eval_strategy": args.eval_strategy != "no", "save_strategy": args.save_strategy == "best"}
     for name, wanted in scores.items():
@@ -91,10 +91,10 @@ def warn_of_prompts(
                 "Correct it, or remove it.",
                 stacklevel=4,
             )
-    passes = max(args.max_steps, 0) * args.global_batch_size / len(prompts)
+    passes = max(args.max_steps, 0) * args.prompts_per_step / len(prompts)
     if passes > MANY_PASSES:
         warnings.warn(
-            f"max_steps = {args.max_steps} steps of {args.global_batch_size} prompts use each of the {len(prompts)} "
+            f"max_steps = {args.max_steps} steps of {args.prompts_per_step} prompts use each of the {len(prompts)} "
             f"prompts {passes:.0f} times. Add prompts, or lower max_steps.",
             stacklevel=4,
         )

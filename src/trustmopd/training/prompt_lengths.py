@@ -42,10 +42,11 @@ def fit_prompts(dataset: Dataset, lengths_of: Mapping[str, list[int]], args: Tru
         logger.warning("%s; they are dropped.", found)
         dropped = set(over)
         kept = dataset.select([row for row in range(len(dataset)) if row not in dropped])
-        if len(kept) < args.global_batch_size:
+        if len(kept) < args.prompts_per_step:
             raise ValueError(
-                f"{found}, and only {len(kept)} would be left, fewer than one batch of global_batch_size = "
-                f"{args.global_batch_size}. Raise max_prompt_length, add prompts, or lower global_batch_size."
+                f"{found}, and only {len(kept)} would be left, fewer than the {args.prompts_per_step} of one batch of "
+                f"global_batch_size = {args.global_batch_size}. Raise max_prompt_length, add prompts, or lower "
+                "global_batch_size."
             )
         return kept, len(over)
     logger.warning("%s; they are cut on the %s.", found, truncation)

@@ -156,7 +156,9 @@ class TrustMOPDTrainer(CheckpointingTrainer, DistillationTrainer):
     # ---- Rollouts
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
-        sampler = EpochSampler(super()._get_train_sampler(dataset))
+        repeats: Any = super()._get_train_sampler(dataset)  # of one response to a prompt
+        repeats.mini_repeat_count, repeats.batch_size = self.args.num_generations, self.args.prompts_per_step
+        sampler = EpochSampler(repeats)
         self.remove_callback(EpochSampler)  # of an earlier `train()`
         self.add_callback(sampler)
         return sampler

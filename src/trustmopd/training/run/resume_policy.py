@@ -29,6 +29,7 @@ LESSONS = (
     "seed",
     "shuffle_dataset",
     "global_batch_size",
+    "num_generations",
     "optim",
     "mask_reasoning",
 )
