@@ -55,7 +55,7 @@ def workload(shape: Shape, *, trust: bool, tokens: int, responses: int, micro_ba
     reference = FrozenModel(shape, is_student=True)
     return Workload(
         student=shape,
-        frozen=(*(FrozenModel(shape, teacher=name) for name in NAMES), *([reference] if trust else [])),
+        frozen=(*(FrozenModel(shape, teachers=(name,)) for name in NAMES), *([reference] if trust else [])),
         is_lora=False,
         lora=shape.layers * RANK * widths,
         prompt=PROMPT,

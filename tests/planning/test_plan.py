@@ -202,7 +202,7 @@ def test_teachers_that_are_adapters_share_the_base(tmp_path: Path) -> None:
 
 def test_one_teacher_of_many_and_no_reference(recipe: Path) -> None:
     work = work_of(recipe, "allocation={rule: single, teacher: code}")
-    assert ([model.teacher for model in work.frozen], work.policies) == (["code"], 1)
+    assert ([model.teachers for model in work.frozen], work.policies) == ([("code",)], 1)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_bytes_between_gpus() -> None:
 def test_a_teachers_own_reference_is_one_more_model_and_a_smaller_budget_is_set(recipe: Path, tmp_path: Path) -> None:
     other = tiny.save(tiny.model(5, hidden=48, layers=3), tmp_path / "other")
     works = [work_of(recipe), work_of(recipe, f"teachers.math.reference={other}")]
-    references = [[model.is_student for model in work.frozen if not model.teacher] for work in works]
+    references = [[model.is_student for model in work.frozen if not model.teachers] for work in works]
     assert references == [[True], [True, False]]
     assert works[1].policies == works[0].policies + 1
     # 64 rows a pass, of which a small GPU holds fewer: the row that fits says so.

@@ -35,9 +35,9 @@ def test_each_frozen_model_is_counted_where_it_lives_teachers_own_references_too
         need = run_here(resolve(teachers, None, student), student, settings(tmp_path), lora, 64)
         return frozen_weights(need.work, need.setup)
 
-    here = 2 * size + 4 * size + 2 * bigger  # 'math' is the student's weights, as the reference of 'code' is
+    here = 2 * size + 4 * size + 2 * size + 2 * bigger
     assert counted(named) == (here, here)
-    lent = here - 2 * size  # and they are the base of a LoRA student
+    lent = here - 2 * size  # the initial student is the base of a LoRA student
     assert counted(named, LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")) == (lent, lent)
     away = {**named, "code": replace(named["code"], on="ray")}
     assert counted(away) == (here - 4 * size, here - 4 * size)

@@ -201,9 +201,10 @@ def _at_hand(work: Workload, setup: Setup) -> bool:
 def _spread(recipe: Recipe, work: Workload, gpus: Sequence[int]) -> dict[str, Any]:
     """Teachers on Ray that need more than one GPU."""
     return {
-        f"teachers.{model.teacher}": {**recipe.teachers[model.teacher].model_dump(exclude_none=True), "gpus": needed}
+        f"teachers.{name}": {**recipe.teachers[name].model_dump(exclude_none=True), "gpus": needed}
         for model, needed in zip(work.frozen, gpus, strict=False)
-        if model.teacher and needed > 1
+        for name in model.teachers
+        if needed > 1
     }
 
 

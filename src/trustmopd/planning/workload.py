@@ -53,7 +53,7 @@ class Setup:
 @dataclass(frozen=True)
 class FrozenModel:
     """One set of frozen weights; on Ray `engine` reads them. `bare` counts the policies that are these weights alone,
-    each under its own view; `teacher` is the first one's name if it is a teacher. `adapters` are the numbers of
+    each under its own view; `teachers` are their names unless the first is a reference. `adapters` are the numbers of
     parameters of the adapters on them, each a policy. The student's own base takes no memory of its own if it is
     `lent`."""
 
@@ -64,7 +64,7 @@ class FrozenModel:
     adapters: tuple[int, ...] = ()
     is_student: bool = False
     role: str = ""
-    teacher: str | None = None
+    teachers: tuple[str, ...] = ()
     lent: bool = False
     engine: str = TRANSFORMERS
     quantization: str | None = None
@@ -79,7 +79,7 @@ class FrozenModel:
 
     @property
     def name(self) -> str:
-        return self.teacher or self.role
+        return next(iter(self.teachers), self.role)
 
     @property
     def bytes(self) -> int:
@@ -133,7 +133,7 @@ class Workload:
     @property
     def full_teachers(self) -> list[str]:
         """Those that have weights of their own."""
-        return [model.teacher for model in self.frozen if model.teacher]
+        return [name for model in self.frozen for name in model.teachers]
 
     def trains_adapter(self, placement: str) -> bool:
         return self.is_lora or placement == ADAPTERS
@@ -149,7 +149,7 @@ class Workload:
 
     def _as_adapters(self) -> list[FrozenModel]:
         """With every teacher as an adapter on a reference, or else on the student's base."""
-        references = [replace(model, on=RESIDENT) for model in self.frozen if not model.teacher]
+        references = [replace(model, on=RESIDENT) for model in self.frozen if not model.teachers]
         base, *others = references or [FrozenModel(self.student, bare=0, is_student=True)]
         return [replace(base, adapters=(*base.adapters, *[self.lora for _ in self.full_teachers])), *others]
 
@@ -219,6 +219,7 @@ def frozen_model(
 ) -> FrozenModel:
     """`default` is for weights without a dtype of their own."""
     given = weights.checkpoint
+    bare = [name for name in weights.sources if name not in weights.adapters]
     if given is None:
         shape, dtype, adapter = shape_of(weights.role, student, None, trust_remote_code), default, adapter_on_student
     else:
@@ -231,11 +232,11 @@ def frozen_model(
         shape,
         weights.on,
         dtype,
-        bare=len(weights.sources) - len(weights.adapters),
+        bare=len(bare),
         adapters=(adapter,) * len(weights.adapters),
         is_student=given is None,
         role=weights.role,
-        teacher=None if weights.bare is None or is_reference(weights.bare) else weights.bare,
+        teachers=() if any(map(is_reference, bare)) else tuple(bare),
         engine=weights.engine,
         quantization=weights.quantization,
     )

@@ -2,6 +2,7 @@
 reads the prompts, and where it lives. Preflight, loading, the plan, the dry run and the manifest read this graph; none
 of them asks again."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -268,10 +269,27 @@ def _weights(
         ordered += [teacher for teacher in teachers if teacher.base == name]
         if name == initial or any(teacher.reference == name for teacher in teachers):
             ordered.append(reference)
-    sharing: dict[Hashable, list[Policy]] = {}
+    copies = _copies([*references.values(), *teachers], roots)
+    sharing: dict[tuple[Hashable, Hashable, int], list[Policy]] = {}
     for policy in ordered:
-        sharing.setdefault((roots[policy.name], policy.home), []).append(policy)
-    return [_shared(bases.get(roots[policies[0].name], policies[0]), policies) for policies in sharing.values()]
+        sharing.setdefault((roots[policy.name], policy.home, copies[policy.name]), []).append(policy)
+    return [
+        _shared(policies[0] if copy else bases.get(root, policies[0]), policies)
+        for (root, _, copy), policies in sharing.items()
+    ]
+
+
+def _copies(policies: list[Policy], roots: Mapping[str, Hashable]) -> dict[str, int]:
+    """How many before it are the same weights and read the same: a plan by shapes alone names one folder for all. A run
+    refuses them."""
+    seen: Counter[Hashable] = Counter()
+    copies = {}
+    for policy in policies:
+        alone = policy.checkpoint is None or policy.checkpoint.adapter is None
+        same = (roots[policy.name], policy.reading) if alone else policy.name
+        copies[policy.name] = seen[same]
+        seen[same] += 1
+    return copies
 
 
 def _shared(base: Policy, policies: list[Policy]) -> Weights:
