@@ -111,7 +111,7 @@ def test_options_of_the_template_are_the_students_unless_a_view_has_its_own(prep
         ("adds", {"template": "own"}, ["teacher 'x'", "-- the end"]),
         ("ends", {"template": "own"}, ["teacher 'x'", "<eos>", "add_generation_prompt"]),
         ("bare", {"template": "own"}, ["teacher 'x'", "no chat template of its own"]),
-        ("bare", {"prompt": "missing"}, ["teacher 'x'", "'missing'", "hint"]),
+        ("bare", {"prompt": "missing"}, ["teacher 'x'", "view.prompt 'missing'", "hint"]),
         ("bare", {"prompt": "half"}, ["teacher 'x'", "'half'", "row 1"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -110,6 +110,8 @@ def test_actions_by_rule_and_for_all():
     for wrong in ({"cliped": "stop"}, {"clipped": "shout"}, "loud", 3, {"clipped": True}):
         with pytest.raises(ValueError):
             actions_of(wrong)
+    with pytest.raises(ValueError, match=r"^guard\.clipped = 0\.3"):
+        actions_of({"clipped": 0.3})
 
 
 def test_every_rule_has_its_heading_and_its_metric_on_the_page_that_warnings_name():

@@ -15,11 +15,15 @@ from trustmopd.report.readers.run import open_run
 from trustmopd.report.statistics.comparison import compare
 from trustmopd.report.statistics.summary import summarise_run
 from trustmopd.report.tables.watch_tables import watched_table
+from trustmopd.training.dry_run import dry_run
 from trustmopd.training.stages import train_recipe
 
 #: Graders of random responses: a share of letters changes with every step.
 GRADERS = """
 import os
+
+def never(row, response):
+    return False
 
 def letters(row, response):
     return sum(map(str.isalpha, response)) / 6
@@ -144,6 +148,15 @@ def test_the_best_checkpoint_is_kept_and_a_resumed_run_goes_on_with_it(tmp_path,
     assert (state["best_metric"], state["best_global_step"]) == (scores[best], best)
 
 
+def test_the_best_is_kept_where_no_response_is_right(tmp_path, checkpoints, held_out):
+    """What the terminal names as the best checkpoint is there."""
+    watch = {"benchmarks": [held_out("never")], "every": 1, "prompts": 2, "save_best": True}
+    run = trained(tmp_path / "never", checkpoints, watch)
+    assert {*scores_of(run).values()} == {0.0}
+    assert (run / "checkpoints/checkpoint-1").is_dir() and (run / "checkpoints/checkpoint-4").is_dir()
+    assert "at first 0.0%, best after step 1 " in (run / "checkpoints/README.md").read_text()
+
+
 @pytest.mark.unit
 def test_a_benchmark_is_watched_or_evaluated(tmp_path, held_out):
     file = held_out()
@@ -165,6 +178,8 @@ def test_a_benchmark_is_watched_or_evaluated(tmp_path, held_out):
     ("watch", "others", "named"),
     [
         ({"every": 0}, {}, "watch: every"),
+        ("gsm8k", {}, "watch: 'gsm8k'.*benchmarks"),
+        (["gsm8k"], {}, "watch: .'gsm8k'.*benchmarks"),
         ({"benchmark": ["gsm8k"]}, {}, "benchmarks"),
         ({"benchmarks": ["gsm9k"]}, {}, "gsm8k"),
         ({"save_best": True}, {}, "save_best"),
@@ -180,6 +195,9 @@ def test_slips(tmp_path, watch, others, named):
 def test_watched_prompts_are_checked_before_models_are_loaded(tmp_path, checkpoints, held_out):
     from trustmopd.training.prepare import prepare
 
+    path = small_runs.recipe(tmp_path, checkpoints, {"watch": {}})
+    with pytest.raises(ValueError, match="benchmarks"):  # and the prompts carry no answers
+        prepare(load_recipe(path)).check()
     path = small_runs.recipe(tmp_path, checkpoints, {"watch": {"benchmarks": [str(tmp_path / "none.jsonl")]}})
     with pytest.raises(FileNotFoundError, match=r"none\.jsonl"):
         prepare(load_recipe(path)).check()
@@ -188,3 +206,5 @@ def test_watched_prompts_are_checked_before_models_are_loaded(tmp_path, checkpoi
     with pytest.warns(UserWarning, match="1 of 2 prompts of known are trained on"):
         prepared = prepare(load_recipe(path))
         assert len(prepared.ingredients.held_out) == 2
+    told = dry_run(prepared).topics["watch"]
+    assert "2 prompts of known" in told and "every 20 steps" in told and "0 of 24" in told

@@ -27,7 +27,7 @@ training:  # what people change first; docs/configuration.md has all fields
   max_completion_length: {response}  # longest response, in tokens
   num_candidates: {candidates}  # likeliest tokens that are compared
   # chat_template_kwargs: {{enable_thinking: false}}  # switches of the chat template
-evaluation: {{benchmarks: []}}  # [gsm8k, questions.jsonl]: docs/guides/own-benchmarks.md
+evaluation: {{benchmarks: []}}  # []: the paper's six; or [gsm8k, questions.jsonl]: docs/guides/own-benchmarks.md
 """
 
 

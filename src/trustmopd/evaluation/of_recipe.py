@@ -83,6 +83,11 @@ def evaluate(what: Any, benchmarks: Any = None, out: str | Path | None = None, *
     """Sample and grade one checkpoint, a path or a Hub id. Or a run, given by its folder or its trainer, which gets the
     scores: its newest checkpoint, and the models that it began from and learnt from, except those that were in memory
     alone. `benchmarks` are names, files and `Benchmark`s; `options` are the other fields of `EvaluationOptions`."""
+    if isinstance(what, Recipe) or str(what).endswith((".yaml", ".yml")):
+        raise ValueError(
+            f"evaluate takes a checkpoint or a run, not the recipe {getattr(what, 'name', what)}. Use "
+            "evaluate_recipe(recipe), or load_recipe and then that."
+        )
     one = isinstance(benchmarks, str | QuestionFile | Benchmark)
     wish, folder = EvaluationOptions([benchmarks] if one else benchmarks, **options), folder_of(what)
     run, checkpoint = RunDirectory(folder), newest_checkpoint(folder)

@@ -48,8 +48,9 @@ class Teacher:
     view: View | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.view, Mapping):
-            object.__setattr__(self, "view", check_fields(View, dict(self.view), "view"))
+        if not isinstance(self.view, View | None):
+            given = dict(self.view) if isinstance(self.view, Mapping) else self.view
+            object.__setattr__(self, "view", check_fields(View, given, "view"))
 
     @classmethod
     def of(cls, source: TeacherSource) -> "Teacher":

@@ -19,6 +19,7 @@ from trustmopd.prompts.prompt_set import check_prompts
 from trustmopd.prompts.reading.messages import user_text
 from trustmopd.prompts.reading.sources import named
 from trustmopd.recipe.teacher_source import View
+from trustmopd.util.messages import choose_from
 
 _ANSWER = "An answer."
 
@@ -77,10 +78,15 @@ class PromptView:
         column, digest, lengths = self.view.prompt, hashlib.sha256(repr(self.swap).encode()), list[int]()
         first, alike = dict[int, tuple[int, Any]](), list[tuple[int, int]]()
         if column is not None:
+            names = prompts.column_names
+            if column not in names:
+                raise ValueError(
+                    f"{self.role} has the view.prompt {column!r}, but the prompt set has no such column. "
+                    f"{choose_from(names, column)}."
+                )
             with named(f"{self.role}, which reads the column {column!r}"):
-                others = {"prompt"} & {*prompts.column_names} - {column}
-                shown = prompts.remove_columns(list(others))
-                check_prompts(shown.rename_columns({column: "prompt"} if column in shown.column_names else {}))
+                shown = prompts.remove_columns([*({"prompt"} & {*names} - {column})])
+                check_prompts(shown.rename_columns({column: "prompt"}))
         blocks = (prompts.select(range(n, min(n + 512, len(prompts)))) for n in range(0, len(prompts), 512))
         rendered = chain.from_iterable(self._ids(block, 512 * n) for n, block in enumerate(blocks))
         for number, (row, ids) in enumerate(zip(prompts, rendered, strict=True)):

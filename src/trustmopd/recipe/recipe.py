@@ -182,8 +182,9 @@ class Recipe(Section):
             raise ValueError(f"allocation.teacher = {given!r}: no teacher has this name. Choose from {names}.")
         if self.allocation.labelled and self.prompts.domain_column is None:
             raise ValueError("prompts.domain_column = None, but routing needs it. Give the column of teachers' names.")
-        watched, scored = (self.training.get("watch") or {}).get("benchmarks", []), self.evaluation.benchmarks
-        if both := {*map(_source, watched)} & {*map(_source, scored)}:
+        wish = self.training.get("watch")
+        watch = Watch() if wish is None else check_fields(Watch, wish, "training.watch")
+        if both := {*map(_source, watch.benchmarks)} & {*map(_source, self.evaluation.benchmarks)}:
             raise ValueError(
                 f"{min(both)} is in both training.watch and evaluation: a checkpoint that was chosen by a score cannot "
                 "be judged by it. Watch other prompts, such as a file of your own."

@@ -93,6 +93,8 @@ def _explain(model: type[Section], problem: ErrorDetails) -> str:
         remedy = f"The fields here are {', '.join(known_fields)}.{section.hint.format(field=field)}"
         remedy = f"Did you mean `{close[0]}`?" if close else remedy
     reason = _REASONS.get(kind) or problem["msg"].replace("Input", "it")
+    if not field:
+        return f"{value!r:.80}: {reason}. The fields are {', '.join(model.model_fields)}."
     return f"{field} = {value!r:.80}: {reason}. {remedy}"
 
 

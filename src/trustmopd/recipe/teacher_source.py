@@ -99,7 +99,10 @@ class TeacherSource(Section):
     @model_validator(mode="after")
     def _can_be_loaded(self) -> "TeacherSource":
         if self.model is None and self.adapter is None and self.view is None:
-            raise ValueError("there is nothing to load. Give `model` (a Hub id or a path), `adapter`, or both.")
+            raise ValueError(
+                "there is nothing to load. Give `model` (a Hub id or a path), `adapter`, or both; or a `view` alone, "
+                "for the common reference under it."
+            )
         if self.reference is not None and self.reference.model is None and self.reference.adapter is not None:
             raise ValueError("its reference is an adapter alone. Give `model` too, or a Hub id or path, or student.")
         if self.reference is not None and self.reference.reference is not None:

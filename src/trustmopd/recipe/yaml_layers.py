@@ -72,12 +72,17 @@ def check_droppable(layers: Layers, section: str, given: Fields) -> list[str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key given twice, of which the standard loader silently keeps the last. The key `on` is a name, which
-    YAML 1.1 takes for `true`."""
+    """Refuses a key given twice, of which the standard loader silently keeps the last, and `{a:b}`, which is a key
+    `a:b`. The key `on` is a name, which YAML 1.1 takes for `true`."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key, value in node.value if node.flow_style else ():
+            if key in keys and key.style is None and ":" in key.value and value.value == "":
+                raise yaml.MarkedYAMLError(
+                    problem=f"no space follows the colon of {key.value!r}", problem_mark=key.start_mark
+                )
         for i, key in enumerate(keys):
             if key.value == "on":
                 key.tag = "tag:yaml.org,2002:str"

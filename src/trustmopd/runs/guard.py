@@ -98,7 +98,8 @@ def actions_of(setting: Any) -> dict[str, str]:
         if name not in NAMES:
             raise ValueError(f"guard: there is no rule {name!r}. {choose_from(NAMES, name)}.")
         if action is not False and action not in ACTIONS:
-            raise ValueError(f"guard = {action!r} is unknown. {choose_from(ACTIONS, action)}.")
+            field = f"guard.{name}" if isinstance(setting, Mapping) else "guard"
+            raise ValueError(f"{field} = {action!r} is unknown. {choose_from(ACTIONS, action)}.")
     return {name: given.get(name, WARN) or OFF for name in NAMES}
 
 

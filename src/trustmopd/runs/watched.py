@@ -51,8 +51,9 @@ def described(run: RunDirectory) -> str:
     best = best_of(scores)
     if best is None:
         return ""
+    at_first = f"at first {scores[0].score:.1%}, " if scores[0].step == 0 else ""
     return (
-        f"best after step {best.step} with {best.score:.1%}, last after step {scores[-1].step} with "
+        f"{at_first}best after step {best.step} with {best.score:.1%}, last after step {scores[-1].step} with "
         f"{scores[-1].score:.1%}, on watched prompts of {', '.join(best.benchmarks)}"
     )
 

@@ -4,16 +4,19 @@ import json
 import math
 import shutil
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from trustmopd.evaluation.user_sets import is_graded
 from trustmopd.planning.memory import checkpoint_bytes
 from trustmopd.planning.this_machine import UnknownMemory
 from trustmopd.planning.workload import FrozenModel, student_dtype_of
 from trustmopd.policies.graph import Policy, fallback_note, role_of
 from trustmopd.recipe.names import SUFFIXES
+from trustmopd.recipe.recipe import Watch
 from trustmopd.recipe.rollout_engines import VLLM
 from trustmopd.recipe.teacher_source import RAY
 from trustmopd.rollouts.vllm_engine import vllm_version
@@ -22,6 +25,7 @@ from trustmopd.training.config import TrustMOPDConfig
 from trustmopd.training.prepare import Prepared
 from trustmopd.training.run.resuming import changes, moves, read_state
 from trustmopd.training.run.which_checkpoint import Resumed
+from trustmopd.training.setup import Ingredients
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ def dry_run(prepared: Prepared, *, resume: Resumed = False, calibrate: bool = Fa
         "prompts": _prompts(prepared),
         "training": _training(args, len(given.prompts)),
         "rollouts": _rollouts(args),
+        **({"watch": _watched(args.watching, given)} if args.watching is not None else {}),
         "engine": str(prepared.engine),
         "machine": _machine(args),
         "seeds": ", ".join(str(seed) for seed in recipe.seeds),
@@ -226,6 +231,16 @@ def _rollouts(args: TrustMOPDConfig) -> str:
         + f", with {args.vllm_gpu_memory_utilization:g} of the GPU's memory"
         + (", asleep while the student trains" if args.vllm_enable_sleep_mode else "")
     )
+
+
+def _watched(watch: Watch, given: Ingredients) -> str:
+    graded = sum(map(is_graded, given.prompts))
+    told = f"the rollouts of {graded} of {len(given.prompts)} prompts, which carry answers"
+    for name, count in Counter(each.benchmark for each in given.held_out).items():
+        told += f"; {count} prompts of {name}"
+    if given.held_out:
+        told += f" before the first step, every {watch.every} steps and after the last"
+    return told + ("; the best checkpoint is kept" if watch.save_best else "")
 
 
 def _machine(args: TrustMOPDConfig) -> str:

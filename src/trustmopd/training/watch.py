@@ -65,7 +65,8 @@ class Watcher(TrainerCallback):
             metrics = self._means(self._rollouts)
             if self.held_out and (step % self.watch.every == 0 or step >= state.max_steps):
                 metrics |= self._of_held_out()
-        if self.watch.save_best and metrics.get(SCORE, 0.0) > (state.best_metric or 0.0):
+        best = -1.0 if state.best_metric is None else state.best_metric
+        if self.watch.save_best and metrics.get(SCORE, -1.0) > best:
             # transformers' own record of the best: `RunFiles` keeps this checkpoint, and a resumed run goes on with it
             state.best_metric, state.best_global_step = metrics[SCORE], step
             control.should_save = True

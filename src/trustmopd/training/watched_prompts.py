@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from trustmopd.evaluation.benchmarks import load_benchmarks
 from trustmopd.evaluation.grading import grade_row
 from trustmopd.evaluation.sampling import Sampling, put, render
+from trustmopd.evaluation.user_sets import is_graded
 from trustmopd.prompts.reading.messages import common_system
 from trustmopd.training.config import TrustMOPDConfig
 
@@ -32,6 +33,11 @@ def held_out(
 ) -> list[HeldOut]:
     """`longest` is the most tokens that the engine takes, with the response."""
     assert args.watching is not None and args.max_completion_length is not None
+    if not args.watching.benchmarks and not any(map(is_graded, prompts)):
+        raise ValueError(
+            "watch would grade nothing: it names no benchmarks, and no prompt carries `answer` or another grader's "
+            "fields. Name benchmarks, or leave watch out."
+        )
     room, conversations = longest - args.max_completion_length, list(prompts["prompt"])
     sampling = Sampling(system=common_system(conversations), chat_template_kwargs=args.chat_template_kwargs)
     trained_on, found = {*map(_question, conversations)}, []
