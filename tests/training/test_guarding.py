@@ -2,9 +2,11 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 import small_runs
+from transformers import TrainerControl, TrainerState
 from typer.testing import CliRunner
 
 from trustmopd.cli import app
@@ -49,3 +51,16 @@ def test_a_stop_that_was_not_asked_for_raises_nothing():
     guarding.stopped = next(iter(Guarding("stop").guard.read([{"step": s, "loss": 10.0**s} for s in range(20)])))
     with pytest.raises(Interrupted):
         guarding.check()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("strategy", ["steps", "no"])
+def test_a_stop_says_whether_its_step_is_saved(strategy):
+    guarding, control, saves = Guarding("stop"), TrainerControl(), strategy != "no"
+    for step in range(20):
+        state = TrainerState(global_step=step, is_world_process_zero=True)
+        guarding.on_log(SimpleNamespace(save_strategy=strategy), state, control, logs={"loss": 10.0**step})
+    assert (control.should_training_stop, control.should_save) == (True, saves)
+    with pytest.raises(Interrupted) as error:
+        guarding.check()
+    assert ("save_strategy" not in str(error.value)) is saves

@@ -125,7 +125,7 @@ def test_a_grader_that_fails_costs_its_rows_and_not_the_run(tmp_path, checkpoint
 
 def test_the_best_checkpoint_is_kept_and_a_resumed_run_goes_on_with_it(tmp_path, checkpoints, held_out):
     watch = {"benchmarks": [held_out()], "every": 1, "prompts": 6, "save_best": True}
-    settings = {"save_steps": 3, "save_total_limit": 2, "learning_rate": 0.05, "watch": watch}
+    settings = {"save_steps": 3, "save_total_limit": 2, "learning_rate": 0.05, "logging_steps": 3, "watch": watch}
     (tmp_path / "whole").mkdir()
     whole = small_runs.recipe(tmp_path / "whole", checkpoints, {"max_steps": 6, **settings})
     train_recipe(load_recipe(whole))
@@ -174,6 +174,14 @@ def test_a_benchmark_is_watched_or_evaluated(tmp_path, held_out):
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize("watch", [True, ["gsm8k"], {"benchmarks": None}, {"benchmarks": [3]}])
+def test_slips_in_a_recipe(tmp_path, watch):
+    path = small_runs.recipe(tmp_path, {"base": "b", "math": "m"}, {"watch": watch})
+    with pytest.raises(RecipeError, match=r"training\.watch"):
+        load_recipe(path)
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize(
     ("watch", "others", "named"),
     [
@@ -185,6 +193,7 @@ def test_a_benchmark_is_watched_or_evaluated(tmp_path, held_out):
         ({"save_best": True}, {}, "save_best"),
         ({"benchmarks": ["gsm8k"], "save_best": True}, {"save_strategy": "no"}, "save_strategy"),
         ({"benchmarks": ["gsm8k"], "save_best": True}, {"save_total_limit": 1}, "save_total_limit"),
+        ({"benchmarks": ["gsm8k"], "save_best": True}, {"metric_for_best_model": "loss"}, "metric_for_best_model"),
     ],
 )
 def test_slips(tmp_path, watch, others, named):

@@ -44,9 +44,9 @@ class QuestionFile(Section):
     grader: Annotated[str, AfterValidator(check_grader_name), Field(description="Give a grader's name.")] | None = None
 
 
-def _source(benchmark: Any) -> str:
-    """What two mentions of one benchmark have in common, checked or not."""
-    return os.path.normpath(benchmark if isinstance(benchmark, str) else dict(benchmark).get("path", ""))
+def _source(benchmark: str | QuestionFile) -> str:
+    """What two mentions of one benchmark have in common."""
+    return os.path.normpath(benchmark if isinstance(benchmark, str) else benchmark.path)
 
 
 def _benchmark(value: Any) -> Any:

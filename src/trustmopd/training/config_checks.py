@@ -190,6 +190,11 @@ def _check_save_best(args: "TrustMOPDConfig") -> None:
             "watch.save_best = True, but save_total_limit = 1 would keep the best checkpoint alone, and not the last. "
             "Raise it to 2."
         )
+    if args.load_best_model_at_end or args.metric_for_best_model is not None:
+        raise ValueError(
+            "watch.save_best = True, but load_best_model_at_end and metric_for_best_model choose by an eval_dataset. "
+            "Leave them, or save_best, unset."
+        )
 
 
 def check_mappings(args: "TrustMOPDConfig") -> None:

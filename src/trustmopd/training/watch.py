@@ -65,6 +65,7 @@ class Watcher(TrainerCallback):
             metrics = self._means(self._rollouts)
             if self.held_out and (step % self.watch.every == 0 or step >= state.max_steps):
                 metrics |= self._of_held_out()
+                control.should_log = True  # a line of its own: a mean of several samples would name no checkpoint
         best = -1.0 if state.best_metric is None else state.best_metric
         if self.watch.save_best and metrics.get(SCORE, -1.0) > best:
             # transformers' own record of the best: `RunFiles` keeps this checkpoint, and a resumed run goes on with it

@@ -11,6 +11,7 @@ from trustmopd.report.readers.token_records import read_records
 from trustmopd.runs import RunDirectory
 from trustmopd.training.step import StepLog, ask, candidates_of, objective_of
 from trustmopd.training.step.batch import RolloutId
+from trustmopd.training.step.note import StepTotals
 from trustmopd.training.step.records import TokenRecorder
 
 pytestmark = pytest.mark.unit
@@ -53,6 +54,14 @@ def test_the_metrics_of_micro_batches_are_those_of_the_batch(context_of, batch_o
         assert line == pytest.approx(means[0], rel=1e-5)
     assert sum(means[0][f"weight/{name}"] for name in ("math", "code", "if")) == pytest.approx(1.0)
     assert means[0]["weight/idle"] == 0 and "score/idle" not in means[0]
+
+
+def test_what_nobody_was_asked_about_has_no_mean():
+    totals = StepTotals()
+    totals.add("overlap/idle", torch.zeros(0))
+    totals.add("overlap/math", torch.tensor([1.0, 0.0]))
+    totals.add("degenerate", torch.tensor(0.0), is_sum=True)
+    assert totals.reduce(Accelerator(cpu=True)) == {"overlap/math": 0.5, "degenerate": 0.0}
 
 
 def several_samples(batch):

@@ -18,6 +18,7 @@ class Guarding(TrainerCallback):
     def __init__(self, setting: Any):
         self.guard = Guard(setting)
         self.stopped: Alarm | None = None
+        self._saves = True
 
     def resume(self, log_history: Iterable[Mapping[str, Any]]) -> None:
         """What was said before is not said again."""
@@ -32,12 +33,13 @@ class Guarding(TrainerCallback):
             if alarm.action == STOP:
                 self.stopped = alarm
                 control.should_training_stop = True
-                control.should_save = args.save_strategy != "no"
+                control.should_save = self._saves = args.save_strategy != "no"
 
     def check(self) -> None:
         """After training: whether it ended before its time."""
         if self.stopped is not None:
+            saved = "is saved. A resumed run is not stopped by the same rule again"
             raise Interrupted(
                 f"{self.stopped}. The run was stopped, as guard.{self.stopped.rule.name} = stop asks for; step "
-                f"{self.stopped.step} is saved. A resumed run is not stopped by the same rule again."
+                f"{self.stopped.step} {saved if self._saves else 'is not saved: save_strategy = no'}."
             )

@@ -38,10 +38,11 @@ def ask(context: StepContext, batch: Batch) -> Batch:
 def _viewed(rollouts: Rollouts, batch: Batch, view: PromptView, name: str) -> Rollouts:
     """The responses to the prompts as this policy reads them."""
     prompts = [rollout.read[name] for rollout in batch.rollouts]
-    ids, mask = batch.prompt_ids.new_zeros(2, len(prompts), max(map(len, prompts)))
+    padded = torch.zeros(2, len(prompts), max(map(len, prompts)), dtype=batch.prompt_ids.dtype)
     for row, prompt in enumerate(prompts):
-        ids[row, -len(prompt) :] = torch.tensor(prompt)
-        mask[row, -len(prompt) :] = 1
+        padded[0, row, -len(prompt) :] = torch.tensor(prompt)
+        padded[1, row, -len(prompt) :] = 1
+    ids, mask = padded.to(batch.prompt_ids.device)  # in one copy
     input_ids = torch.cat([ids, swapped(batch.response_ids, view.swap)], dim=1)
     return replace(rollouts, input_ids=input_ids, attention_mask=torch.cat([mask, batch.attended], 1), swap=view.swap)
 

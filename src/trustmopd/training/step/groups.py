@@ -45,10 +45,11 @@ class GroupTotals:
         slope = slope if multipliers is None else slope * multipliers
         clipped = (batch.attended.sum(dim=1, keepdim=True) >= self.longest) * share
         at_tokens = (share, valid, result.token_loss.detach() * share, slope * share, clipped, gap)
-        measured = torch.stack([values[valid].double() for values in at_tokens])
-        quarters = (valid.cumsum(dim=1) - 1) * _QUARTERS // lengths
+        # Zeros in place of what does not count: to select what does, a GPU would have to wait.
+        measured = torch.stack([torch.where(valid, values, 0).double() for values in at_tokens]).flatten(1)
+        quarters = ((valid.cumsum(dim=1) - 1) * _QUARTERS // lengths).clamp_min(0)
         for kind, groups in enumerate((self._domains(batch), self._leaders(result.weights, asked), quarters)):
-            self._totals[kind].index_add_(1, groups[valid], measured)
+            self._totals[kind].index_add_(1, groups.flatten(), measured)
 
     def finish(self, accelerator: Accelerator) -> dict[str, float]:
         """Over all processes, of the groups that have tokens: shares of prompts, tokens, loss and gradient; mean

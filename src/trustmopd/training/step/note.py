@@ -48,7 +48,7 @@ class StepLog:
         asked = self.pool.teachers
         for metric, values in allocation_metrics(scored, result, mu, asked, self.teachers).items():
             self._totals.add(metric, values)
-        self._totals.add("candidates/degenerate_tokens", result.degenerate, count=0)
+        self._totals.add("candidates/degenerate_tokens", result.degenerate, is_sum=True)
         if step is None:
             return
         if self.recorder.due(step):
@@ -88,8 +88,8 @@ class StepLog:
         for name, gap in (self.pool.elsewhere.gaps if self.pool.elsewhere else {}).items():
             self._totals.add(f"teacher_gap/{name}", torch.tensor(gap, device=device))
         for name, usage in (self.pool.elsewhere.take_usage() if self.pool.elsewhere else {}).items():
-            self._totals.add(f"ray/seconds/{name}", torch.tensor(usage.seconds, device=device), count=0)
-            self._totals.add(f"ray/bytes/{name}", torch.tensor(usage.bytes, device=device), count=0)
+            self._totals.add(f"ray/seconds/{name}", torch.tensor(usage.seconds, device=device), is_sum=True)
+            self._totals.add(f"ray/bytes/{name}", torch.tensor(usage.bytes, device=device), is_sum=True)
             self._totals.add(f"ray/waiting/{name}", torch.tensor(usage.waiting, device=device))
 
     def forget_time(self) -> None:
@@ -113,13 +113,16 @@ class StepTotals:
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
         self._counts: Counter[str] = Counter()
+        self._no_means: set[str] = set()
 
-    def add(self, metric: str, values: Tensor, *, count: int | None = None) -> None:
+    def add(self, metric: str, values: Tensor, *, is_sum: bool = False) -> None:
         self._sums[metric] = self._sums.get(metric, 0) + values.detach().double().sum()
-        self._counts[metric] += values.numel() if count is None else count
+        self._counts[metric] += values.numel()
+        self._no_means |= {metric} if is_sum else set()
 
     def reduce(self, accelerator: Accelerator) -> dict[str, float]:
-        """Means over everything added since the last call; sums for metrics that are added with `count=0`."""
+        """Means over everything added since the last call, of which there is none without values; sums for metrics that
+        are added with `is_sum`."""
         if not self._sums:
             return {}
         names = sorted(self._sums)
@@ -127,7 +130,12 @@ class StepTotals:
         counted = totals.new_tensor([self._counts[name] for name in names])
         sums, counts = accelerator.reduce(torch.stack([totals, counted]), "sum").tolist()
         self._sums, self._counts = {}, Counter()
-        return {name: total / count if count else total for name, total, count in zip(names, sums, counts, strict=True)}
+        found = {name: (total, count) for name, total, count in zip(names, sums, counts, strict=True)}
+        return {
+            name: total if name in self._no_means else total / count
+            for name, (total, count) in found.items()
+            if count or name in self._no_means
+        }
 
 
 def allocation_metrics(

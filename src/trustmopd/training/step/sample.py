@@ -60,7 +60,7 @@ def rollouts_of(
                 teacher=_teacher(domain, teachers) if args.rules.allocation.labelled else None,
                 recorded=draw in recorded,
                 read=read,
-                shown={n: view.text(read[n]) for n, view in views.items() if view.view.prompt is None},
+                shown={n: view.text(read[n]) for n, view in views.items() if draw in recorded and not view.view.prompt},
             )
         )
     return rollouts
