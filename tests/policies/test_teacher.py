@@ -41,6 +41,11 @@ def test_a_teacher_that_cannot_be_loaded_is_refused(teacher, facts):
     assert [fact for fact in facts if fact not in str(refusal.value)] == [], refusal.value
 
 
+def test_a_view_that_is_no_mapping_is_refused():
+    with pytest.raises(ValueError, match="view: 'own'.*template"):
+        Teacher("a", view="own")
+
+
 def test_a_reference_that_is_only_an_adapter_is_refused():
     with pytest.raises(ValueError, match=r"the reference .*'lora'"):
         resolve({"math": "a"}, Teacher(adapter="lora"), "student")
