@@ -466,8 +466,9 @@ def test_records_hold_the_texts_of_their_candidates_and_prompts(trained, family)
     assert spoken["texts"] == {str(token): family.tokenizer.decode([token]) for token in ids}
     tokens = zip(table["token_id"].to_pylist(), table["token_text"].to_pylist(), strict=True)
     assert all(text == family.tokenizer.decode([token]) for token, text in tokens)
-    prompts = {row["id"]: row["prompt"] for row in family.prompts}
-    assert spoken["prompts"] == {name: prompts[name] for name in set(table["prompt_id"].to_pylist())}
+    rows = {row["id"]: (number, row["prompt"]) for number, row in enumerate(family.prompts)}
+    recorded = [rows[name] for name in set(table["prompt_id"].to_pylist())]
+    assert spoken["prompts_by_row"] == {str(number): prompt for number, prompt in recorded}
 
 
 def test_recording_is_a_phase_of_its_own(trained, steps_of, build, tmp_path):

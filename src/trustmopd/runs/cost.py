@@ -1,5 +1,6 @@
 """What calibrating, training and evaluating a run cost. Each stage adds its own part."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -8,10 +9,20 @@ from typing import Any
 from trustmopd.runs.layout import RunDirectory
 from trustmopd.runs.schemas import read_file, write_file
 
+logger = logging.getLogger(__name__)
+
 
 def read_cost(run: RunDirectory) -> dict[str, Any]:
-    """What is known so far; nothing if no stage has written."""
-    return read_file(run.cost, what="cost", remedy="Remove it: a new one is written.") if run.cost.exists() else {}
+    """What is known so far; nothing if no stage has written. A broken file is renamed, so that it stops no run."""
+    if not run.cost.exists():
+        return {}
+    aside = run.cost.with_name(f"{run.cost.name}.broken")
+    try:
+        return read_file(run.cost, what="cost", remedy=f"It is renamed to {aside.name}, and a new one is written.")
+    except (ValueError, OSError) as error:
+        logger.warning("%s", error)
+        run.cost.rename(aside)
+        return {}
 
 
 def add_cost(run: RunDirectory, **parts: Any) -> None:

@@ -47,7 +47,7 @@ def test_figures_and_page_fit_a_telephone_without_scrolling_aside(visit: Callabl
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     images = page.locator("figure img")
-    assert images.count() == 9
+    assert images.count() == 10
     for box in [image.bounding_box() for image in images.all()]:
         assert box["x"] >= 0 and box["x"] + box["width"] <= 390
     sizes = images.evaluate_all("all => all.map(image => image.width / image.naturalWidth)")

@@ -198,7 +198,7 @@ def test_an_unfinished_run_is_reported_as_far_as_it_went(tmp_path: Path) -> None
         file.write('{"step": 4, "lo')
     page = page_of(folder, out=tmp_path)
     assert "step 3 of 116" in first_sentences(page)
-    assert "trustmopd train" in missing(page) and "--resume" not in missing(page)  # there is no checkpoint
+    assert "<code>train</code>" in missing(page) and "resume" not in missing(page)  # there is no checkpoint
     assert "metrics.jsonl has lines that cannot be read: 4." in missing(page)
 
 
@@ -360,11 +360,11 @@ def test_a_missing_field_is_named_and_a_broken_diagnosis_has_a_remedy(tmp_path: 
     said = missing(page_of(folder, out=tmp_path))
     for name, field in {**lost, "diagnosis.json": "verdict"}.items():
         assert f"{name} has no {field}." in said
-    assert "trustmopd diagnose" in said
+    assert "<code>diagnose</code>" in said
     (folder / "diagnosis.json").write_text("{")
-    assert "trustmopd diagnose" in missing(page_of(folder, out=tmp_path))
+    assert "<code>diagnose</code>" in missing(page_of(folder, out=tmp_path))
     (folder / "diagnosis.json").unlink()
-    assert "trustmopd diagnose" not in missing(page_of(folder, out=tmp_path))
+    assert "<code>diagnose</code>" not in missing(page_of(folder, out=tmp_path))
 
 
 def strictly(path: Path) -> dict:

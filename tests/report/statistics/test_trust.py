@@ -111,7 +111,7 @@ def test_series_come_from_every_logged_step(trusting: Path) -> None:
     assert found.series["loss"] == [line["loss"] for line in lines]
     assert found.series["max_weight"] == [line["agreement/max_weight"] for line in lines]
     assert found.series["effective_teachers"] == [line["agreement/effective_teachers"] for line in lines]
-    assert not found.warnings
+    assert all(warning.startswith("guard") for warning in found.warnings)  # of random models
 
 
 @pytest.mark.unit

@@ -22,6 +22,7 @@ class Progress(TrainerCallback):
 
     def __init__(self, description: str, teachers: list[str]):
         self.description, self.teachers = description, teachers
+        self.bar: tqdm | None = None  # until training begins: an evaluation logs too
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.others = is_progress_bar_enabled()
@@ -35,6 +36,8 @@ class Progress(TrainerCallback):
         )
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if self.bar is None:
+            return
         if logs and "loss" in logs:
             weights = {name: f"{logs[f'weight/{name}']:.2f}" for name in self.teachers if f"weight/{name}" in logs}
             shown = {"loss": f"{logs['loss']:.4f}", **weights}
@@ -45,6 +48,7 @@ class Progress(TrainerCallback):
         self.bar.update(state.global_step - self.bar.n)  # for the last steps there may be only a summary
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self.bar.close()
+        if self.bar is not None:
+            self.bar.close()
         if self.others:
             enable_progress_bar()
