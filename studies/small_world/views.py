@@ -1,7 +1,9 @@
 """A teacher's own view of the prompt, in the small world: what is compared, and why, is in docs/results/views.md.
 
-python -m studies.small_world.views prepare --out runs/views     # the checkpoints
-python -m studies.small_world.views run --out runs/views         # all cells; finished ones stay
+python -m studies.small_world.views rename       # the teachers of the other template
+python -m studies.small_world.views instruct     # the student that follows system prompts and uses answers
+python -m studies.small_world.views run          # all cells; finished ones stay
+python -m studies.small_world.views show         # their scores, beside the initial student's
 """
 
 import argparse
@@ -19,12 +21,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from studies.small_world.models import CHAT_TEMPLATE
 from studies.small_world.supervised import draw_mistakes
 from trustmopd import diagnose_recipe, load_recipe
+from trustmopd.evaluation.of_recipe import scored
 from trustmopd.quickstart.experiment import Experiment, Scale, quiet, reproducibly
 from trustmopd.quickstart.prompts import draw
 from trustmopd.quickstart.shipped import MODELS, checkpoint
 from trustmopd.quickstart.tasks import DOMAINS, MIXTURES, Task, parse
 from trustmopd.recipe import Recipe
 from trustmopd.runs import RunDirectory
+from trustmopd.runs.layout import INITIAL
 from trustmopd.util.files import write_json, write_text
 
 SCALE = Scale(steps=24, calibration_batches=2, evaluation_prompts=200)
@@ -148,11 +152,11 @@ def recipe(out: Path, name: str, arm: Arm, seed: int) -> Recipe:
 def run(out: Path, name: str, arm: Arm, seed: int) -> None:
     """Train and evaluate one cell, unless it has its scores; with the first seed, diagnose the pool."""
     made = recipe(out, name, arm, seed)
-    run = RunDirectory(made.output)
+    run, experiment = RunDirectory(made.output), Experiment(out / name, SCALE, arm.student, arm.teachers)
+    experiment.evaluate_references(made, [INITIAL])
     if run.scores.is_file():
         return
     write_text(made.output / "recipe.yaml", made.to_yaml())
-    experiment = Experiment(out / name, SCALE, arm.student, arm.teachers)
     if seed == SEEDS[0]:
         diagnose_recipe(load_recipe(made.output / "recipe.yaml"), rollouts=32)
     experiment.train(made)
@@ -181,8 +185,13 @@ def main() -> None:
                 if given.stage == "run":
                     run(given.out, name, arm, seed)
                 elif (scores := RunDirectory(given.out / name / f"seed-{seed}").scores).is_file():
-                    row = json.loads(scores.read_text())[name]
-                    print(name, seed, {key: row[key] for key in ("overall", *DOMAINS)})
+                    evaluation = RunDirectory(given.out / name).evaluation
+                    rows = {
+                        name: json.loads(scores.read_text())[name],
+                        **scored([evaluation / INITIAL], evaluation).scores,
+                    }
+                    for row, of_row in rows.items():
+                        print(row, seed, {key: of_row[key] for key in ("overall", *DOMAINS)})
 
 
 if __name__ == "__main__":
