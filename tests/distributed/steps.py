@@ -34,8 +34,8 @@ SPLITS = {
 }
 #: "kernels" is "trust" through the fused head and objective, in Triton's interpreter; "budget_…" is a run under a token
 #: budget, for which the two processes need different numbers of passes.
-BUDGETS = {"budget_trust": "trust", "budget_adapters": "adapters"}
-RUNS = [*replay.RULES, "adapters", *BUDGETS, *(["kernels"] if find_spec("triton") else [])]
+BUDGETS = {"budget_trust": "trust", "budget_adapters": "adapters", "budget_views": "views"}
+RUNS = [*replay.RULES, "adapters", "views", *BUDGETS, *(["kernels"] if find_spec("triton") else [])]
 #: Fewer than a step has, so that the processes must agree on a choice.
 RECORDED = 5
 
@@ -69,6 +69,9 @@ def take_steps(folder: Path, calibration: str, adapters: Path, num_processes: in
         "teachers": {name: Teacher(adapter=adapters / name) for name in replay.TEACHERS},
         "peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
         "gradient_checkpointing": True,
+    }
+    runs["views"] = {
+        "teachers": {name: Teacher(model, view={"system": name}) for name, model in replay.specialists().items()}
     }
     runs["kernels"] = runs["trust"]
     runs |= {name: {**runs[of], "max_tokens_per_micro_batch": 90} for name, of in BUDGETS.items()}
