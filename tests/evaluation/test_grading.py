@@ -103,8 +103,13 @@ def test_closing_ends_what_graders_do_and_have_started(own):
     pool = GradingPool(2)
     assert pool.submit(own("starts"), "").result().score == 1.0
     stuck = pool.submit(own("hangs"), "")
-    started = [each for each in psutil.Process().children(recursive=True) if each.pid not in others]
-    assert any("987" in each.cmdline() for each in started)
+    began = time.monotonic()
+    while True:  # a child is another program only some time after it was started
+        started = [each for each in psutil.Process().children(recursive=True) if each.pid not in others]
+        if any("987" in each.cmdline() for each in started):
+            break
+        assert time.monotonic() - began < 30
+        time.sleep(0.05)
     began = time.monotonic()
     pool.close()
     assert stuck.result().score is None and time.monotonic() - began < 10

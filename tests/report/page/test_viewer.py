@@ -68,7 +68,7 @@ def test_tokens_and_weights_are_those_of_the_records(visit: Callable, page_file:
         assert page.locator("#viewer-tokens .token").all_inner_texts() == rollouts[index].texts
         np.testing.assert_allclose(weights(page), rollouts[index].weights, atol=1e-7)
         assert page.locator(".row").count() == 3  # one row a teacher
-        assert page.locator(".row-name").all_inner_texts() == recorded.TEACHERS
+        assert page.locator(".row-name").all_text_contents() == recorded.TEACHERS
     assert page.inner_text("#viewer-prompt") == f"a prompt {rollouts[-1].row}"
 
 
