@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from studies.smollm2.benchmarks import name_of
@@ -151,7 +151,7 @@ def public(study: Study) -> None:
     for benchmark in loaded:
         del benchmark.rows[PUBLIC_PROMPTS:]
     for recipe, methods in _to_score(study):
-        sampling = replace(sampling_of(recipe), samples=1, max_new_tokens=PUBLIC_TOKENS)
+        sampling = sampling_of(recipe).model_copy(update={"samples": 1, "max_new_tokens": PUBLIC_TOKENS})
         _score(recipe, methods, study.out / "public", loaded, sampling)
     _show(study.out / "public")
 
