@@ -1,5 +1,6 @@
 """What both sides of the comparison run: called by the test in one process, and as a script in several."""
 
+import copy
 import json
 import os
 import sys
@@ -62,6 +63,11 @@ def options_of(num_processes: int) -> dict[str, Any]:
     return {**common, **SPLITS[num_processes]}
 
 
+def viewed() -> dict[str, Teacher]:
+    pool = replay.specialists()
+    return {name: Teacher(copy.deepcopy(model), view={"system": name}) for name, model in pool.items()}
+
+
 def take_steps(folder: Path, calibration: str, adapters: Path, num_processes: int) -> None:
     """Leaves, by run, gradients and logs in `<run>.pt` and token records in `<run>/allocation`."""
     runs = {rule: {"calibration_path": calibration, **given} for rule, given in replay.RULES.items()}
@@ -71,10 +77,12 @@ def take_steps(folder: Path, calibration: str, adapters: Path, num_processes: in
         "gradient_checkpointing": True,
     }
     runs["views"] = {
-        "teachers": {name: Teacher(model, view={"system": name}) for name, model in replay.specialists().items()}
+        "teachers": viewed(),
+        "teacher_placement": "sharded" if num_processes > 1 else "resident",
     }
     runs["kernels"] = runs["trust"]
     runs |= {name: {**runs[of], "max_tokens_per_micro_batch": 90} for name, of in BUDGETS.items()}
+    runs["budget_views"]["teachers"] = viewed()  # sharding changes models in place
     for name in RUNS:
         head = use_implementation("fused" if name == "kernels" else "auto")
         with head, mock.patch.object(sample, "RECORDED", RECORDED):
